@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One head per branch: a push that leaves a branch with several open heads, one of them new, is refused.
+"""One head per branch.
+
+A push that leaves a branch with several open heads, one of them new, is refused.
 
     [hooks]
     pretxnclose.heads = python:hooks.heads.one_per_branch
@@ -25,7 +27,10 @@ SHOWN = 5
 
 
 def one_per_branch(ui: Ui, repo: localrepository, node: bytes | None = None, **_arguments: Any) -> bool:
-    """Refuse several heads; takes only `node`, the first new changeset."""
+    """Refuse several heads of a branch: a `pretxnclose` hook.
+
+    Of the hook's arguments it takes only `node`, the first new changeset.
+    """
     if node is None:
         return False
     served = repo.filtered(b"served")

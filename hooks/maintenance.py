@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read-only for maintenance: every push is refused with the operator's message; clones and pulls go on.
+"""Read-only for maintenance.
+
+Every push is refused with the operator's message; clones and pulls go on.
 
     [hooks]
     pretxnopen.maintenance = python:hooks.maintenance.refuse

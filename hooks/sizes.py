@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Maximum sizes: of a file version, of all file versions of a push, and the number of changesets of a push.
+"""Maximum sizes of what a push brings.
+
+The limits are for a file version, for all file versions of a push, and for the number of changesets of a push.
 
     [hooks]
     pretxnchangegroup.sizes = python:hooks.sizes.check

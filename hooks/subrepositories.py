@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""No subrepositories: a push whose changesets add or change `.hgsub` or `.hgsubstate` is refused; removing them is welcome.
+"""No subrepositories.
+
+A push whose changesets add or change `.hgsub` or `.hgsubstate` is refused; removing them is welcome.
 
     [hooks]
     pretxnchangegroup.subrepositories = python:hooks.subrepositories.refuse

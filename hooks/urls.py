@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Show the pusher the URLs of what was pushed.
+"""Links to what was pushed, shown to the pusher.
 
     [hooks]
     changegroup.urls = python:hooks.urls.show

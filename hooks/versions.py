@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which file versions a changeset brings: taken from manifests, as the changeset's list of files is the pusher's word."""
+"""Which file versions a changeset brings.
+
+They are taken from manifests, as the changeset's list of files is the pusher's word.
+"""
 
 from __future__ import annotations
 

@@ -3,10 +3,8 @@
 
 Each destination gets its messages in order per repository, at least once, and independently of the others.
 
-Each destination gets its messages in order per repository, at least once, and independently of the others.
-
 message     what a notice says in public (pure)          publisher   the daemon
 public      what is public, and under which URL (pure)   destination the port, and the table of destinations
-delivery    what to send next, and what is done (pure)   jsonlines, pulse, sns, webhook   one file per destination
+window      what to send next, and what is done (pure)   jsonlines, pulse, sns, webhook, hgpush   the destinations
 courier     the loop of one destination                  orders      what operators asked of it
 """

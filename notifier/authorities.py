@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The certificate authorities that a destination trusts, from a file or from the system."""
+"""Certificate authorities that a destination trusts, from a file or the system."""
 
 import ssl
 
@@ -7,7 +7,10 @@ from hgext.vcsreplicator.words.errors import Unavailable
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:
-    """Return a TLS context that verifies certificate and host name; raise Unavailable if the file cannot be read."""
+    """Return a TLS context that verifies certificate and host name.
+
+    Raises Unavailable if the file cannot be read or holds no certificates in PEM.
+    """
     try:
         return ssl.create_default_context(cafile=ca_file)
     except ssl.SSLError as error:

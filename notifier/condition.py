@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The condition of one destination, as `destination list` and the metrics show it."""
+"""Condition of one destination, as `destination list` and the metrics show it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -35,7 +35,10 @@ class PartedDestination(Protocol):
 
 
 class DestinationCondition:
-    """Whether the destination answers, and what waits for it; `trouble` is its last failure until it answers again."""
+    """The condition of a destination: whether it answers, and what waits for it.
+
+    `trouble` is its last failure, until it answers again.
+    """
 
     def __init__(self, name: str, log: Log, state: StateDatabase, clock: Clock, *, since: float | None = None) -> None:
         self._name, self._state, self._clock = name, state, clock
@@ -63,9 +66,9 @@ class DestinationCondition:
             self.trouble = self.since = None
 
     def report(self, window: Window, position: int | None, destination: object = None) -> None:
-        """Store the condition if a report is due, and report it to the log; what cannot store it is logged.
+        """Store the condition and report it to the log, if a report is due.
 
-        A destination with parts that fail alone says which do.
+        A destination with parts that fail alone says which do. A failure to store the condition is only logged.
         """
         now = self._clock.monotonic()
         if now - self._reported_at < REPORT_INTERVAL:

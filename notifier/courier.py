@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The loop of one destination.
 
-It reads notices, sends their messages, keeps what can never work in `errors`, and moves the position.
+It reads notices, sends their messages, keeps in the topic `errors` what can never be delivered, and stores the position.
 
-Rules of this file: one thread; the position is stored only after what is before it is settled; a reject is in the topic
-`errors` before it is settled; nothing blocks longer than a second, so an operator's requests are seen soon, and `wake` ends
-what waits for notices, so a stop is seen at once.
+Rules of this file: one thread does all the work. The position is stored only after everything before it is settled. A reject is
+in the topic `errors` before it is settled. Nothing blocks longer than a second, so the loop sees an operator's requests soon;
+`wake` ends the wait for notices, so the loop sees a stop at once.
 """
 
 import contextlib
@@ -71,8 +71,8 @@ class Courier:
     def run(self) -> None:
         """Work until `stop` is set.
 
-        Raises BadConfig if the log is wrong; Unavailable when the log, the state or the destination is away. What is
-        wrong with one destination stops no other: it is reported, and retried.
+        Raises BadConfig if the log is wrong, Unavailable if the log, the state or the destination is unavailable. A BadConfig of
+        the destination becomes Unavailable, so that it stops no other destination: it is reported and retried.
         """
         try:
             destination = self.settings.open(self.name, self.clock)
@@ -89,12 +89,15 @@ class Courier:
             loop.work()
 
     def wake(self) -> None:
-        """End the wait for notices, since `stop` is set; from any thread."""
+        """End the wait for notices, since `stop` is set; any thread may call it."""
         if self._feed is not None:
             self._feed.wake()
 
     def _open_state(self) -> StateDatabase:
-        """Open a connection of its own; what was right at start is waited for."""
+        """Open a connection of this courier's own to the state.
+
+        The file was right at start, so what was BadConfig then is now Unavailable, and is retried.
+        """
         try:
             return StateDatabase(self.notifier.state)
         except BadConfig as error:
@@ -173,12 +176,18 @@ class _DeliveryLoop:
         self.condition.report(self.window, self.feed.stored, self.destination)
 
     def connect(self) -> None:
-        """Connect; without a message to send only this shows that the destination answers again."""
+        """Connect, and note it if the destination answers.
+
+        Without a message to send, only this shows that the destination answers again.
+        """
         if self.attempt(self.destination.start):
             self.condition.note_answer()
 
     def read(self) -> None:
-        """Read notices while the window has room; wait for the next only if nothing else is to be done."""
+        """Read notices while the window has room.
+
+        Waits for the next notice only if nothing else is to be done.
+        """
         more = self.window.room and self.orders.replaying
         wait = 0.0 if self.window.in_flight or more else self._idle_time()
         if not self.window.room or self.feed.is_resting:
@@ -206,7 +215,10 @@ class _DeliveryLoop:
         self.window.take(record.offset, found)
 
     def messages_of(self, record: Record) -> list[Message]:
-        """Return this destination's messages of a record; raise MalformedEvent or UnknownEvent."""
+        """Return this destination's messages of a record.
+
+        Raises MalformedEvent or UnknownEvent.
+        """
         notice = from_json(Notice, record.value or b"")
         check_event(notice.event)
         found = messages(notice, record.offset, self.courier.notifier.public)
@@ -225,7 +237,10 @@ class _DeliveryLoop:
                 return
 
     def submit(self, delivery: Delivery) -> None:
-        """Submit one delivery; refuse a message that cannot be sent. Raise Unavailable."""
+        """Submit one delivery; refuse a message that cannot be sent.
+
+        Raises Unavailable.
+        """
         try:
             self.destination.submit(delivery)
         except Exception as error:
@@ -235,7 +250,10 @@ class _DeliveryLoop:
             self._settle_outcome(DeliveryOutcome(number=delivery.number, error=wrong))
 
     def attempt(self, action: Callable[[], None]) -> bool:
-        """Return whether the action worked; leave a destination that does not answer alone for a while."""
+        """Run the action; return whether it worked.
+
+        A destination that does not answer is left alone for a while.
+        """
         try:
             action()
         except Unavailable as error:
@@ -270,7 +288,7 @@ class _DeliveryLoop:
             self._give_up(delivery, error)
 
     def _give_up(self, delivery: Delivery, reason: ReplicationError) -> None:
-        """Keep the message as a reject, then settle it; retry it while the log is away."""
+        """Keep the message as a reject, then settle it; retry while the log is away."""
         try:
             self.rejects.keep_message(delivery.message, reason)
         except Unavailable as error:
@@ -288,7 +306,10 @@ class _DeliveryLoop:
         self.condition.note_answer()
 
     def drain(self) -> None:
-        """Wait for what is under way, begin nothing, store the position."""
+        """Wait for what is under way, at most `DRAIN` seconds; store the position.
+
+        Begins nothing.
+        """
         end = self.clock.monotonic() + DRAIN
         while self.window.in_flight and self.clock.monotonic() < end:
             self.collect(BUSY_WAIT)

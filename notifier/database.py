@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The notifier's own SQLite files.
 
-They are made for the right owner, and their errors are translated for an operator.
-
-What only an operator can change (no database, no permission, a read-only place) is BadConfig; what may end by itself (a full
-disk, a lock, a disk that does not answer) is Unavailable.
+They are made for the right owner, and their errors are translated for an operator. What only an operator can change (no database,
+no permission, a read-only place) is BadConfig; what may end by itself (a full disk, a lock, a disk that does not answer) is
+Unavailable.
 """
 
 import fcntl
@@ -26,7 +25,10 @@ PATIENCE = 10.0
 
 
 def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
-    """Open the database at `path`, made if missing; `key` is its place in the configuration. Raise BadConfig, Unavailable."""
+    """Open the database at `path`; make it if it is missing.
+
+    `key` is its place in the configuration, which errors name. Raises BadConfig or Unavailable.
+    """
     try:
         if path != NOWHERE:
             own(path)
@@ -44,7 +46,10 @@ def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
 
 
 class Database:
-    """The database at `path`, opened as `open_database` does, for one thread; once open, its methods raise Unavailable."""
+    """The database at `path`, opened as `open_database` does, for one thread.
+
+    Once it is open, its methods raise Unavailable.
+    """
 
     def __init__(self, path: str, key: str, schema: str) -> None:
         self._key, self._connection = key, open_database(path, key, schema)
@@ -64,7 +69,7 @@ class Database:
             raise Unavailable(f"{self._key}: {error}") from error
 
     def run_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement for each of these arguments; in `writing`."""
+        """Execute a statement for each row of arguments, within `writing`."""
         try:
             self._connection.executemany(statement, rows)
         except sqlite3.Error as error:
@@ -88,7 +93,10 @@ class Database:
 
 
 def own(path: str) -> None:
-    """Create the file if it is missing, for the owner of its folder: an administrator may be the first. Raise OSError."""
+    """Create the file if it is missing, for the owner of its folder.
+
+    An administrator may be the first to use it. Raises OSError.
+    """
     folder = Path(path).parent
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -105,7 +113,10 @@ def own(path: str) -> None:
 
 @contextmanager
 def alone(path: str, key: str, service: str) -> Iterator[None]:
-    """Hold the lock of the database at `path` for this process: two services would repeat each other's messages."""
+    """Hold the lock of the database at `path` within the block.
+
+    Two services would repeat each other's messages. Raises BadConfig if another process holds the lock.
+    """
     try:
         own(f"{path}.lock")
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CLOEXEC)
@@ -124,7 +135,7 @@ def alone(path: str, key: str, service: str) -> Iterator[None]:
 
 
 def trouble(error: OSError | sqlite3.Error, key: str, path: str) -> ReplicationError:
-    """Translate an error of SQLite."""
+    """Translate an error of SQLite or the system to BadConfig or Unavailable."""
     kind = Unavailable if is_passing_for(path, error) else BadConfig
     said = (error.strerror if isinstance(error, OSError) else None) or error
     return kind(f"{key}: {path}: cannot be used: {said}")

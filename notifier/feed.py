@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The notices that one destination reads, and the position that it stores.
 
-Rules of this file: the position is stored only after what is before it is settled; a loss in the log is a reject before it is
-passed over.
+Rules of this file: the position is stored only after everything before it is settled; a loss in the log is kept as a reject
+before the feed passes over it.
 """
 
 import hashlib
@@ -43,7 +43,10 @@ logger = structlog.get_logger()
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeMark:
-    """The newest notice that is settled, stored with the position: if another stands there later, the log lost notices."""
+    """The newest settled notice, stored with the position.
+
+    If another notice stands at its offset later, the log lost notices.
+    """
 
     offset: int
     sha256: str
@@ -60,7 +63,10 @@ def group(name: str) -> str:
 
 
 class NoticeFeed:
-    """The reader of one destination; `window` says how much it may read, and what is settled."""
+    """The reader of one destination's notices.
+
+    `window` says how much it may read, and what is settled.
+    """
 
     def __init__(
         self,
@@ -88,7 +94,10 @@ class NoticeFeed:
         self.skipped = state.skipped(name, self._read_to)
 
     def records(self, wait: float) -> Iterator[Record]:
-        """Yield the next records, waiting up to `wait` seconds; one whose reader raised comes again first. Raise Unavailable."""
+        """Yield the next records, waiting up to `wait` seconds for the first.
+
+        If the caller raised while it worked on a record, that record comes again first. Raises Unavailable.
+        """
         try:
             if not self._untaken:
                 found = self._reader.poll(wait, limit=min(BATCH, self._window.room))
@@ -104,7 +113,11 @@ class NoticeFeed:
             self._taken.append(NoticeMark.of(taken))
 
     def store_position(self, *, at_once: bool = False) -> None:
-        """Acknowledge what is settled: at once when nothing is left to do, else a few times a second."""
+        """Store the position up to which everything is settled.
+
+        Stores it at once when nothing is left to do, else a few times a second; a position that did not move, every `RENEW_EVERY`
+        seconds. With `at_once` it waits for none of these.
+        """
         position = max(self._window.position, self.stored)
         now = self._clock.monotonic()
         if not at_once and now - self._stored_at < self._pause_before(position):
@@ -122,7 +135,7 @@ class NoticeFeed:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the log is left alone for a while, because it was unavailable."""
+        """Whether the log was unavailable and is left alone for a while."""
         return self._clock.monotonic() < self._rests_until
 
     def rest(self, error: ReplicationError) -> None:
@@ -137,7 +150,7 @@ class NoticeFeed:
         self._failures = 0
 
     def wake(self) -> None:
-        """End a running or the next wait for records; from any thread."""
+        """End the running or the next wait for records; any thread may call it."""
         self._reader.wake()
 
     def close(self) -> None:
@@ -151,7 +164,7 @@ class NoticeFeed:
         return STORE_EVERY if self._window.oldest is not None else 0.0
 
     def _read_mark(self, position: int) -> NoticeMark | None:
-        """Read which notice was the newest settled one; None if that is not known, or it expired."""
+        """Return the newest settled notice, as stored; None if unknown or expired."""
         note = self._log.notes(group(self._name), NOTICES).get(0)
         try:
             mark = None if note is None else from_json(NoticeMark, note.encode())
@@ -162,9 +175,10 @@ class NoticeFeed:
         return mark
 
     def _prove(self, records: list[Record], mark: NoticeMark) -> list[Record]:
-        """Return the records that were not read; raise Rewound if the first, read from the mark's place on, is not the marked one.
+        """Check that the marked notice is still there; return the unread records.
 
-        A transaction's end takes an offset on Kafka, and may stand there now.
+        The reader began at the mark's offset. Raises Rewound if the first record is not the marked one: the log lost notices. On
+        Kafka the end of a transaction takes an offset, too, and may stand there now.
         """
         if NoticeMark.of(records[0]) != mark:
             raise Rewound("the log lost notices and has new ones in their place")
@@ -172,7 +186,10 @@ class NoticeFeed:
         return [record for record in records if record.offset >= self._read_to]
 
     def _pass_gap(self) -> None:
-        """Continue with the oldest notice, where the log lost the next ones: nothing can bring them back."""
+        """Continue with the oldest notice, where the log lost the next ones.
+
+        Nothing can bring them back. If only the mark expired, the feed continues where it had read to.
+        """
         start = beginning = self._log.beginnings(NOTICES)[0]
         if self._read_to < beginning:
             self._skip_expired(beginning)
@@ -192,7 +209,10 @@ class NoticeFeed:
         self._window.take(beginning - 1, [])
 
     def _go_back(self, beginning: int, end: int) -> None:
-        """Send all notices again after the log lost its newest records, whose offsets it gives to others."""
+        """Send all notices again after the log lost its newest records.
+
+        The log gives the offsets of the lost records to others.
+        """
         skipped = self._state.skipped(self._name, beginning)
         reason = (
             f"the log lost notices: it ends at {end}, {self._name} had read to {self._read_to}; "

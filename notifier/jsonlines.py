@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """JSON lines: one message a line, in a file or on standard output.
 
-The file may be rotated at any time.
+The file may be rotated at any time, by renaming, not by copying and truncating. Before each write the destination looks at the
+path: if the file was renamed or removed (logrotate), it leaves that file and begins a new one.
 
-A message is confirmed once its whole line is synced to disk. The path is looked at before each write, so a file that was
-renamed or removed (logrotate) is left and a new one begun; rotate by renaming, not by copying and truncating. A line cut short by
-a crash or a full disk is removed before the next is written, and its message written again.
+In a file, a message is confirmed once its whole line is synced to disk. A line cut short by a crash or a full disk is removed
+before the next is written, and its message is written again.
 """
 
 import os
@@ -45,7 +45,10 @@ class JsonLinesSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StdoutSettings:
-    """Lines to standard output, for people and pipes; confirmed when written."""
+    """Settings of the destination `stdout`.
+
+    It writes lines to standard output, for people and pipes; a message is confirmed when it is written.
+    """
 
     types: tuple[str, ...] = DOCUMENTED
     start_at: str = "beginning"
@@ -107,7 +110,10 @@ class JsonLines:
             self._file = None
 
     def append(self, lines: bytes) -> None:
-        """Append whole lines durably; raises OSError, and then none of them is there."""
+        """Append whole lines durably.
+
+        Raises OSError, and then a regular file has none of them.
+        """
         file = self._open()
         begin = os.fstat(file).st_size
         try:
@@ -167,7 +173,7 @@ class Stdout:
         return [DeliveryOutcome(number=number) for number, _ in batch]
 
     def close(self) -> None:
-        """Standard output is not ours to close."""
+        """Do nothing: standard output is not ours to close."""
 
 
 def _write_all(file: int, data: bytes) -> None:
@@ -177,7 +183,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    """Sync the name of a file just made, which a loss of power could undo."""
+    """Sync the folder of a new file: a loss of power could undo the file's name."""
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -186,7 +192,10 @@ def _sync_folder(path: str) -> None:
 
 
 def _drop_torn_line(file: int) -> None:
-    """Cut what follows the last newline: a line of ours is never longer than what is read here."""
+    """Cut what follows the last newline of a regular file.
+
+    Reads backwards until it finds a newline; a file without one becomes empty.
+    """
     if not stat.S_ISREG(os.fstat(file).st_mode):
         return
     end = os.fstat(file).st_size

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Operators' requests to one destination: pause, resume, skip, replay.
 
-They are carried out between the turns of its loop. A request is answered only after it took effect, and stays open until it is
-answered: killed between, it is carried out again. A replay reads the log beside the live stream.
+The courier carries them out between the turns of its loop. It answers a request only after it took effect. The request stays open
+until then: if the daemon is killed in between, it is carried out again. A replay reads the log beside the live stream.
 """
 
 import datetime
@@ -36,11 +36,12 @@ logger = structlog.get_logger()
 
 
 class Replay:
-    """One replay at work, from the beginning of the log to where the log ended when the replay began.
+    """One replay at work.
 
-    The argument is `repository` (wire path or id) and `since_time` (seconds since the epoch, of the change) or `since_push` (the
-    first push id). Killed in the middle, all of it is sent again. What the log dropped meanwhile is left out; the live stream
-    neither waits for a replay nor goes back.
+    It reads from the beginning of the log to where the log ended when the replay began. The request's argument is `repository`
+    (wire path or id) and `since_time` (seconds since the epoch, of the change) or `since_push` (the first push id). If the daemon
+    is killed in the middle, the whole replay is sent again. It leaves out what the log dropped meanwhile. The live stream neither
+    waits for a replay nor goes back.
     """
 
     def __init__(self, request: DestinationRequest, log: Log) -> None:
@@ -55,7 +56,7 @@ class Replay:
         self._mark = f"{request.who} {asked} #{request.id}"
 
     def records(self, room: int) -> list[Record]:
-        """Return some more records that the request means."""
+        """Return the next records that the request asks for, at most `room`."""
         if not self.has_more or not room:
             return []
         try:
@@ -70,12 +71,15 @@ class Replay:
         return [record for record in found if record.offset < self._end and self._is_wanted(record)]
 
     def marked(self, message: Message) -> Message:
-        """Return the message as a replay sends it."""
+        """Return the message with the mark of this replay."""
         return replace(message, replay=self._mark)
 
     @property
     def has_more(self) -> bool:
-        """Whether there is more to read now; a replay that is stuck leaves the room in the window to the live stream."""
+        """Whether there is more to read now.
+
+        Not while `REPLAY_BATCH` of its messages wait: a replay that is stuck leaves the room in the window to the live stream.
+        """
         return self._position < self._end and len(self.numbers) < REPLAY_BATCH
 
     @property
@@ -116,7 +120,10 @@ def _describe_replay(replay: Replay) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Orders:
-    """The requests to the destination `name`; `messages_of` returns its messages of a record."""
+    """The requests to the destination `name`.
+
+    `messages_of` returns the destination's messages of a record.
+    """
 
     name: str
     state: StateDatabase

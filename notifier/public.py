@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What is public, and under which URL: pure decisions by wire path.
 
-A repository that is not public leaks nothing, not even its name: no message, no name in a rename of another.
+A repository that is not public leaks nothing, not even its name: it has no message, and the rename of another does not name it.
 """
 
 import enum
@@ -55,7 +55,10 @@ class PublicSettings:
 
 
 def public_url(path: str, settings: PublicSettings) -> str | None:
-    """Return the public URL of the repository at this wire path, without a slash at its end; None if it is not public."""
+    """Return the public URL of the repository at this wire path.
+
+    The URL has no slash at its end. Returns None if the repository is not public.
+    """
     if path.startswith(settings.ignore) or not _is_allowed(path, settings) or not _is_path(path):
         return None
     for prefix in sorted(settings.urls, key=len, reverse=True):
@@ -68,7 +71,10 @@ def public_url(path: str, settings: PublicSettings) -> str | None:
 
 
 def _is_public(url: str) -> bool:
-    """Return whether the repository at this path may be published."""
+    """Return whether this is a URL that `urls` may have.
+
+    Such a URL is http or https, with a host, without user, query and fragment.
+    """
     try:
         parts = urllib.parse.urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0
@@ -78,7 +84,10 @@ def _is_public(url: str) -> bool:
 
 
 def _is_path(path: str) -> bool:
-    """Old names in renames are untrusted text."""
+    """Return whether a repository can be at this path.
+
+    Old names in renames are untrusted text.
+    """
     try:
         return bool(check_path(path))
     except MalformedEvent:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Raw messages: what a client submitted, as the edge writes it and the decoder reads it.
+"""Raw messages: submissions as the edge writes them and the decoder reads them.
 
-Pure. Both forms are the same JSON, a line of a file and the value of a record:
+Pure. A line of a file and the value of a record hold the same JSON:
 
     {"attributeMap": {"submission_timestamp": "2026-11-23T14:00:00.000000Z", "uri": "/submit/…", …}, "payload": "<base64>"}
 
@@ -56,7 +56,10 @@ _TELEMETRY = re.compile(
 
 
 class NotBase64(MalformedEvent):
-    """The payload of a raw message is not base64; `raw` is the rest, its payload the text that was found."""
+    """The payload of a raw message is not base64.
+
+    `raw` has the attributes of the message, and as its payload the text that was found.
+    """
 
     def __init__(self, raw: "RawMessage") -> None:
         super().__init__("payload: not base64")
@@ -64,12 +67,15 @@ class NotBase64(MalformedEvent):
 
 
 class WrongUri(MalformedEvent):
-    """The path is none that a message can be submitted to."""
+    """No message can be submitted to this path."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawMessage:
-    """A submitted body, untouched, and its attributes; `check` says whether the required ones are there."""
+    """A submitted body, untouched, and its attributes.
+
+    `check` raises MalformedEvent if a required attribute is missing.
+    """
 
     payload: bytes
     attributes: Mapping[str, str]
@@ -99,10 +105,11 @@ class Submission:
 
 
 def parse_uri(uri: str, args: str = "", *, without_id: Collection[str] = ()) -> Submission:
-    """Read `/submit/NAMESPACE/TYPE/VERSION/ID`, or telemetry's `/submit/telemetry/ID/TYPE/APP/VERSION/CHANNEL/BUILD`.
+    """Read the URI of a submission.
 
-    `args` is the query without its `?`: telemetry must have `v=4`. `without_id` names each `NAMESPACE.TYPE` whose URI ends
-    with the version. Raises WrongUri, which quotes nothing of the URI.
+    The URI is `/submit/NAMESPACE/TYPE/VERSION/ID`, or telemetry's `/submit/telemetry/ID/TYPE/APP/VERSION/CHANNEL/BUILD`. `args`
+    is the query without its `?`: telemetry must have `v=4`. `without_id` names each `NAMESPACE.TYPE` whose URI ends with the
+    version. Raises WrongUri, which quotes nothing of the URI.
     """
     if uri.startswith("/submit/telemetry/"):
         return _parse_telemetry(uri, args)
@@ -146,9 +153,10 @@ def to_line(raw: RawMessage) -> bytes:
 
 
 def from_line(line: bytes) -> RawMessage:
-    """Read the JSON of a raw message; its attributes are not checked, see `RawMessage.check`.
+    """Read the JSON of a raw message.
 
-    Raises MalformedEvent, which quotes nothing of the line; NotBase64 if only the payload is wrong.
+    Does not check the attributes: see `RawMessage.check`. Raises MalformedEvent, which quotes nothing of the line; NotBase64 if
+    only the payload is wrong.
     """
     try:
         content = json.loads(line)
@@ -168,7 +176,10 @@ def from_line(line: bytes) -> RawMessage:
 
 
 def to_record(raw: RawMessage, topic: str) -> NewRecord:
-    """Return the record of a raw message; its key is None: order means nothing here."""
+    """Return the record of a raw message.
+
+    Its key is None: order means nothing here.
+    """
     return NewRecord(topic=topic, key=None, value=to_line(raw), partition=0)
 
 
@@ -188,5 +199,8 @@ def topic_of(place: str) -> str | None:
 
 
 def raw_topic(name: str) -> Topic:
-    """Return the topic of this name, to be created: one partition, kept for `RETENTION`."""
+    """Return the topic of this name, to be created.
+
+    It has one partition, and keeps records for `RETENTION` seconds.
+    """
     return Topic(name=name, retention=RETENTION)

@@ -20,10 +20,10 @@ ERROR_BYTES = 64 * 1024
 
 
 def judged(error: Exception) -> ReplicationError:
-    """Translate an exception.
+    """Translate an exception to an error of replication.
 
-    Unavailable if the machine or a connection is in trouble, else the message's own fault. A time that no calendar has
-    is an OSError, too.
+    That is Unavailable if the machine or a connection is in trouble, else the message's own fault. The error for a time that no
+    calendar has is an OSError, and yet the message's fault.
     """
     if isinstance(error, ReplicationError):
         return error

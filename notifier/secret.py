@@ -33,7 +33,10 @@ class Secret:
             raise ValueError(f"file: expected an absolute path, got {self.file!r}")
 
     def read(self, key: str = "secret") -> str:
-        """Return the present secret; raise BadConfig that names its key and its place, never the content."""
+        """Return the present secret.
+
+        Raises BadConfig, which names `key` and the secret's place, never the content.
+        """
         try:
             return self._read()
         except BadConfig as error:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Operators' requests to destinations, and the destinations' status.
 
-They are in one small SQLite database beside the notifier.
-
-A request (pause, resume, skip, replay) is a row that names who asked and when; the daemon carries it out and writes the result
-into the same row, so the table is also the record. A request whose daemon is killed in the middle is carried out again.
-All SQL of this database is in this file.
+They are in one small SQLite database beside the notifier. A request (pause, resume, skip, replay) is a row that names who asked
+and when. The daemon carries it out and writes the result into the same row, so the table is also the record. A request whose
+daemon is killed in the middle is carried out again. All SQL of this database is in this file.
 """
 
 import enum
@@ -72,7 +70,10 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationRequest:
-    """One request of an operator; `argument` holds what its kind needs, times are seconds since the epoch."""
+    """One request of an operator.
+
+    `argument` holds what its kind needs; times are seconds since the epoch.
+    """
 
     id: int
     destination: str
@@ -85,12 +86,15 @@ class DestinationRequest:
 
     @property
     def did_nothing(self) -> bool:
-        """Whether it was carried out and found nothing to do."""
+        """Whether the request was carried out and found nothing to do."""
         return (self.result or "").startswith(NOTHING)
 
 
 class StateDatabase:
-    """The database, made when missing, one connection a thread. Raises BadConfig or Unavailable; once open, Unavailable."""
+    """The database, made when missing; each thread opens its own connection.
+
+    Opening it raises BadConfig or Unavailable; once it is open, methods raise Unavailable.
+    """
 
     def __init__(self, path: str) -> None:
         self._db = Database(path, "notifier.state", _SCHEMA)
@@ -117,15 +121,24 @@ class StateDatabase:
     def done(
         self, number: int, result: str, *, now: float, skipped: str | None = None, skipped_offset: int | None = None
     ) -> None:
-        """Record the result of a request; for a skip also the message's id and the offset of its notice."""
+        """Record the result of a request.
+
+        For a skip, also record the message's id and the offset of its notice.
+        """
         self._db.run(_DONE, (now, result, skipped, skipped_offset, number))
 
     def skipped(self, destination: str, position: int) -> set[str]:
-        """Return the ids of skipped messages, of notices from this position on: a restart must not send them."""
+        """Return the ids of skipped messages, of notices from this position on.
+
+        A restart must not send them.
+        """
         return {message for (message,) in self._db.rows(_SKIPPED, (destination, position))}
 
     def paused(self, destination: str) -> bool:
-        """Return whether the last request about this destination was to pause."""
+        """Return whether an operator paused this destination.
+
+        That is so if the last pause or resume that was carried out is a pause.
+        """
         return self._db.rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
 
     def record_condition(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
@@ -137,7 +150,10 @@ class StateDatabase:
         return {name: {**json.loads(content), "time": time} for name, time, content in self._db.rows(_CONDITIONS)}
 
     def repository_number(self, repository: str) -> int:
-        """Return the number of a repository, given to it at the first call and never to another; durable on return."""
+        """Return the number of a repository, durable on return.
+
+        The repository gets it at the first call; no other repository ever gets it.
+        """
         if not (rows := self._db.rows(_NUMBER_OF, (repository,))):
             self._db.run(_NUMBER, (repository,))
             rows = self._db.rows(_NUMBER_OF, (repository,))

@@ -6,12 +6,12 @@ Pure: no clock, no I/O, no threads.
 Rules of this file:
 
 - Per repository one delivery is unconfirmed at a time, and the next begins only when it is settled (confirmed, rejected or
-  skipped): first successful deliveries are in order. Repositories do not wait for each other, nor for each other's retries, but
-  for one thing: at one URL a repository waits for the one that was there before.
+  skipped): first successful deliveries are in order. Repositories do not wait for each other, nor for each other's retries, with
+  one exception: at one URL a repository waits for the one that was there before.
 - The position is the first record that is not settled, so a restart repeats and never skips.
 - `Unavailable` is retried indefinitely. What is wrong with one message is tried `attempts` times; then the caller keeps it as a
   reject and calls `settle`.
-- Replays stand in queues of their own and have no position; nor have messages whose records the log lost.
+- Replays stand in queues of their own and have no position; neither do messages whose records the log lost.
 """
 
 import heapq
@@ -33,8 +33,8 @@ RETRY = Backoff(first=0.2, longest=4.0)
 class Patience:
     """How much a destination takes at once, and how it tries again.
 
-    `in_flight` deliveries unconfirmed, `held` messages read and not settled (then reading waits), `attempts` for a message
-    that the destination refuses; delays in seconds.
+    At most `in_flight` deliveries are unconfirmed. At most `held` messages are read and not settled; then reading waits. A
+    message that the destination refuses gets `attempts` attempts. Delays are in seconds.
     """
 
     in_flight: int = 100
@@ -62,7 +62,10 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One attempt of one message: `number` names it within the process, `attempt` counts from 1."""
+    """One attempt of one message.
+
+    `number` names the message within the process, `attempt` counts from 1.
+    """
 
     number: int
     message: Message
@@ -98,7 +101,7 @@ class Window:
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def take(self, offset: int, messages: Sequence[Message]) -> None:
-        """Take a record's messages, perhaps none; in the order of offsets."""
+        """Take a record's messages, perhaps none; records come in order of offset."""
         self._next_offset = max(self._next_offset, offset + 1)
         if messages:
             self._open[offset] = len(messages)
@@ -106,18 +109,27 @@ class Window:
             self._enqueue(message, None)
 
     def go_back(self, offset: int) -> None:
-        """Count offsets from this one again: the log lost records. Messages in the window are sent all the same."""
+        """Count offsets from this one again, since the log lost records.
+
+        Messages in the window are sent all the same.
+        """
         for entry in self._entries.values():
             entry.placed = False
         self._open.clear()
         self._next_offset = offset
 
     def take_replay(self, message: Message) -> int:
-        """Take a message to be sent again, in order among the replays of its repository alone."""
+        """Take a message to be sent again; return its number.
+
+        It keeps its order only among the messages of the same replay.
+        """
         return self._enqueue(message, message.replay)
 
     def next(self, now: float) -> list[Delivery]:
-        """Return the deliveries to begin now; each is answered by exactly one of `settle`, `retry`, `refuse`."""
+        """Return the deliveries to begin now.
+
+        The caller answers each with `confirm`, `settle`, `retry`, `refuse` or `give_back`.
+        """
         if self.paused or now < self._down_until:
             return []
         while self._waiting and self._waiting[0][0] <= now:
@@ -136,7 +148,10 @@ class Window:
         return begun
 
     def settle(self, number: int) -> None:
-        """Remove a message that was confirmed, rejected or skipped; the next of its repository may begin."""
+        """Remove a message that was confirmed, rejected or skipped.
+
+        The next message of its repository may begin.
+        """
         entry = self._entries.pop(number)
         self._end_attempt(entry)
         freed: dict[int, _Entry] = {}
@@ -155,17 +170,20 @@ class Window:
                 del self._open[offset]
 
     def confirm(self, number: int) -> None:
-        """Settle a message that the destination has, which shows that it answers."""
+        """Settle a confirmed message, which shows that the destination answers."""
         self._downs = 0
         self.settle(number)
 
     def retry(self, number: int, now: float, chance: float) -> None:
-        """Retry after a delay, as often as it takes."""
+        """Retry a message after a delay, without a limit on the attempts."""
         entry = self._entries[number]
         self._postpone_entry(entry, now + self.patience.retry.delay(entry.attempt, chance))
 
     def refuse(self, number: int, now: float, chance: float) -> bool:
-        """Retry a refused message a few times; return False after the last: the caller keeps it as a reject and calls `settle`."""
+        """Retry a refused message; return False after the last of its attempts.
+
+        Then the caller keeps the message as a reject and calls `settle`.
+        """
         entry = self._entries[number]
         entry.refusals += 1
         if entry.refusals >= self.patience.attempts:
@@ -174,14 +192,20 @@ class Window:
         return True
 
     def give_back(self, number: int) -> None:
-        """It was not even tried: next in turn again, and the attempt does not count."""
+        """Take back a delivery that was not even tried.
+
+        It is next in turn again, and the attempt does not count.
+        """
         entry = self._entries[number]
         entry.attempt -= 1
         self._end_attempt(entry)
         self._ready.appendleft(entry)
 
     def down(self, now: float, chance: float) -> float:
-        """Begin nothing while the destination does not answer; return the delay in seconds."""
+        """Begin no delivery for a while; return the delay in seconds.
+
+        The caller calls this when the destination does not answer.
+        """
         self._downs += 1
         delay = self.patience.retry.delay(self._downs, chance)
         self._down_until = now + delay
@@ -190,8 +214,8 @@ class Window:
     def skippable(self, message_id: str | None) -> Delivery | None:
         """Return the message that a skip request means, None if there is none.
 
-        That is the one of this id, or the oldest that failed before, while it waits for another attempt; settling it
-        skips it.
+        That is the message of this id, or without an id the oldest that failed before, while it waits for another attempt. The
+        caller skips it by settling it.
         """
         for entry in self._entries.values():
             at_head = not entry.in_flight and self._is_first(entry)
@@ -215,31 +239,37 @@ class Window:
 
     @property
     def oldest(self) -> Message | None:
-        """The message that has been here longest."""
+        """The message that has been here longest; None if there is none."""
         return next(iter(self._entries.values())).message if self._entries else None
 
     @property
     def in_flight(self) -> int:
-        """How many deliveries are unconfirmed."""
+        """The number of unconfirmed deliveries."""
         return self._in_flight
 
     @property
     def waiting(self) -> int:
-        """How many messages are here, sent or not, and not settled."""
+        """The number of messages here that are not settled, sent or not."""
         return len(self._entries)
 
     def idle(self, now: float) -> bool:
-        """Return whether there is nothing to send, neither paused nor waiting for the destination."""
+        """Return whether there is nothing to send.
+
+        Returns False while the window is paused or waits for the destination.
+        """
         return not self._entries and not self.paused and now >= self._down_until
 
     @property
     def room(self) -> int:
-        """How many more messages may be read."""
+        """The number of messages that may still be read."""
         return max(0, self.patience.held - len(self._entries))
 
     @property
     def wakes_at(self) -> float | None:
-        """When `next` has something to begin as far as time decides; None if only events do."""
+        """The time at which `next` has something to begin.
+
+        Events may make it earlier. None if only events give `next` something.
+        """
         if self.paused or not self._entries or self._in_flight >= self.patience.in_flight:
             return None
         if self._ready:
@@ -257,7 +287,7 @@ class Window:
         return entry.number
 
     def _is_first(self, entry: _Entry) -> bool:
-        """Return whether nothing is left that it must come after."""
+        """Return whether no message is left that must be sent before this one."""
         return all(self._lanes[name][0] is entry for name in entry.lanes)
 
     def _end_attempt(self, entry: _Entry) -> None:

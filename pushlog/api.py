@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What other extensions may call; reach it as ``extensions.find(b'pushlog').api``.
+"""The functions that other extensions may call.
 
-Another extension may limit what web pages and wire commands show by giving the unfiltered repository an attribute
-``_pushlog_limit``: a function without arguments that returns the last visible push id, or None for no limit. Beside it,
-``_pushlog_view``: a function that returns the name of the repository view of all changesets that may be shown, hidden ones too;
-and ``_pushlog_served``: as ``_pushlog_limit``, but of now, where that is of the moment in which the repository was opened.
+Reach them as ``extensions.find(b'pushlog').api``.
+
+Another extension may limit what web pages and wire commands show, by giving the unfiltered repository attributes that are
+functions without arguments:
+
+- ``_pushlog_limit`` returns the last visible push id, or None for no limit, as of when the repository object was opened.
+- ``_pushlog_served`` returns the same as of now.
+- ``_pushlog_view`` returns the name of the repository view of all changesets that may be shown, hidden ones too.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ FINALIZER = b"pushlog"
 
 
 def entry_of_transaction(repo: localrepository, tr: Transaction) -> tuple[int, bytes, int, list[bytes]] | None:
-    """Return the push that ``tr`` is, None if it is not a push.
+    """Return the row of the push that ``tr`` records, None if it is not a push.
 
     The row is (push id, user, date, nodes as 40 hex digits).
     """
@@ -61,7 +65,7 @@ def record_replicated(
 
 
 def pushes(repo: localrepository, first_id: int) -> Iterator[tuple[int, bytes, int, list[bytes]]]:
-    """Yield the pushes from id ``first_id`` on, ascending, memory bounded."""
+    """Yield the pushes from id ``first_id`` on, ascending, in bounded memory."""
     log = Pushlog(repo)
     while True:
         with log.view() as connection:
@@ -75,10 +79,10 @@ def pushes(repo: localrepository, first_id: int) -> Iterator[tuple[int, bytes, i
 
 @contextlib.contextmanager
 def reading(repo: localrepository) -> Iterator[Callable[[bytes], tuple[int, bytes, int, list[bytes]] | None]]:
-    """Give a function that returns the row of the push that brought a changeset.
+    """Yield a function that returns the row of the push that brought a changeset.
 
-    The changeset is 40 hex digits; the row is None if it was never pushed. All answers are of one moment. Aborts with one
-    line if the pushlog cannot be read. Keep it short, as `Pushlog.view` says.
+    The changeset is 40 hex digits; the row is None if it was never pushed. All answers are of one moment. Aborts with one line if
+    the pushlog cannot be read. Keep the block short, as `Pushlog.view` says.
     """
     try:
         with Pushlog(repo).view() as connection:

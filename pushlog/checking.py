@@ -22,7 +22,7 @@ from .store.storage import Pushlog
 
 
 def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
-    """Do `hg verifypushlog`; returns 0 if pushlog and repository agree."""
+    """Run `hg verifypushlog`; return 0 if the pushlog and the repository agree."""
     log = Pushlog(repo)
     log.create()
     since = _find_first_revision(log.repo, options.get("since"))
@@ -50,7 +50,7 @@ def _find_first_revision(repo: localrepository, name: bytes | None) -> int:
 def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
     """Yield everything that is wrong, as (line for the user, whether it is an error).
 
-    Of a damaged database it says no more than that. Changesets before revision ``since`` need not be in a push.
+    If the database is damaged, it yields that alone. Changesets before revision ``since`` need not be in a push.
     """
     damage = _check_database(log)
     if damage:
@@ -78,7 +78,7 @@ def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
 
 
 def _find_missing(log: Pushlog, recorded: set[str], since: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield what is in no push; what precedes the pushlog, in one line."""
+    """Yield what is in no push; what precedes the pushlog comes in one line."""
     changelog = log.repo.changelog
     missing = [r for r in changelog.revs(start=since) if changelog.node(r).hex() not in recorded]
     older = next((place for place, revision in enumerate(missing) if revision != since + place), len(missing))
@@ -96,7 +96,7 @@ def _find_missing(log: Pushlog, recorded: set[str], since: int) -> Iterator[tupl
 
 
 def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
-    """Do `hg repairpushlog`; returns 0 on success."""
+    """Run `hg repairpushlog`; return 0 on success."""
     log = Pushlog(repo)
     with repo.lock():
         if log.file.tail() == 0:

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The client's side of the wire: a pull and a clone bring the server's pushlog along, in their own transaction.
+"""The client's side of the wire protocol.
+
+A pull and a clone bring the server's pushlog along, in their own transaction.
 
 Rules of this module:
 
 1. An answer is read up to its trailer before anything is done with it: over SSH the next answer follows on the same channel.
 2. What can be recorded is recorded. A row that cannot be read is left out; a changeset that the server names and does not give
-   (hidden, or gone) is left out of its push. The user sees a message about both.
+  (hidden, or gone) is left out of its push. The user sees a message about both.
 3. A row that names changesets a later pull will bring ends the answer: it and the rest come with that pull.
 4. The last answer counts: a changeset that was in another push here leaves it. So a push that was stripped on the server and
-   pushed again has its new row here, too; and of two servers that know a changeset by different pushes the higher id wins.
-5. Changesets that came and are in no push may belong to a push that lost them here, or came without them: from the first such
-   push on the server is asked again.
+  pushed again has its new row here, too; and of two servers that know a changeset by different pushes the higher id wins.
+5. Changesets that came and are in no push may belong to a push that lost them here, or came without them. The client asks the
+  server again, from the first such push on.
 """
 
 from __future__ import annotations
@@ -125,7 +127,10 @@ def _parse_rows(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
 
 
 def _select_obtainable(log: Pushlog, remote: IPeer, pushes: list[entry.Push]) -> Iterator[entry.Push]:
-    """Yield pushes, with what is here of each, up to one that a later pull completes."""
+    """Yield the pushes before the first one that a later pull completes.
+
+    Reports that one, and the pushes with changesets that the server does not give.
+    """
     unknown = [node for push in pushes for node in push.nodes if log.revision_of(node) is None]
     to_come = _find_first_offered(remote, unknown)
     missing = set(unknown)
@@ -144,7 +149,10 @@ def _select_obtainable(log: Pushlog, remote: IPeer, pushes: list[entry.Push]) ->
 
 
 def _find_first_offered(remote: IPeer, nodes: list[str]) -> str | None:
-    """Return the first of ``nodes`` that the server would give, if it can tell."""
+    """Return the first of ``nodes`` that the server would give, None if none.
+
+    If the server cannot tell, that is the first of all.
+    """
     if not remote.capable(b"known"):
         return nodes[0] if nodes else None
     for start in range(0, len(nodes), _KNOWN_BATCH):
@@ -204,7 +212,7 @@ def _find_first_incomplete(log: Pushlog, returned: set[str]) -> int | None:
 
 
 def _is_ours(log: Pushlog, push: entry.Push) -> bool:
-    """Return whether this id is the server's push here, or free; warn if not."""
+    """Return whether this id is free here, or is the server's push; warn if not."""
     with log.view() as connection:
         here = database.push(connection, push.id)
     if here is None or (here[:3] == push[:3] and set(here.nodes) <= set(push.nodes)):

@@ -2,8 +2,8 @@
 """How far web pages and wire commands show the pushlog of a mirror.
 
 A mirror may hold more than it may serve. Another extension decides by repository attributes ``_pushlog_limit`` and
-``_pushlog_view`` (see `pushlog.api`); without one, web answers stop at ``last_push_id`` of ``.hg/replicated-data``, a
-canonical CBOR map, where that file has one.
+``_pushlog_view`` (see `pushlog.api`). Without one, web answers stop at ``last_push_id`` of ``.hg/replicated-data``, a canonical
+CBOR map, where that file has one.
 """
 
 from __future__ import annotations
@@ -23,20 +23,26 @@ def visible_limit(repo: localrepository) -> int | None:
 
 
 def with_hidden(repo: localrepository) -> Any:
-    """Return the view for looking up changesets, hidden but not withheld ones too."""
+    """Return the view in which to look up changesets.
+
+    It has hidden changesets too, but no withheld ones.
+    """
     everything = repo.unfiltered()
     decide = getattr(everything, "_pushlog_view", None)
     return everything if decide is None else everything.filtered(decide())
 
 
 def served_limit(repo: localrepository) -> int | None:
-    """Return the limit of now, which may be beyond that of this repository object."""
+    """Return the present limit, which may be beyond that of this repository object."""
     decide = getattr(repo.unfiltered(), "_pushlog_served", None)
     return web_limit(repo) if decide is None else decide()
 
 
 def web_limit(repo: localrepository) -> int | None:
-    """Return `visible_limit`, or that of `.hg/replicated-data` if nothing decides."""
+    """Return the last push id that web answers show, None without limit.
+
+    It is `visible_limit`, or that of `.hg/replicated-data` if no extension decides.
+    """
     repo = repo.unfiltered()
     if getattr(repo, "_pushlog_limit", None) is not None:
         return visible_limit(repo)

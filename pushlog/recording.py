@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Recording a push: who it was, and the hook that writes it inside the push's own transaction."""
+"""The recording of a push.
+
+This module finds who pushed, and has the hook that writes the push inside its own transaction.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ LANDING_OPTIONS = (
 
 
 def record(ui: Ui, repo: localrepository, source: bytes | None = None, **_arguments: Any) -> bool:
-    """Record a push in `pretxnchangegroup`; True refuses it and says why."""
+    """Record a push in `pretxnchangegroup`; return True to refuse it, and say why."""
     if source not in (b"push", b"serve"):
         ui.note(b"(not updating pushlog since changesets come from %s)\n" % (source or b"nowhere"))
         return False

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Mercurial lists when it loads the extension: commands, revsets, template keywords, wire commands, and its wrappers.
+"""What Mercurial lists when it loads the extension.
 
-A push records and shows nothing, so it loads none of the modules that do the work of these: each is imported by the first call.
+These are commands, revsets, template keywords, wire commands, and the wrappers of its functions. A push uses none of the modules
+that do their work, so it loads none of them: the first call imports each.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ keyword = registrar.templatekeyword()
 
 
 def wrap() -> None:
-    """Wrap what Mercurial does to the pushlog and offer both wire commands; called once per process."""
+    """Wrap Mercurial's functions for the pushlog, and offer both wire commands.
+
+    Called once per process.
+    """
     seams.wrap("mercurial.wireprotov1server", "_capabilities", _announce)
     seams.wrap("mercurial.exchange", "_pullobsolete", seams.loading(f"{__package__}.fetching", "pull"))
     seams.wrap("mercurial.repair", "strip", seams.loading(f"{__package__}.stripping", "strip"))
@@ -104,7 +108,10 @@ def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
 
 @predicate(b"pushuser(string)", safe=True, weight=10)
 def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Changesets pushed by users whose name contains the string, in any case; ``re:`` and ``literal:`` work."""
+    """Changesets pushed by users whose name contains the string, in any case.
+
+    The prefixes ``re:`` and ``literal:`` work.
+    """
     from . import revsets
 
     return revsets.pushuser(repo, subset, x)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the revsets about pushes select. They show what the repository's view shows.
+"""What the revsets about pushes select.
 
-Over a small set their cost follows that set. Over a large one ``pushhead()`` is lazy, for it has a member in every push: a limit
-costs what it returns. The others find their few by an index.
+They show what the repository's view shows. Over a small set their cost grows with that set. Over a large one ``pushhead()`` is
+lazy, because it has a member in every push: with a limit, it costs what it returns. The others find their few members by an
+index.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BLOCK = 64
 
 
 def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Select for `pushhead()`."""
+    """Select the members of `pushhead()`."""
     revsetlang.getargs(x, 0, 0, _(b"pushhead takes no arguments"))
     log = Pushlog(repo)
     return _select_matching(
@@ -48,7 +49,7 @@ def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
 
 
 def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Select for `pushdate(interval)`."""
+    """Select the members of `pushdate(interval)`."""
     (interval,) = revsetlang.getargs(x, 1, 1, _(b"pushdate requires one argument"))
     text = revsetlang.getstring(interval, _(b"pushdate requires a string argument"))
     try:
@@ -66,7 +67,7 @@ def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
 
 
 def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Select for `pushuser(string)`."""
+    """Select the members of `pushuser(string)`."""
     (string,) = revsetlang.getargs(x, 1, 1, _(b"pushuser requires one argument"))
     pattern = revsetlang.getstring(string, _(b"pushuser requires a string argument"))
     matches = versions.substring_matcher(pattern)
@@ -82,7 +83,7 @@ def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
 
 
 def pushid(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Select for `pushid(number)`."""
+    """Select the members of `pushid(number)`."""
     (number,) = revsetlang.getargs(x, 1, 1, _(b"pushid requires one argument"))
     wanted = revsetlang.getinteger(number, _(b"pushid expects a number"))
     log = Pushlog(repo)
@@ -92,7 +93,7 @@ def pushid(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> 
 
 
 def pushrev(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Select for `pushrev(set)`."""
+    """Select the members of `pushrev(set)`."""
     revisions = revset.getset(repo, smartset.fullreposet(repo), x)
     log = Pushlog(repo)
     to_node = log.repo.changelog.node
@@ -144,7 +145,10 @@ def _select_matching(
 
 
 class _PushFilter:
-    """Whether a revision's push matches: block by block, or for many at once."""
+    """A filter of revisions by their push.
+
+    It checks them block by block; once many are asked for, it finds all that match at once.
+    """
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every private function of Mercurial that these extensions wrap or override, with its parameters; a set-up that fails is closed.
+"""Every private function of Mercurial that these extensions wrap or override.
 
-Mercurial changes such functions without notice, and after a failed set-up prints a warning and goes on: pushes unrecorded,
-mirrors unguarded. So each is wrapped by `wrap`, which refuses one that is not in the table, is missing, or takes other
-parameters; and `Setup` keeps what failed, and refuses every repository with it. What a process does not load is not checked in it.
+The table has the parameters of each. Mercurial changes such functions without notice, and after a failed set-up prints a warning
+and goes on: pushes unrecorded, mirrors unguarded. So a set-up that fails is closed. `wrap` wraps each function, and refuses one
+that is not in the table, is missing, or takes other parameters. `Setup` keeps what failed, and refuses every repository with it.
+What a process does not load is not checked in it.
 
 Rule of this file: only `wrap` calls `extensions.wrapfunction` (`tests/house/test_seams.py`).
 """
@@ -124,16 +125,16 @@ class MissingSeam(ImportError):
 
 
 def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
-    """Wrap a function of the table; raises MissingSeam if it is another."""
+    """Wrap a function of the table; raise MissingSeam if it is not as in the table."""
     for place in _check_places(module, name):
         owner, last = _find_owner(importlib.import_module(place.module), place.name)
         extensions.wrapfunction(owner, last, place.adapt(wrapper))
 
 
 def loading(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports a module of ours at its first call and calls the function there.
+    """Return a function that calls a function of a module of ours.
 
-    For what few processes do: a push pays for no module that it does not use.
+    It imports the module at its first call. For what few processes do: a push pays for no module that it does not use.
     """
 
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -149,7 +150,10 @@ def check(module: str, *names: str) -> None:
 
 
 def _check_places(module: str, name: str) -> tuple[versions.SeamPlace, ...]:
-    """Return where an entry of the table is here, all as expected, or raise MissingSeam."""
+    """Return the places in this Mercurial of an entry of the table.
+
+    Raises MissingSeam unless all are as expected.
+    """
     places = versions.find_places(module, name, SEAMS[module][name])
     for place in places:
         expected, where = place.parameters.split(), f"{place.module}.{place.name}"
@@ -189,7 +193,7 @@ def parameters(function: Any) -> list[str]:
 def check_version(oldest: tuple[int, int]) -> None:
     """Raise MissingSeam with a Mercurial that is too old.
 
-    Not by `minimumhgversion`: for that Mercurial leaves an extension out even where `:required = yes`.
+    `minimumhgversion` is no substitute: with it, Mercurial leaves an extension out even where `:required = yes`.
     """
     if versions.is_older_than(oldest):
         needed = ".".join(map(str, oldest))
@@ -205,9 +209,10 @@ class Setup:
         self._working = threading.Lock()
 
     def run(self, part: Callable[[], None]) -> None:
-        """Do a part and never raise: Mercurial would go on without the extension.
+        """Do a part of the set-up and never raise.
 
-        One part at a time: threads of a web server open their first repositories at once.
+        After an exception, Mercurial would go on without the extension. Parts run one at a time, because threads of a web server
+        open their first repositories at once.
         """
         with self._working:
             try:

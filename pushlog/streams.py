@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push may not bring a copy of a whole store: Mercurial writes one past every hook, so nothing would be recorded of it."""
+"""The refusal of pushes that bring a copy of a whole store.
+
+Mercurial writes such a copy past every hook, so nothing of it would be recorded.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _read_length_after_rollback(log: Pushlog) -> int:
 
 
 def settle(ui: Ui, log: Pushlog) -> None:
-    """Record permanently what was removed; a failure is left to the next writer."""
+    """Record permanently what was removed; leave a failure to the next writer."""
     repo = log.repo
     try:
         with repo.lock(), repo.transaction(b"pushlog") as tr:

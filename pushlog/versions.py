@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which Mercurial this is, and where an older one has what these extensions use of 7.2.
+"""The running Mercurial, and where an older one has what we use of 7.2.
 
 The code is written for 7.2. Modules that an older Mercurial has elsewhere are attributes of this module, loaded when used;
 functions that it has elsewhere, or with other parameters, are in `_OLDER`, for `seams`.
@@ -51,7 +51,7 @@ _OFFERED = {
 
 
 def is_older_than(version: tuple[int, int]) -> bool:
-    """Whether this Mercurial is older; one without a version is."""
+    """Return whether this Mercurial is older; one without a version is."""
     return RUNNING[0] is None or (RUNNING[0], RUNNING[1] or 0) < version
 
 
@@ -73,19 +73,25 @@ def _load(module: str) -> Any:
 
 
 def is_loaded(module: str) -> bool:
-    """Whether something in this process has imported a module of 7.2, or where it is here."""
+    """Return whether this process has imported a module of 7.2.
+
+    With an older Mercurial, that is the module that has its functions there.
+    """
     return _name_here(module) in sys.modules
 
 
 def substring_matcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """Give what finds a pattern of revsets in a text, in any case."""
+    """Return a function that finds a pattern of revsets in a text, in any case."""
     _kind, _pattern, matches = _load("mercurial.revset_predicates")._substringmatcher(pattern, casesensitive=False)
     found: Callable[[bytes], bool] = matches
     return found
 
 
 def drop_hidden(subset: abstractsmartset, revisions: set[int]) -> set[int]:
-    """Leave out what an intersection with all revisions leaves out itself, but not in 6.3 (`tests/pushlog/places.t`)."""
+    """Leave out the revisions that ``subset`` hides, with a Mercurial before 7.2.
+
+    An intersection with all revisions leaves them out itself, but not in 6.3 (`tests/pushlog/places.t`).
+    """
     return revisions - getattr(subset, "_hiddenrevs", frozenset()) if _IS_OLD else revisions
 
 
@@ -99,7 +105,7 @@ def initialize() -> None:
 
 
 def supported_requirements() -> set[bytes]:
-    """Give the set of requirements with which this process opens repositories."""
+    """Return the set of requirements with which this process opens repositories."""
     if _IS_OLD:
         known = importlib.import_module("mercurial.localrepo").localrepository._basesupported
     else:
@@ -111,7 +117,7 @@ def supported_requirements() -> set[bytes]:
 def read_revisions(log: Any, first: int, last: int) -> tuple[int, bytes, bool]:
     """Read neighbouring revisions of a revlog, as they are stored.
 
-    Returns where their bytes begin, these, and whether entries of the index lie between them. 6.3 has no `_inner`.
+    Returns where their bytes begin, the bytes, and whether entries of the index lie between them. 6.3 has no `_inner`.
     """
     if inner := getattr(log, "_inner", None):
         return *inner.get_segment_for_revs(first, last), inner.inline
@@ -119,13 +125,16 @@ def read_revisions(log: Any, first: int, last: int) -> tuple[int, bytes, bool]:
 
 
 def temporary_files(tr: Transaction) -> Iterable[bytes]:
-    """Give the files that a transaction removes at its end; 6.3 keeps them elsewhere."""
+    """Return the files that a transaction removes at its end.
+
+    6.3 keeps them elsewhere, so it gets none.
+    """
     files: Iterable[bytes] = getattr(tr, "_tmp_files", ())
     return files
 
 
 def remove_undo_files(repo: localrepository) -> None:
-    """Leave nothing that could roll back the last transaction."""
+    """Remove all that could roll back the last transaction."""
     if is_older_than((6, 4)):
         old: Any = repo
         for vfs, name in old.undofiles():
@@ -135,7 +144,10 @@ def remove_undo_files(repo: localrepository) -> None:
 
 
 class SeamPlace:
-    """Where a function is, its parameters, and how its wrapper fits what wraps that of 7.2."""
+    """Where a function of 7.2 is in this Mercurial.
+
+    It has the parameters that the function takes there, and how its wrapper fits what wraps that of 7.2.
+    """
 
     __slots__ = ("adapt", "module", "name", "parameters")
 
@@ -146,7 +158,10 @@ class SeamPlace:
 
 
 def find_places(module: str, name: str, parameters: str) -> tuple[SeamPlace, ...]:
-    """Find what has to be wrapped here for a function of 7.2: it, or what does its work."""
+    """Return what has to be wrapped here for a function of 7.2.
+
+    It is that function, or what does its work.
+    """
     if _IS_OLD:
         key = f"{module}.{name}"
         for version, older in _OLDER.items():
@@ -170,7 +185,7 @@ def _choose_dispatched(wrapper: Wrapper) -> Wrapper:
 
 
 def _choose_local(wrapper: Wrapper) -> Wrapper:
-    """Choose the view of a peer in this process, if another than the configured one is wanted.
+    """Choose the view of a peer in this process, unless it is the configured one.
 
     A peer of 7.2 serves the configured one, an older one always `served`.
     """

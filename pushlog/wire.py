@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pushlog over Mercurial's wire protocol: two commands for clients, and the form of a row. `fetching` is the client's side.
+"""The pushlog over Mercurial's wire protocol.
+
+There are two commands for clients, and the form of a row. `fetching` is the client's side.
 
 A row is ``<id> <user> <epoch> <node> <node> …``; rows come by ascending id. ``pushlog`` answers at once (``1`` and the rows, or
-``0`` and a message), ``pushlog-stream`` streams rows and ends with ``ok`` or ``error <message>``, so that a client knows a
+``0`` and a message). ``pushlog-stream`` streams rows and ends with ``ok`` or ``error <message>``, so that a client can tell a
 whole answer from a broken one.
 """
 

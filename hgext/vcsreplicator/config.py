@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The TOML file of the services: read once, checked, errors with an address.
+"""The TOML file of the services, read once and checked.
 
 Keys are written with hyphens; `vcsreplicator config example` and docs/install.md name them. Each section belongs to the service
-that it configures. This module only reads, joins what several sections share, and turns complaints into one line.
+that it configures. This module only reads, joins what several sections share, and turns each mistake into one line that names its
+place in the file.
 """
 
 import os
@@ -28,27 +29,31 @@ SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "da
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A file that was read; a section is checked when it is asked for."""
+    """A configuration file that was read; `settings` checks a section."""
 
     file: str
     tables: Mapping[str, Any]
 
     @property
     def log(self) -> str:
-        """Return the URL of the log."""
+        """The URL of the log."""
         return self._text("log")
 
     @property
     def blobs(self) -> str | None:
-        """Return the URL of the blob store, if there is one."""
+        """The URL of the blob store, None if there is none."""
         return self._text("blobs") if "blobs" in self.tables else None
 
     def names(self, section: str) -> list[str]:
-        """Return the names of the subsections, such as the mirrors of this file."""
+        """Return the sorted names of a section's subsections, such as the mirrors."""
         return sorted(self._table((section,)))
 
     def settings(self, kind: type[T], *address: str, **given: object) -> T:
-        """Return a section as a `kind`; `given` are members without a key. BadConfig names file and key."""
+        """Return a section as a `kind`.
+
+        `given` are members by name. A key of the section wins over them, except `name`, which the section must not have. Raises
+        BadConfig, which names the file and the key.
+        """
         found = self._table(address) if address[0] in self.tables or address[0] not in OPTIONAL else {}
         where = ".".join(address)
         for key in found:
@@ -88,7 +93,10 @@ class Config:
 
 
 def load(file: str | Path) -> Config:
-    """Read the configuration in this file; raises BadConfig, also for what it exposes (see `secrecy`)."""
+    """Read the configuration in this file.
+
+    Raises BadConfig, also for what the file exposes (see `secrecy`).
+    """
     try:
         with open(file, encoding="utf-8") as opened:
             tables, mode = tomllib.loads(opened.read()), os.fstat(opened.fileno()).st_mode

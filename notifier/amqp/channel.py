@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A channel whose messages the broker confirms.
 
-What is declared, and what a refused message means, are its users' (`Target`). Nothing waits without a limit (`connection`), because
-a stopped broker keeps its sockets open. Whichever side closed the connection, the next one declares again. A broker that blocks
-publishers (its memory or disk alarm) is waited for on the same connection: a new one would send again what it already has.
+Its users decide what is declared, and what a refused message means (`Target`). Every wait has a limit (`connection`), because a
+stopped broker keeps its sockets open. Whichever side closed the connection, the next one declares again. While a broker blocks
+publishers (its memory or disk alarm), the channel waits on the same connection: a new one would send again what the broker
+already has.
 """
 
 import enum
@@ -60,7 +61,10 @@ class OnReturn(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where messages go: its name, what declares it on a new connection, and what the broker's refusals mean."""
+    """The target of messages.
+
+    `declare` declares it on a new connection; `on_nack` and `on_return` say what the broker's refusals mean.
+    """
 
     name: str
     declare: Callable[[Any], None]
@@ -70,7 +74,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingMessage:
-    """A message of JSON; without `exchange` it goes to the queue that `routing_key` names."""
+    """A message of JSON.
+
+    Without `exchange` it goes to the queue that `routing_key` names.
+    """
 
     routing_key: str
     body: str | bytes
@@ -82,7 +89,7 @@ class OutgoingMessage:
 
 
 class ConfirmedChannel:
-    """Sends to the target, durably; used by one thread."""
+    """A channel that sends durable messages to the target; for one thread."""
 
     def __init__(self, name: str, settings: BrokerSettings, target: Target, clock: Clock) -> None:
         self.name, self.settings, self.target, self.clock = name, settings, target, clock
@@ -103,13 +110,16 @@ class ConfirmedChannel:
             self._connect()
 
     def check_takes(self) -> None:
-        """Raise Unavailable unless connected to a broker that takes messages; connect if need be."""
+        """Raise Unavailable unless the broker takes messages; connect if need be."""
         self.start()
         if self.is_blocked:
             raise Unavailable(f"{self._where}: the broker blocks publishers; look for its memory and disk alarms")
 
     def send(self, number: int, message: OutgoingMessage) -> None:
-        """Begin to send the delivery `number`; raise Unavailable, then nothing was sent."""
+        """Begin to send the delivery `number`.
+
+        Raises Unavailable; then nothing was sent.
+        """
         self.check_takes()
         prepared = self._channel.prepare_message(
             message.body,
@@ -132,7 +142,10 @@ class ConfirmedChannel:
             self._lose_connection(error)
 
     def outcomes(self, timeout: float) -> list[DeliveryOutcome]:
-        """Return the known results, waiting up to `timeout` seconds for one; without messages it keeps the connection."""
+        """Return the known results, waiting up to `timeout` seconds for one.
+
+        Without messages, the call keeps the connection alive.
+        """
         if self._connection is not None:
             try:
                 drain(self._connection, 0 if self._outcomes else timeout)
@@ -144,7 +157,7 @@ class ConfirmedChannel:
         return found
 
     def close(self) -> None:
-        """Drop the connection; a closing message would wait for an answer."""
+        """Drop the connection without a closing message, which would need an answer."""
         self._confirms, self._is_target_gone = Confirms(), False
         connection, self._connection, self._channel = self._connection, None, None
         self.is_blocked = False
@@ -213,7 +226,10 @@ class ConfirmedChannel:
                 self._confirms.hold_nacked(number, self.clock.monotonic())
 
     def _pass_nacked(self) -> None:
-        """Confirm nacked deliveries if the broker is well: then all other queues have them."""
+        """Confirm nacked deliveries if the broker is well.
+
+        All other queues have them then.
+        """
         now = self.clock.monotonic()
         due = self._confirms.nacked_before(now - NACK_PATIENCE)
         if not due or self.is_blocked:
@@ -243,13 +259,19 @@ class ConfirmedChannel:
         logger.info("broker takes messages again", broker=self._where)
 
     def _lose_connection(self, error: BaseException) -> None:
-        """Disconnect; what is unconfirmed, and may have arrived, is unavailable and sent again."""
+        """Disconnect; give every unconfirmed delivery the outcome Unavailable.
+
+        It may have arrived, and is sent again.
+        """
         trouble = Unavailable(f"{self._where}: {describe_error(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self.close()
 
 
 def declare_queues(channel: Any, *names: str) -> None:
-    """Declare durable queues, as every sender and receiver of one must: with no arguments."""
+    """Declare durable queues without arguments.
+
+    Every sender and receiver of a queue must declare it so.
+    """
     for name in names:
         channel.queue_declare(name, durable=True, auto_delete=False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which deliveries of a channel the broker has not confirmed yet. Pure.
+"""The deliveries of a channel that the broker has not confirmed yet. Pure.
 
 A *tag* counts the messages of a channel. The broker returns a message that no queue would get before it confirms it, and names
-it by its id alone. It may confirm all tags up to one at once.
+the message by its id alone. It may confirm all tags up to one at once.
 """
 
 from collections import OrderedDict
@@ -35,7 +35,10 @@ class Confirms:
         self._returned.add(message_id)
 
     def confirm(self, tag: int, *, multiple: bool) -> list[tuple[int, bool]]:
-        """Return the deliveries that are confirmed, and whether each was returned."""
+        """Remove the confirmed deliveries; return each, and whether it was returned.
+
+        With `multiple`, these are all up to the tag.
+        """
         tags = [each for each in self._unconfirmed if each <= tag] if multiple else [tag]
         confirmed = [self._unconfirmed.pop(each) for each in tags if each in self._unconfirmed]
         found = []
@@ -53,7 +56,7 @@ class Confirms:
         return [number for number, since in self._nacked.items() if since <= time]
 
     def release_nacked(self, numbers: list[int]) -> None:
-        """Hold these no longer."""
+        """Hold these nacked deliveries no longer."""
         for number in numbers:
             del self._nacked[number]
 

@@ -2,9 +2,9 @@
 """Connections to AMQP brokers, with a limit on every wait.
 
 py-amqp waits indefinitely where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it
-busy with frames that say nothing. Here a frame that began is whole within `PATIENCE` or the connection is lost; every other wait
-ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. It keeps all that a broker sends, too: here
-frames and messages have a largest size, and one message is whole before the next begins.
+busy with frames that say nothing. Here a frame that began must be whole within `PATIENCE`, or the connection is lost. Every other
+wait ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. py-amqp also keeps everything that a broker
+sends. Here frames and messages have a largest size, and one message is whole before the next begins.
 """
 
 import math
@@ -64,7 +64,10 @@ def client(
     on_blocked: Callable[[str], None] | None = None,
     on_unblocked: Callable[[], None] | None = None,
 ) -> Any:
-    """Return kombu's description of the broker; `amqps://` verifies certificate and name. Raise Unavailable."""
+    """Return kombu's description of the broker.
+
+    `amqps://` verifies certificate and host name. Raises Unavailable if `ca_file` cannot be read.
+    """
     options = {"on_blocked": on_blocked, "on_unblocked": on_unblocked, "client_properties": dict(properties)}
     return _Connection(
         url,
@@ -84,7 +87,10 @@ def connect(kombu_client: Any) -> Any:
 
 @contextmanager
 def within(connection: Any, more: float = 0.0) -> Iterator[None]:
-    """Limit all waits of the block to `PATIENCE` and so many seconds more; raise TimeoutError."""
+    """Limit all waits of the block, together, to `PATIENCE` plus `more` seconds.
+
+    A wait beyond that raises TimeoutError.
+    """
     transport = connection.transport
     transport.until, before = time.monotonic() + PATIENCE + more, transport.until
     try:
@@ -94,7 +100,7 @@ def within(connection: Any, more: float = 0.0) -> Iterator[None]:
 
 
 def drain(connection: Any, timeout: float) -> None:
-    """Take in what the broker sends, waiting up to `timeout` seconds for the first of it."""
+    """Take in what the broker sends; wait up to `timeout` seconds for the first."""
     try:
         with within(connection, timeout):
             for _ in range(AT_ONCE):
@@ -105,12 +111,18 @@ def drain(connection: Any, timeout: float) -> None:
 
 
 class BrokerRefusal(Unavailable):
-    """The broker refuses: no right, no such thing, a queue that another consumer has alone; or its message is too large."""
+    """The broker refuses, or its message is too large.
+
+    Reasons to refuse are: no right, no such thing, a queue that another consumer has alone.
+    """
 
 
 @contextmanager
 def translated(place: str) -> Iterator[None]:
-    """Raise Unavailable that names the place, in one line, for what py-amqp raises."""
+    """Raise Unavailable for what py-amqp raises in the block.
+
+    The error names the place, in one line. It is BrokerRefusal if the broker refuses.
+    """
     try:
         yield
     except TROUBLE as error:
@@ -124,7 +136,10 @@ def describe_error(error: BaseException) -> str:
 
 
 def is_broker(url: str) -> bool:
-    """Return whether the URL names a broker: scheme, host, and a port that can be one."""
+    """Return whether the URL names a broker.
+
+    It must have the scheme `amqp` or `amqps`, a host, and no port that cannot be one.
+    """
     try:
         parts = urlsplit(url)
         return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
@@ -133,7 +148,7 @@ def is_broker(url: str) -> bool:
 
 
 def where(url: str) -> str:
-    """Broker and virtual host, without the password."""
+    """Return broker and virtual host, without the password."""
     known = _Connection(url)
     return f"{known.hostname}:{known.port or 5672}{known.virtual_host}"
 
@@ -160,7 +175,11 @@ class _BoundedTransport:
     _quick_recv: Callable[[int], bytes]
 
     def read_frame(self) -> tuple[int, int, bytes]:
-        """Type, channel and content of the next frame, which fits what came before it."""
+        """Return type, channel and content of the next frame.
+
+        Raises ConnectionAbortedError if the frame does not fit what came before it, MessageTooLarge if it begins too large a
+        message.
+        """
         kind, channel, content = super().read_frame()  # type: ignore[misc]
         if channel > CHANNELS:
             raise ConnectionAbortedError(f"a frame of channel {channel}, which is not open")
@@ -209,7 +228,7 @@ class _BoundedTransport:
         self.sock.settimeout(PATIENCE)  # type: ignore[attr-defined]
 
     def _shutdown_transport(self) -> None:
-        """Leave without a word: TLS would wait for the answer."""
+        """Send no farewell: TLS would wait for the answer."""
 
 
 class _Tcp(_BoundedTransport, TCPTransport):  # type: ignore[misc]

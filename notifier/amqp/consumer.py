@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The receiver's side of one queue: the broker keeps every message until it is acknowledged.
+"""The receiver's side of one queue.
 
-A connection of its own: a broker that blocks a publisher reads nothing more from that connection, no acknowledgement either.
+The broker keeps every message until it is acknowledged. The consumer has a connection of its own: when a broker blocks a
+publisher, it reads nothing more from the publisher's connection, not even an acknowledgement.
 """
 
 import contextlib
@@ -12,7 +13,10 @@ from .connection import LARGEST_MESSAGE, TROUBLE, connect, drain, translated, wi
 
 
 class QueueConsumer:
-    """Messages of the queue on one connection, until it breaks; used by one thread. Every method but `close` raises Unavailable."""
+    """Messages of the queue on one connection, until it breaks; for one thread.
+
+    Every method but `close` raises Unavailable.
+    """
 
     def __init__(
         self,
@@ -25,9 +29,10 @@ class QueueConsumer:
         largest: int = LARGEST_MESSAGE,
         is_exclusive: bool = False,
     ) -> None:
-        """Connect to the broker that kombu knows, declare, and consume; `place` is named in errors.
+        """Connect to the broker, declare, and consume; errors name `place`.
 
-        Raises BrokerRefusal, which waiting may not solve. `prefetch` messages are unacknowledged at once.
+        `known` is kombu's description of the broker. At most `prefetch` messages are unacknowledged at once. Raises
+        BrokerRefusal, which waiting may not solve.
         """
         self._place, self._arrived = place, list[Any]()
         with translated(place):
@@ -44,7 +49,10 @@ class QueueConsumer:
             raise
 
     def receive(self, timeout: float, limit: int | None = None) -> list[Any]:
-        """Return the messages that came, at most `limit`; [] if none came within `timeout` seconds. Keeps the connection."""
+        """Return the messages that came, at most `limit`.
+
+        Returns [] if none came within `timeout` seconds. Keeps the connection alive.
+        """
         with translated(self._place):
             self._connection.heartbeat_tick()
             if limit is None or len(self._arrived) < limit:
@@ -64,7 +72,7 @@ class QueueConsumer:
             self._channel.basic_reject(tag, requeue=True)
 
     def finish(self) -> None:
-        """Say goodbye, so that the last acknowledgement arrives."""
+        """Close the connection in agreement, so that the last acknowledgement arrives."""
         with translated(self._place), within(self._connection):
             self._connection.close()
 
@@ -75,6 +83,9 @@ class QueueConsumer:
 
 
 def body_of(message: Any) -> bytes:
-    """Return the body of a received message, which its sender may have declared as text."""
+    """Return the body of a received message as bytes.
+
+    The sender may have declared it as text.
+    """
     body = message.body
     return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)

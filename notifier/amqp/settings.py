@@ -16,8 +16,8 @@ from .connection import BrokerRefusal, client, connect, is_broker, translated, w
 class BrokerSettings:
     """A broker and its user.
 
-    `url` as kombu reads it: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
-    system's authorities. `password` has its place outside the file. `confirm_timeout` and `heartbeat` in seconds.
+    kombu reads `url`: `amqp://USER@HOST:PORT/VHOST`, or `amqps://`, which verifies the certificate against `ca_file` or the
+    system's authorities. `password` has its place outside the file. `confirm_timeout` and `heartbeat` are in seconds.
     """
 
     url: str
@@ -33,7 +33,10 @@ class BrokerSettings:
         check_number("heartbeat", self.heartbeat, 1, 3600)
 
     def client(self, name: str, **callbacks: Any) -> Any:
-        """Return kombu's description of the broker; raise Unavailable for a secret that cannot be read."""
+        """Return kombu's description of the broker.
+
+        Raises Unavailable if the password or `ca_file` cannot be read.
+        """
         try:
             password = None if self.password is None else self.password.read()
         except BadConfig as error:
@@ -49,7 +52,10 @@ class BrokerSettings:
 
 
 def check_credentials(settings: BrokerSettings, section: str) -> None:
-    """Raise BadConfig if the password cannot be read, or the broker refuses it; what else is wrong may pass."""
+    """Raise BadConfig if the password cannot be read, or the broker refuses it.
+
+    Other errors are ignored, since they may pass.
+    """
     if settings.password is not None:
         settings.password.read(f"{section}.password")
     try:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""AMQP connections of the guardian, and the deletion of a queue by its size at that instant."""
+"""AMQP connections of the guardian, and the deletion of a queue.
+
+The queue's size at that instant decides whether it is deleted.
+"""
 
 import enum
 from collections.abc import Iterator
@@ -28,7 +31,10 @@ class DeletionOutcome(enum.Enum):
 
 @contextmanager
 def connected(settings: GuardianSettings, user: str | None = None, token: str | None = None) -> Iterator[Any]:
-    """Connect as guardian or client, all waits limited; raises BadConfig for a refused guardian, or Unavailable."""
+    """Connect for the block, as the guardian or as the client `user`.
+
+    All waits have limits. Raises BadConfig if the broker refuses the guardian or the password cannot be read, else Unavailable.
+    """
     url, password = settings.broker_url, settings.password.read("guardian.password") if settings.password else None
     if user is not None:
         parts = urlsplit(url)
@@ -57,9 +63,10 @@ def code_of(error: BaseException) -> int:
 
 
 def delete_queue(settings: GuardianSettings, queue: str) -> tuple[DeletionOutcome, int]:
-    """Delete the queue if it is to be deleted as it is now; return what became of it, and how many messages it had.
+    """Delete the queue if it is to be deleted as it is now.
 
-    Messages that a consumer holds unacknowledged do not count. Raises Unavailable if the outcome is unknown.
+    Returns what became of it, and how many messages it had. Messages that a consumer holds unacknowledged do not count. Raises
+    Unavailable if the outcome is unknown.
     """
     with connected(settings) as connection, within(connection):
         try:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A broker held against the specification: what it does for a client, what its clients declared, and what they publish."""
+"""Checks of a broker against Pulse's specification.
+
+They cover what it does for a client, what its clients declared, and what they publish.
+"""
 
 import os
 import secrets
@@ -48,9 +51,10 @@ def check(
     sample: float,
     stop: threading.Event,
 ) -> list[CheckResult]:
-    """Return a result for each requirement, in their order; `sample` is how many seconds messages are watched.
+    """Check the broker; return a result for each requirement, in their order.
 
-    Makes a client for the trial and removes it. Raises Unavailable, or BadConfig for what only an operator can change.
+    Messages are watched for `sample` seconds. Makes a client for the trial and removes it. Raises Unavailable, or BadConfig for
+    what only an operator can change.
     """
     with closing(Management(settings, file)) as management:
         management.check(settings.vhost)
@@ -65,7 +69,10 @@ def check(
 def _try_as_client(
     management: Management, settings: GuardianSettings, exchanges: Sequence[str], seconds: float, stop: threading.Event
 ) -> list[CheckResult]:
-    """Make a client, try the broker and sample messages with it, and remove it and its traces."""
+    """Make a client, try the broker and sample messages with it, and remove it.
+
+    What the client left behind is removed, too.
+    """
     clients, name = Clients(management, settings.vhost), f"guardian-check-{secrets.token_hex(4)}"
     trial = Trial(settings=settings, client=name, token=clients.add(name, settings.operator, lambda _: None))
     try:
@@ -158,7 +165,10 @@ def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[Ch
 
 
 def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: Sequence[str]) -> CheckResult:
-    """Pass if none is wrong; there is nothing to see where there is none."""
+    """Return a pass if none is wrong, else a fail.
+
+    If there are none at all, there is nothing to check: the result is unknown.
+    """
     if not every:
         return unknown(requirement, f"no {what}")
     if not wrong:
@@ -170,7 +180,10 @@ def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: S
 
 
 def _part(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object in a row of the management API; an empty one if it is missing or of another type."""
+    """Return an object in a row of the management API.
+
+    The object is empty if it is missing or of another type.
+    """
     found = row.get(name)
     return found if isinstance(found, Mapping) else {}
 

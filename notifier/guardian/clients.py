@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients: users of the broker with a token, an owner, and rights to their own names only.
+"""Clients: users of the broker with a token, an owner, and limited rights.
 
-The owner's address is a global parameter of the broker (docs/decisions/owners-in-the-broker.md). Each change is made in an order
-in which a kill leaves a client that can do less, never one that can do more, and the same command mends it.
+A client has rights to its own names only. The owner's address is a global parameter of the broker
+(docs/decisions/owners-in-the-broker.md). Each change is made in an order in which a kill leaves a client that can do less, never
+one that can do more; the same command mends it.
 """
 
 import re
@@ -26,7 +27,10 @@ _OWNER = "vcsreplicator-guardian-owner."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientUser:
-    """A client; `is_confined` says whether its rights are those that the specification gives it."""
+    """A client.
+
+    `is_confined` says whether its rights are those that the specification gives it.
+    """
 
     name: str
     owner: str
@@ -37,8 +41,8 @@ class ClientUser:
 def permissions(client: str) -> dict[str, str]:
     """Return the three expressions that RabbitMQ compares names with.
 
-    It asks `configure` to declare and delete, `write` to publish, for the queue of a binding, and for where dead letters and
-    unroutable messages go; `read` to consume, and for the exchange of a binding. The default exchange, `amq.` names and names
+    RabbitMQ asks `configure` to declare and delete; `write` to publish, for the queue of a binding, and for where dead letters
+    and unroutable messages go; `read` to consume, and for the exchange of a binding. The default exchange, `amq.` names and names
     that the broker makes up match none of them. The expressions cannot tell an exchange from a queue.
     """
     name = re.escape(client)
@@ -47,7 +51,7 @@ def permissions(client: str) -> dict[str, str]:
 
 
 def client_of(name: str) -> str | None:
-    """Return whose exchange or queue this is by its name, None if no client's."""
+    """Return the client whose exchange or queue has this name; None if no client's."""
     found = _OWNED.match(name)
     return found[1] if found else None
 
@@ -64,7 +68,10 @@ class Clients:
         self._management, self._vhost = management, vhost
 
     def add(self, client: str, owner: str, keep: Callable[[str], None]) -> str:
-        """Make a client and return its token, which `keep` gets first; raises Refused if the name is taken."""
+        """Make a client and return its token, which `keep` gets first.
+
+        Raises Refused if the name is taken, or if the name or the owner is malformed.
+        """
         if not _CLIENT.match(client):
             raise Refused(f"CLIENT: expected letters, digits, dots, hyphens and underscores, got {client!r}")
         _check_address(owner)
@@ -74,7 +81,10 @@ class Clients:
         return self._give_token(client, keep)
 
     def renew_token(self, client: str, keep: Callable[[str], None]) -> str:
-        """Replace the token, write the permissions again, and return the token as `add` does."""
+        """Replace the token and write the permissions again; return the token.
+
+        `keep` gets the token first, as in `add`.
+        """
         self.owner(client)
         return self._give_token(client, keep)
 
@@ -85,20 +95,29 @@ class Clients:
         self._write_owner(client, owner)
 
     def owner(self, client: str) -> str:
-        """Return the owner's address; raises Refused if the guardian did not make this client."""
+        """Return the owner's address.
+
+        Raises Refused if the guardian did not make this client.
+        """
         found = self._management.get("global-parameters", _OWNER + client)
         if found is None:
             raise Refused(f"{client!r} is not a client of the guardian; `user list` shows those")
         return _address(found)
 
     def remove(self, client: str) -> None:
-        """Remove user and owner; the broker closes the client's connections. Its exchanges and queues stay."""
+        """Remove the client's user and owner.
+
+        The broker closes the client's connections. The client's exchanges and queues stay.
+        """
         self.owner(client)
         self._management.delete("users", client)
         self._management.delete("global-parameters", _OWNER + client)
 
     def owners(self) -> dict[str, str]:
-        """Return the owner of each client, "" where the broker's parameter holds no address."""
+        """Return the owner of each client.
+
+        The owner is "" where the broker's parameter holds no address.
+        """
         found = self._management.get("global-parameters") or []
         names = ((str(each.get("name", "")), each) for each in found)
         return {name.removeprefix(_OWNER): _address(each) for name, each in names if name.startswith(_OWNER)}

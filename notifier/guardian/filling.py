@@ -35,7 +35,10 @@ class QueueStep(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedQueue:
-    """A queue as the broker lists it; `messages` is None while the broker has not counted them."""
+    """A queue as the broker lists it.
+
+    `messages` is None while the broker has not counted them.
+    """
 
     name: str
     messages: int | None
@@ -46,7 +49,10 @@ class WatchedQueue:
 
 
 def read_queue(row: Mapping[str, Any]) -> WatchedQueue:
-    """Read a row of the management API; what is missing or of another type counts as absent."""
+    """Read a row of the management API.
+
+    What is missing or of another type counts as absent.
+    """
     arguments, policy = row.get("arguments"), row.get("effective_policy_definition")
     given = {key.removeprefix("x-") for key in arguments} if isinstance(arguments, Mapping) else set()
     given |= set(policy) if isinstance(policy, Mapping) else set()
@@ -63,7 +69,7 @@ def read_queue(row: Mapping[str, Any]) -> WatchedQueue:
 
 
 def next_filling(messages: int, before: Filling, settings: GuardianSettings) -> Filling:
-    """Return how full a queue with so many messages is that was `before`."""
+    """Return how full a queue is that has `messages` and was `before`."""
     if messages > settings.limit or (before is Filling.BEYOND and messages >= RECOVERED * settings.limit):
         return Filling.BEYOND
     if messages >= settings.warn_at or (before is not Filling.FINE and messages >= RECOVERED * settings.warn_at):
@@ -72,7 +78,10 @@ def next_filling(messages: int, before: Filling, settings: GuardianSettings) -> 
 
 
 def next_step(queue: WatchedQueue, before: Filling, settings: GuardianSettings) -> tuple[Filling, QueueStep]:
-    """Return how full the queue is, and what to do: a mail once for each state that is reached, and the deletion."""
+    """Return how full the queue is, and what to do.
+
+    That is a mail once for each state that the queue reaches, or the deletion.
+    """
     if queue.messages is None:
         return before, QueueStep.NOTHING
     filling = next_filling(queue.messages, before, settings)

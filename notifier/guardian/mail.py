@@ -79,7 +79,10 @@ class MailServer:
         self._parts = urlsplit(settings.smtp_url)
 
     def send(self, mail: EmailMessage) -> None:
-        """Return once the server took the mail; raises Unavailable, or Rejected for what is refused for good."""
+        """Send the mail; return once the server took it.
+
+        Raises Unavailable, or Rejected for what the server refuses for good.
+        """
         try:
             server = self._connect()
             try:
@@ -99,7 +102,7 @@ class MailServer:
             raise self._refusal(0, str(error) or type(error).__name__) from error
 
     def check(self) -> None:
-        """Connect and log in; raises Unavailable if the server does not take it."""
+        """Connect and log in; raise Unavailable if the server does not take it."""
         try:
             with self._connect() as server:
                 server.noop()

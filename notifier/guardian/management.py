@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""RabbitMQ's management API over HTTP: answers limited in time and size, lists read by pages.
+"""RabbitMQ's management API over HTTP.
 
-What the broker answers is untrusted, since names and arguments in it come from its clients. Errors: `Unavailable` if it does not
-answer, `BadConfig` if it is no management API or refuses the user.
+Answers are limited in time and size, and lists are read by pages. What the broker answers is untrusted, since names and arguments
+in it come from its clients. Errors: `Unavailable` if the API does not answer, `BadConfig` if the other side is no management API
+or refuses the user, `Refused` if the API refuses the request.
 """
 
 import base64
@@ -36,10 +37,16 @@ ENABLE = "enable it on the broker with `rabbitmq-plugins enable rabbitmq_managem
 
 
 class Management:
-    """The management API that `management_url` names; `file` is the configuration's, for messages."""
+    """The management API that `management_url` names.
+
+    `file` names the configuration file, for error messages.
+    """
 
     def __init__(self, settings: GuardianSettings, file: str) -> None:
-        """Open no connection yet; raises BadConfig if the password cannot be read, Unavailable if `ca_file` cannot."""
+        """Read the settings; open no connection yet.
+
+        Raises BadConfig if the password cannot be read, Unavailable if `ca_file` cannot be read.
+        """
         parts = urlsplit(settings.management_url)
         self._key = f"{file}: guardian.management-url"
         self._user = unquote(parts.username or "guest")
@@ -64,7 +71,10 @@ class Management:
         self._where = f"{host}:{self._pool.port}"
 
     def check(self, vhost: str) -> None:
-        """Raise BadConfig unless this is a management API, of an administrator, with this virtual host."""
+        """Raise BadConfig unless the guardian can work with this API.
+
+        It must be a management API, the user an administrator, and the virtual host must exist.
+        """
         try:
             overview = self.get("whoami")
         except Unavailable as error:
@@ -204,7 +214,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_nonsense(error: BaseException) -> bool:
-    """Return whether something answered that does not speak HTTP, rather than nothing at all."""
+    """Return whether the other side answered, but not in HTTP.
+
+    Returns False if nothing answered at all.
+    """
     return any(
         isinstance(each, http.client.BadStatusLine) and not isinstance(each, http.client.RemoteDisconnected)
         for each in _chain(error)

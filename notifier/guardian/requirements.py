@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pulse's specification as a table: its Appendix A line by line, then what only its body says."""
+"""Pulse's specification as a table.
+
+First come the lines of its Appendix A, then what only its body says.
+"""
 
 import enum
 from dataclasses import dataclass
 
 
 class Requirement(enum.Enum):
-    """One line of the specification: its `subject` (the heading of the appendix, or `Body`), and its words."""
+    """One line of the specification.
+
+    `subject` is the heading of the appendix, or `Body`; `words` are the line's words.
+    """
 
     REGISTRATION = "Pulse", "MUST offer registration at pulse.mozilla.org"
     AMQP = "Pulse", "MUST support AMQP 0-9-1"
@@ -43,7 +49,7 @@ class Requirement(enum.Enum):
 
     @property
     def is_must(self) -> bool:
-        """Return whether breaking it breaks the specification."""
+        """Whether breaking it breaks the specification."""
         return self.words.startswith(("MUST", "SHALL"))
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages of publishers, sampled with a temporary queue and held against the specification."""
+"""Samples of publishers' messages, held against the specification.
+
+A temporary queue takes the sample.
+"""
 
 import json
 import threading
@@ -34,7 +37,10 @@ OF_MESSAGES = (
 
 @dataclass(slots=True)
 class Sample:
-    """What the messages of a sample showed; `offenders` names the first message that broke each requirement."""
+    """What the messages of a sample showed.
+
+    `offenders` names the first message that broke each requirement.
+    """
 
     count: int = 0
     copied: int = 0
@@ -57,7 +63,10 @@ class Sample:
                 self.offenders.setdefault(requirement, visible(f"{exchange} {key}".strip())[:200])
 
     def results(self) -> Iterator[CheckResult]:
-        """Return what the sample shows; without messages nothing."""
+        """Yield what the sample shows about each requirement.
+
+        Without messages that is unknown.
+        """
         for requirement in OF_MESSAGES:
             if not self.count:
                 yield unknown(requirement, "no message came while the sample was taken")
@@ -74,7 +83,10 @@ class Sample:
 def take_sample(
     settings: GuardianSettings, client: str, token: str, exchanges: Sequence[str], seconds: float, stop: threading.Event
 ) -> Sample:
-    """Consume what these exchanges get for so many seconds, with the rights of a client."""
+    """Consume what these exchanges get, with the rights of a client.
+
+    Ends after `seconds`, after `MOST_MESSAGES` messages, or when `stop` is set.
+    """
     sample = Sample()
     if not exchanges or seconds <= 0:
         return sample

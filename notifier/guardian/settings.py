@@ -27,7 +27,10 @@ class Deletion(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardianSettings:
-    """A virtual host of a RabbitMQ, and the limits of its queues; docs/guardian.md explains each key."""
+    """A virtual host of a RabbitMQ, and the limits of its queues.
+
+    docs/guardian.md explains each key.
+    """
 
     management_url: str
     broker_url: str
@@ -64,7 +67,10 @@ class GuardianSettings:
 
     @property
     def vhost(self) -> str:
-        """Return the guarded virtual host; a URL without path, or with `/` alone, means `/`, as clients read it."""
+        """The guarded virtual host.
+
+        A URL without a path, or with `/` alone, means `/`, as clients read it.
+        """
         return unquote(urlsplit(self.broker_url).path[1:]) or "/"
 
 

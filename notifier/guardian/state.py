@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the guardian remembers: how full queues are as owners know, deletions that began, and reports that wait to be mailed.
+"""What the guardian remembers, in one small SQLite database.
 
-One small SQLite database. All SQL of it is in this file.
+It remembers how full queues are as owners know, deletions that began, reports that wait to be mailed, and when the last complete
+round ended. All SQL of the database is in this file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ class GuardianState:
     """The database; each method is one transaction, and raises Unavailable."""
 
     def __init__(self, path: str) -> None:
-        """Open or make it; raises BadConfig or Unavailable."""
+        """Open the database, or make it; raise BadConfig or Unavailable."""
         self._db = Database(path, "guardian.state", _SCHEMA)
 
     def fillings(self) -> dict[str, Filling]:
@@ -71,7 +72,7 @@ class GuardianState:
         return {queue: Filling(number) for queue, number in self._db.rows(_LEVELS)}
 
     def record(self, queue: str, filling: Filling, report: tuple[str, str, int] | None, now: float) -> None:
-        """Store how full it is, and with it the report (owner, what, messages)."""
+        """Store how full a queue is, and with it the report (owner, what, messages)."""
         with self._db.writing():
             self._db.run(*((_SET_LEVEL, (queue, filling)) if filling else (_FORGET, (queue,))))
             if report is not None:
@@ -93,7 +94,10 @@ class GuardianState:
         return [QueueDeletion(queue=queue, owner=owner, messages=messages) for queue, owner, messages in rows]
 
     def end_deletion(self, deletion: QueueDeletion, what: str | None, now: float) -> None:
-        """Forget the deletion; with `what`, its report is stored and the queue's level forgotten, all at once."""
+        """Forget the deletion.
+
+        With `what`, the same transaction stores the report of it and forgets the queue's level.
+        """
         with self._db.writing():
             self._db.run(_END_DELETION, (deletion.queue,))
             if what is not None:
@@ -109,7 +113,7 @@ class GuardianState:
         return found
 
     def forget_reports(self, reports: Sequence[QueueReport]) -> None:
-        """Forget reports that the mail server took."""
+        """Forget reports that the mail server took, or refused for good."""
         with self._db.writing():
             self._db.run_all(_MAILED, [(report.id,) for report in reports])
 
@@ -123,7 +127,7 @@ class GuardianState:
         self._db.run(_END_ROUND, (now,))
 
     def last_round(self) -> float | None:
-        """Return when the last complete round ended."""
+        """Return when the last complete round ended; None if there was none."""
         rows = self._db.rows(_LAST_ROUND)
         return float(rows[0][0]) if rows else None
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a broker does for a client with a client's rights: each line is tried, not read from its list of capabilities."""
+"""What a broker does for a client, tried with a client's rights.
+
+Each line is tried, not read from the broker's list of capabilities.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -26,7 +29,10 @@ class Trial:
     token: str
 
     def results(self) -> Iterator[CheckResult]:
-        """Try everything. What it leaves is in `traces`; raises Unavailable if the broker does not answer."""
+        """Yield the result of each trial.
+
+        `traces` names what the trials leave. Raises Unavailable if the broker does not answer.
+        """
         with self._connected() as connection:
             version = connection.version_major, connection.version_minor
             yield result(Requirement.AMQP, version == (0, 9), "AMQP {}-{}".format(*version))
@@ -46,7 +52,10 @@ class Trial:
         yield self._credentials()
 
     def traces(self) -> list[tuple[str, str]]:
-        """Return kind and name of all that `results` may leave, also where the broker allows too much."""
+        """Return kind and name of all that `results` may leave.
+
+        That includes what it leaves where the broker allows too much.
+        """
         names = [f"{self.client}x/name", f"{self.client}/name"]
         exchanges = [self._exchange, f"exchange/{names[0]}", names[1]]
         queues = [self._queue("plain"), self._queue("short"), f"queue/{names[0]}", names[1]]
@@ -83,7 +92,7 @@ class Trial:
         return result(requirement, is_met, shown if is_met else f"not seen: {shown}")
 
     def _refused(self, requirement: Requirement, attempts: dict[str, Callable[[Any], Any]]) -> CheckResult:
-        """Expect that the broker refuses each attempt."""
+        """Return a pass if the broker refuses each attempt."""
         allowed = [what for what, attempt in attempts.items() if not self._is_refused(attempt)]
         if allowed:
             return result(requirement, False, f"a client may: {', '.join(allowed)}")
@@ -184,7 +193,10 @@ def _copies(attempt: _Attempt) -> bool:
 
 
 def _repeats(attempt: _Attempt) -> bool:
-    """Publish, take without acknowledgement, and give up the channel: the message must come again."""
+    """Return whether an unacknowledged message comes again.
+
+    It publishes a message, takes it without acknowledgement, and gives up the channel.
+    """
     attempt.publish("plain")
     with_first = attempt.connection.channel()
     first = with_first.basic_get(attempt.queue("plain"))

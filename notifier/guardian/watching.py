@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The watch over queues: round after round, warns owners, deletes what is beyond the limit, and mails what happened.
+"""The watch over queues, round after round.
 
-The order is the promise. That a queue fills is stored together with the report of it, and a deletion is noted before the broker
-is asked for it; a report is forgotten once the mail server took it. So a kill at any instant repeats a mail at most, and no queue
-is deleted without a mail. A deletion whose outcome is unknown is settled first in the next round.
+It warns owners, deletes what is beyond the limit, and mails what happened. The order is the promise. That a queue fills is stored
+together with the report of it, and a deletion is noted before the broker is asked for it; a report is forgotten once the mail
+server took it. So a kill at any instant repeats a mail at most, and no queue is deleted without a mail. A deletion whose outcome
+is unknown is settled first in the next round.
 """
 
 import random
@@ -54,7 +55,10 @@ class QueueFinding:
 
 
 class QueueWatch:
-    """A virtual host under watch. With `is_dry_run` nothing is mailed, deleted or remembered beyond the process."""
+    """A virtual host under watch.
+
+    With `is_dry_run` nothing is mailed, deleted or remembered beyond the process.
+    """
 
     def __init__(
         self, settings: GuardianSettings, file: str, *, is_dry_run: bool = False, clock: Clock | None = None
@@ -152,7 +156,10 @@ class QueueWatch:
                 logger.error("queue deleted before an interruption", queue=deletion.queue, messages=messages, what=what)
 
     def name_odd_ones(self, found: list[QueueFinding]) -> None:
-        """Log each queue once that no client consumes, that nothing bounds, or whose name is not a client's."""
+        """Log each odd queue once.
+
+        A queue is odd if no client consumes it, if nothing bounds it, or if its name is not a client's.
+        """
         odd = _odd_ones(found)
         for state, names in odd.items():
             for name in sorted(names - self._named.get(state, set())):
@@ -160,7 +167,10 @@ class QueueWatch:
         self._named = odd
 
     def _send_mails(self) -> None:
-        """Send what waits, one mail for each owner; what the server does not take now waits for the next round."""
+        """Send the waiting reports, one mail for each owner.
+
+        What the server does not take now waits for the next round.
+        """
         waiting = self.state.reports()
         for owner, reports in waiting.items() if not self._is_dry_run else ():
             try:

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""hg-push: pushes as messages of one durable AMQP queue, and the destination that sends them."""
+"""hg-push: the destination that sends pushes to one durable AMQP queue.
+
+The package also has the form of the messages.
+"""

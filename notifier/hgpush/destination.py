@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The destination `hg-push`: pushes to a durable AMQP queue, for workers that follow repositories by pushes.
+"""The destination `hg-push`: pushes to a durable AMQP queue.
 
-A notice names the heads of a push. Its changesets are asked of `push_json_url`, which every mirror answers when the notice is sent.
-Where they cannot be had any more (the repository is gone, the push was stripped), the heads are sent instead: late is no loss.
+It serves workers that follow repositories by pushes. A notice names the heads of a push. The destination asks `push_json_url` for
+the changesets; every mirror answers that when the notice is sent. Where the changesets cannot be had any more (the repository is
+gone, the push was stripped), it sends the heads instead: a push that is sent late is not lost.
 """
 
 import queue
@@ -49,9 +50,9 @@ _TYPES = (Stream.CHANGEGROUP.value,)
 class HgPushSettings(QueueSettings):
     """The table of a destination of type `hg-push`.
 
-    `source` says whose numbers the repository ids are: two senders to one queue need two. `mirror_url` is scheme and host to ask
-    for changesets, in place of those of the public URLs; `mirror_ca_file` has the authorities for it. `state` is not a key: it is
-    the notifier's, which keeps the numbers.
+    `source` says whose numbers the repository ids are: two senders to one queue need two. `mirror_url` is the scheme and host to
+    ask for changesets, in place of those of the public URLs; `mirror_ca_file` has the authorities for it. `state` is not a key:
+    it is the notifier's, which keeps the numbers.
     """
 
     state: str
@@ -86,7 +87,10 @@ Looked = tuple[Delivery, tuple[QueuedPush, ...], ReplicationError | None]
 
 
 class HgPush:
-    """The destination `hg-push`: looks changesets up in threads, and sends in the courier's."""
+    """The destination `hg-push`.
+
+    It looks changesets up in threads, and sends in the courier's thread.
+    """
 
     def __init__(self, name: str, settings: HgPushSettings, clock: Clock) -> None:
         self.settings = settings
@@ -148,7 +152,10 @@ class HgPush:
         return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
 
     def _changesets(self, url: str, number: int) -> tuple[str, ...]:
-        """Return the changesets of a push; () if the mirrors know it no more. Raises Unavailable."""
+        """Return the changesets of a push; () if the mirrors no longer know it.
+
+        Raises Unavailable, or MalformedEvent for an answer that cannot be read.
+        """
         if self.settings.mirror_url is not None:
             url = f"{self.settings.mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
         try:

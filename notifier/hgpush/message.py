@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The messages of the queue `hg`, and the answers of json-pushes that they are made of. Pure.
+"""Messages of the queue `hg`, and the answers of json-pushes behind them. Pure.
+
+A message is made of such answers:
 
     {"type": "hg-push", "repository_id": 7, "pushes": [{"id": 1, "date": 1456826400, "user": "alice", "changesets": ["…"]}]}
 
 `repository_id` is a number that the sender gives to a repository and never to another. What a receiver needs beside that travels
-in two headers: `source` (whose numbers they are) and `repository` (the URL). Text comes from other hosts: everything is checked.
+in two headers: `source` (whose numbers they are) and `repository` (the URL). Text comes from other hosts, so everything is
+checked.
 """
 
 import re
@@ -32,9 +35,10 @@ _ID = re.compile(r"[1-9][0-9]{0,17}\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedPush:
-    """One push: `date` in seconds since the epoch, `changesets` as 40 hexadecimal digits, the head last.
+    """One push.
 
-    `obsolete` are changesets that an answer names apart; messages have none.
+    `date` is in seconds since the epoch; `changesets` are 40 hexadecimal digits each, the head last. `obsolete` are changesets
+    that an answer names apart; messages have none.
     """
 
     id: int
@@ -87,7 +91,10 @@ def from_body(text: bytes) -> HgPushMessage:
 
 
 def read_answer(text: bytes, where: str) -> PushesAnswer:
-    """Read an answer of `json-pushes?version=2`; raises MalformedEvent naming `where`."""
+    """Read an answer of `json-pushes?version=2`.
+
+    Raises MalformedEvent, which names `where`.
+    """
     data = parse(text, where, limit=LARGEST)
     if not isinstance(data, dict) or not isinstance(data.get("pushes"), dict):
         raise MalformedEvent(f"{where}: expected an object with lastpushid and pushes (json-pushes, version 2)")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The sender's side of one durable AMQP queue of pushes.
 
-The broker returns what no queue would get; the queue was deleted then, and is declared again on a new connection. A nack means that
-the queue did not take the message, so it is sent again: there is one queue only, and no other gets a copy by that.
+The broker returns what no queue would get: then the queue was deleted, and it is declared again on a new connection. A nack means
+that the queue did not take the message, so the message is sent again: there is only one queue, so no other gets a copy by that.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Pulse: messages to a topic exchange of an AMQP 0-9-1 broker.
 
-The broker confirms each; they are sent at least once.
+The broker confirms each message. Each is sent at least once.
 
-v1 and v2 are two destinations with two connections: the one failing never repeats the other. Confirmations are pipelined; those
-that do not come within `confirm_timeout` cost the connection, and everything unconfirmed is sent again on the next.
+v1 and v2 are two destinations with two connections: a failure of one never repeats a message of the other. Confirmations are
+pipelined. If one does not come within `confirm_timeout`, the connection is dropped, and everything unconfirmed is sent again on
+the next.
 
-A negative confirmation (nack) names neither queue nor reason: the broker sends it when at least one bound queue did not take
-the message, and the others have it. So it is one queue's own affair as long as the broker is well, and a copy for the others must
-not come of it: `on_nack` and docs/decisions/nack-of-one-queue.md.
+A negative confirmation (nack) names neither queue nor reason: the broker sends it when at least one bound queue did not take the
+message, and the others have it. So a nack is one queue's own affair as long as the broker is well, and must not lead to copies
+for the others: see `on_nack` and docs/decisions/nack-of-one-queue.md.
 
-What the broker would answer by closing the channel (routing key, size) is refused here, before I/O, for it would cost every other
-message too.
+The broker would answer some faults of a message (routing key, size) by closing the channel, which would cost every other message,
+too. So this destination refuses such a message before I/O.
 """
 
 import re
@@ -49,9 +50,9 @@ class PulseSettings(BrokerSettings):
     `exchange` is `exchange/<clientId>/<name>`, topic and durable; with `declare` false it must exist. `stream` is the form: `v1`
     (pushes only) or `v2` (all types). The routing key is the repository's URL less `routing_key_strip_prefix` (default: less
     scheme and host). `cc` are more routing keys, in which `{type}` and `{key}` are replaced. `mandatory` refuses messages that no
-    queue would get. `on_nack`: what becomes of a message that a queue did not take, `pass` (delivered to the others) or `retry`
-    (sent again until all take it, at the price of repeats for the others). `shorten` leaves lists out of messages over 8 kB.
-    `max_bytes` of a body.
+    queue would get. `on_nack` is what becomes of a message that a queue did not take: `pass` (delivered to the others) or `retry`
+    (sent again until all take it, at the price of repeats for the others). `shorten` leaves lists out of messages over 8 kB. A
+    body has at most `max_bytes`.
     """
 
     exchange: str

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A subscriber of an exchange, as any receiver may run one.
 
-It has its own queue and a prefetch limit, and acknowledges after success.
-
-A message is acknowledged once it was handed on; one whose command fails goes back to the queue and is tried again after a pause, so
-at least once. The queue is limited in length: a subscriber that is away for long loses the oldest messages, not the broker. A
-message is limited in size: one that is larger stays in the queue, and ends the subscriber.
+It has its own queue and a prefetch limit, and acknowledges a message once it was handed on. A message whose command fails goes
+back to the queue and is tried again after a pause, so delivery is at least once. The queue is limited in length: if a subscriber
+is away for long, it loses the oldest messages, and the broker is safe. A message is limited in size: one that is larger stays in
+the queue, and ends the subscriber.
 """
 
 import contextlib
@@ -37,11 +36,11 @@ _QUEUE = re.compile(r"queue/[^/\s]+/\S+\Z")
 class ListenSettings:
     """What to listen to.
 
-    `queue` is `queue/<clientId>/<name>`. A durable queue keeps messages while no client listens; any other is removed
-    with its last listener.
+    `queue` is `queue/<clientId>/<name>`. A durable queue keeps messages while no client listens; any other is removed with its
+    last listener.
 
-    `prefetch` messages are under way at once, `max_length` wait in the queue at most, none has more than `max_message` bytes.
-    `pause` seconds after a failure.
+    At most `prefetch` messages are under way at once, at most `max_length` wait in the queue, and none has more than
+    `max_message` bytes. After a failure the subscriber waits `pause` seconds.
     """
 
     url: str
@@ -87,8 +86,8 @@ def listen(
 ) -> int:
     """Hand messages on until `stop`, or until `limit` succeeded; return how many.
 
-    Connects again indefinitely. `hand_on` returns whether it succeeded. Raises Refused for what waiting cannot solve
-    (no right, no such exchange, too large), and what `hand_on` raises.
+    Connects again indefinitely. `hand_on` returns whether it succeeded. Raises Refused for what waiting cannot solve (no right,
+    no such exchange, a message that is too large), and what `hand_on` raises.
     """
     session, failures = _Session(settings, hand_on, stop, limit), 0
     while not session.is_finished:

@@ -19,7 +19,10 @@ def routing_key(message: Message, strip_prefix: str | None) -> str:
 
 
 def payload(message: Message, stream: str) -> Json:
-    """Return the member `payload`: `{repo_url, heads, pushlog_pushes}` in v1, `{type, data}` in v2."""
+    """Return the member `payload` of the body.
+
+    It is `{repo_url, heads, pushlog_pushes}` in v1, `{type, data}` in v2.
+    """
     if stream == "v1":
         return {name: message.data[name] for name in ("repo_url", "heads", "pushlog_pushes")}
     return message.envelope
@@ -33,7 +36,10 @@ def body(content: Json, exchange: str, key: str, now: float) -> str:
 
 
 def shortened(content: Json) -> Json:
-    """Return the payload with empty long lists and `shortened` set: receivers ask the URLs for the rest."""
+    """Return the payload with empty long lists and `shortened` set.
+
+    Receivers ask the URLs for the rest.
+    """
     data = content.get("data", content)
     emptied = {name: [] if name in _LISTS else value for name, value in data.items()}
     short = {**emptied, "shortened": True}

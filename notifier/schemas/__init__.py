@@ -7,6 +7,9 @@ from typing import Any
 
 
 def schema(type_name: str) -> dict[str, Any]:
-    """Return the schema of `{"type": …, "data": …}` for a type such as `changegroup.1`; raise FileNotFoundError."""
+    """Return the schema of a message type such as `changegroup.1`.
+
+    It is the schema of `{"type": …, "data": …}`. Raises FileNotFoundError for an unknown type.
+    """
     found: dict[str, Any] = json.loads(files(__name__).joinpath(f"{type_name}.json").read_text("utf-8"))
     return found

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """SNS: the message to a topic, its body to an S3 object.
 
-The message names the object, which is written first.
+The message names the object, which is written first, so a receiver of a message can read its object at once. A message over
+`limit` bytes goes out without its data (`external`). Credentials come from boto3's default chain. Repeats write the same object
+under the same name. What SNS or S3 call a fault of this one message is refused; everything else (throttling, 5xx, no answer,
+missing rights, a missing bucket) is retried until it works, perhaps after an operator's repair.
 
-A receiver of a message can read its object at once. A message over `limit` bytes goes out without its data (`external`).
-Credentials come from boto3's default chain. Repeats write the same object under the same name. What SNS or S3 say is wrong with
-this one message is refused; everything else (throttling, 5xx, no answer, missing rights, a missing bucket) is retried until it
-works, perhaps after an operator's repair.
-
-Messages whose objects are there go to the topic together, up to ten in a request; each has an outcome of its own. One whose object
-is there waits only while objects of others are being written, and some milliseconds at most. A request of several that the
-service does not like is made again one by one, so that nothing is refused for its company.
+Messages whose objects are written go to the topic together, up to ten in a request; each has an outcome of its own. Such a
+message waits only while objects of others are being written, and some milliseconds at most. If the service does not take a
+request of several messages, each is sent again in a request of its own, so that no message is refused for the fault of another.
 """
 
 import math
@@ -57,7 +55,8 @@ WRONG = {
 class SnsSettings:
     """Settings of the destination `sns`.
 
-    `topic_arn` and `bucket` must exist. `limit`: bytes of a message's text with its data. Timeouts in seconds.
+    `topic_arn` and `bucket` must exist. `limit` is the largest size in bytes of a message's text with its data. Timeouts are in
+    seconds.
 
     The endpoint URLs are for other clouds and tests. `workers` objects are written at once, one per repository, and as many
     requests to the topic are under way.
@@ -102,7 +101,10 @@ class SnsSettings:
 
 
 class Sns:
-    """The destination `sns`: threads write objects and publish; the caller's thread decides what goes together."""
+    """The destination `sns`.
+
+    Threads write objects and publish; the caller's thread decides what goes together.
+    """
 
     def __init__(self, settings: SnsSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
@@ -151,7 +153,10 @@ class Sns:
     # -- the caller's thread
 
     def _take_in(self, wait: float) -> list[DeliveryOutcome]:
-        """Publish what is ready; return the results of the threads, waiting for the first."""
+        """Take in the threads' results, and publish what is ready; return the outcomes.
+
+        Waits up to `wait` seconds for the first result.
+        """
         found: list[DeliveryOutcome] = []
         for done in take_all(self._done, wait):
             self._writing.discard(done.number)
@@ -163,13 +168,19 @@ class Sns:
         return found
 
     def _remaining_linger(self) -> float:
-        """Return the seconds that the oldest ready message may still wait, longer the more are being written."""
+        """Return the seconds that the oldest ready message may still wait.
+
+        The more objects are being written, the longer it may wait.
+        """
         if not self._ready:
             return math.inf
         return self._ready[0].written + LINGER * min(len(self._writing), MOST_ENTRIES) - self.clock.monotonic()
 
     def _publish_ready(self) -> None:
-        """Publish full requests at once, the rest when its wait is over or no other object is being written."""
+        """Publish full requests at once, the rest when its wait is over.
+
+        The wait is also over when no other object is being written.
+        """
         while self._ready:
             if len(self._ready) < MOST_ENTRIES and self._remaining_linger() > 0:
                 return
@@ -180,7 +191,7 @@ class Sns:
     # -- threads
 
     def _write_object(self, delivery: Delivery) -> None:
-        """Write the object, once the whole message could be converted."""
+        """Convert the whole message, then write its object."""
         message = delivery.message
         try:
             key, content = object_key(message), object_body(message).encode()
@@ -198,7 +209,10 @@ class Sns:
         self._done.put(entry)
 
     def _publish_entries(self, entries: Sequence[BatchEntry]) -> None:
-        """Publish entries together, or alone if that cannot work, for only one of them may be to blame."""
+        """Publish entries together, or each alone if that cannot work.
+
+        Only one of them may be to blame.
+        """
         try:
             outcomes = self._publish_one(entries[0]) if len(entries) == 1 else self._publish_batch(entries)
         except Exception as error:  # a thread that dies would forget its deliveries
@@ -218,7 +232,10 @@ class Sns:
         return [DeliveryOutcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
 
     def _publish_batch(self, entries: Sequence[BatchEntry]) -> list[DeliveryOutcome]:
-        """Publish entries in one request; an entry that the answer does not call successful failed."""
+        """Publish entries in one request.
+
+        An entry failed unless the answer calls it successful.
+        """
         answer = self._sns.publish_batch(
             TopicArn=self.settings.topic_arn,
             PublishBatchRequestEntries=[

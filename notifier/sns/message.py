@@ -18,7 +18,10 @@ MOST_BYTES = 256 * 1024
 
 
 def object_key(message: Message) -> str:
-    """Return the key `events/YYYY-MM-DD/OFFSET-YYYYMMDDTHHMMSS.json`; a second message of a notice adds its type."""
+    """Return the key of the message's object.
+
+    It is `events/YYYY-MM-DD/OFFSET-YYYYMMDDTHHMMSS.json`. A second message of a notice adds its type.
+    """
     created = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
     suffix = f"-{message.type.value}" if message.index else ""
     return f"events/{created:%Y-%m-%d}/{message.offset:010d}-{created:%Y%m%dT%H%M%S}{suffix}.json"
@@ -30,7 +33,10 @@ def object_body(message: Message) -> str:
 
 
 def topic_message(message: Message, data_url: str, limit: int) -> Json:
-    """Return what is published; it has the data, unless its text would be over `limit` bytes."""
+    """Return what is published to the topic.
+
+    It has the data, unless its text would be over `limit` bytes.
+    """
     whole: Json = {"type": message.type.value, "data": message.data, "data_url": data_url}
     if len(to_text(whole).encode()) <= limit:
         return whole
@@ -38,7 +44,10 @@ def topic_message(message: Message, data_url: str, limit: int) -> Json:
 
 
 def attributes(message: Message) -> dict[str, Any]:
-    """For filter policies of subscriptions, and for receivers that drop repeats."""
+    """Return the message's attributes.
+
+    They are for filter policies of subscriptions, and for receivers that drop repeats.
+    """
     texts = {
         "type": message.type.value,
         "repo_url": message.repo_url,
@@ -55,20 +64,26 @@ def attributes(message: Message) -> dict[str, Any]:
 
 
 def attributes_size(attributes: dict[str, Any]) -> int:
-    """Return the bytes of names, types and values."""
+    """Return the number of bytes of names, types and values."""
     texts = [text for name, each in attributes.items() for text in (name, *each.values())]
     return sum(len(text.encode(errors="replace")) for text in texts)
 
 
 def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[str, Any]]:
-    """Return text and attributes; the text is ASCII and leaves room for the attributes."""
+    """Return text and attributes of the message.
+
+    The text is ASCII and leaves room for the attributes.
+    """
     beside = attributes(message)
     return to_text(topic_message(message, data_url, min(limit, MOST_BYTES - attributes_size(beside)))), beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEntry:
-    """The delivery `number` as a topic takes it; its object is stored since `written`, on the monotonic clock."""
+    """The delivery `number` as a topic takes it.
+
+    Its object is stored since `written`, on the monotonic clock.
+    """
 
     number: int
     text: str
@@ -77,7 +92,7 @@ class BatchEntry:
 
     @property
     def size(self) -> int:
-        """Its bytes, as the service counts them."""
+        """Its size in bytes, as the service counts them."""
         return len(self.text) + attributes_size(self.attributes)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Addresses that a webhook may reach: a guard against requests into our own network.
+"""Addresses that a webhook may reach: no request goes into our own network.
 
-The name is resolved here, every address it has is held against the rules, and the connection goes to the address that was checked,
-not to the name.
+The name is resolved here, every address of it is checked against the rules, and the connection goes to the address that was
+checked, not to the name.
 """
 
 import ipaddress
@@ -27,7 +27,10 @@ class Forbidden(Exception):
 
 
 def allowed(address: Address, networks: Sequence[Network]) -> bool:
-    """Return whether a request may go to this address: it is public, or in a network that the configuration opens."""
+    """Return whether a request may go to this address.
+
+    The address must be public, or in a network that the configuration opens.
+    """
     inner = _unwrap_address(address)
     if _is_in(inner, networks):
         return True
@@ -40,7 +43,7 @@ def _is_in(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def _unwrap_address(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 one stands for, if it does."""
+    """Return the IPv4 address that an IPv6 one stands for, else the address itself."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -52,7 +55,10 @@ def _unwrap_address(address: Address) -> Address:
 
 
 def resolve(host: str, port: int, networks: Sequence[Network]) -> list[str]:
-    """Return the addresses of the host, best first; raise Forbidden if any is not allowed, OSError if it has none."""
+    """Return the addresses of the host, best first.
+
+    Raises Forbidden if any of them is not allowed, OSError if the host has none.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
     for each in addresses:

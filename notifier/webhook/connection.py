@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """HTTP connections whose answers end in time, and after some kilobytes.
 
-It does not matter how slowly their bytes come.
+They end in time however slowly their bytes come.
 """
 
 import socket
@@ -17,7 +17,10 @@ ANSWER_BYTES = 16 * 1024
 
 
 class _Watch(threading.Timer):
-    """A timer that shuts down a socket that another thread reads; the TLS objects belong to that thread."""
+    """A timer that shuts down a socket that another thread reads.
+
+    It leaves the TLS objects alone: they belong to that thread.
+    """
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         super().__init__(seconds, self._shut_socket)
@@ -33,12 +36,18 @@ class _Watch(threading.Timer):
 
 
 class _Timed:
-    """A connection whose answers end in time: a socket's timeout only limits the wait for the next byte."""
+    """A connection whose answers end in time.
+
+    A socket's timeout only limits the wait for the next byte.
+    """
 
     sock: socket.socket
 
     def getresponse(self) -> Any:
-        """Return the answer, cut at the read timeout; the caller cancels the watch once it has read all."""
+        """Return the answer, which a watch cuts at the read timeout.
+
+        The caller cancels the watch once it has read everything.
+        """
         watch = _Watch(self.sock, self.sock.gettimeout() or CONNECT_PATIENCE)
         watch.start()
         try:
@@ -70,7 +79,10 @@ class TlsPool(urllib3.HTTPSConnectionPool):
 
 @contextmanager
 def watching(response: urllib3.BaseHTTPResponse) -> Iterator[_Watch]:
-    """Give the watch over an answer of these pools, which ends with the block, as does the use of the connection."""
+    """Yield the watch over an answer of these pools.
+
+    The watch ends with the block, as does the use of the connection.
+    """
     watch: _Watch = response.watch  # type: ignore[attr-defined]
     try:
         yield watch
@@ -80,7 +92,10 @@ def watching(response: urllib3.BaseHTTPResponse) -> Iterator[_Watch]:
 
 
 def read_in_time(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
-    """Return the body of an answer of these pools, at most so many bytes; raises HTTPError or OSError once its time is over."""
+    """Return the body of an answer of these pools, at most `most` bytes.
+
+    Raises HTTPError or OSError once the time of the answer is over.
+    """
     with watching(response) as watch:
         content = response.read(most)
         if watch.over:  # where no length is known, a cut body looks whole
@@ -89,7 +104,10 @@ def read_in_time(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
 
 
 def finish(response: urllib3.BaseHTTPResponse) -> None:
-    """Read the rest of an answer, so that the connection can be used again; a long or slow rest costs it."""
+    """Read the rest of an answer, so that the connection can be used again.
+
+    A rest that is long or slow closes the connection instead.
+    """
     try:
         size = 0
         for chunk in response.stream(4096, decode_content=False):

@@ -22,7 +22,10 @@ Json = dict[str, Any]
 
 
 class DeliveryState(enum.StrEnum):
-    """queued → delivered | exhausted (kept) | cancelled (subscription removed); redelivery queues again."""
+    """State of a delivery.
+
+    queued → delivered | exhausted (kept) | cancelled (subscription removed); redelivery queues again.
+    """
 
     QUEUED = "queued"
     DELIVERED = "delivered"
@@ -47,7 +50,10 @@ class DeliveryAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How an attempt ended: `state` is queued, with the next `attempt` and `mature_at`, or a final one."""
+    """How an attempt ended.
+
+    `state` is queued, with the next `attempt` and `mature_at`, or a final one.
+    """
 
     id: int
     state: DeliveryState
@@ -58,7 +64,10 @@ class Ended:
 
 
 class Deliveries:
-    """The database at `path`, made when missing, one a thread. Raises BadConfig or Unavailable; once open, Unavailable."""
+    """The database at `path`, made when missing; each thread opens its own.
+
+    Opening it raises BadConfig or Unavailable; once it is open, methods raise Unavailable.
+    """
 
     def __init__(self, path: str) -> None:
         self._db = Database(path, "database", sql.SCHEMA)
@@ -71,7 +80,10 @@ class Deliveries:
     def enqueue(
         self, wanted: Sequence[tuple[Message, Sequence[StoredSubscription]]], now: float
     ) -> list[WaitingDelivery]:
-        """Add rows for each message and its subscriptions that still exist, all or none; return the new ones, durable."""
+        """Add rows for each message and its subscriptions; return the new rows.
+
+        Only subscriptions that still exist get rows. All rows are added or none; they are durable on return.
+        """
         items: list[WaitingDelivery] = []
         with self._db.writing():
             for message, wanting in wanted:
@@ -100,7 +112,7 @@ class Deliveries:
         ]
 
     def outgoing(self, number: int) -> DeliveryAttempt | None:
-        """Return what to send, if that delivery still waits."""
+        """Return what to send; None if that delivery no longer waits."""
         rows = self._db.rows(sql.REQUEST, (number,))
         return DeliveryAttempt(**dict(zip(sql.REQUEST_COLUMNS, rows[0], strict=True))) if rows else None
 
@@ -114,7 +126,10 @@ class Deliveries:
                     self._db.run(sql.FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
 
     def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> int:
-        """Queue these again as new; return how many there were, less those whose subscription is removed."""
+        """Queue these deliveries again as new; return how many were queued.
+
+        Those whose subscription is removed are not queued.
+        """
         done = 0
         with self._db.writing():
             for number in numbers:
@@ -128,17 +143,20 @@ class Deliveries:
         return done
 
     def newest(self, *, state: str | None = None, subscription: str | None = None, limit: int = 50) -> list[Json]:
-        """Return the newest first, without bodies."""
+        """Return the newest deliveries, newest first, without bodies."""
         rows = self._db.rows(sql.LIST, (state, state, subscription, subscription, limit))
         return [{name: value for name, value in _as_json(row).items() if name != "body"} for row in rows]
 
     def show(self, number: int) -> Json | None:
-        """Return one delivery with its body."""
+        """Return one delivery with its body; None if there is none."""
         rows = self._db.rows(sql.SHOW, (number,))
         return _as_json(rows[0]) if rows else None
 
     def last_error(self, subscription: int) -> str | None:
-        """Return why the newest attempt of a subscription failed; None if nothing of it failed."""
+        """Return the error of a subscription's newest delivery that has one.
+
+        Returns None if no delivery of it has an error.
+        """
         rows = self._db.rows(sql.LAST_ERROR, (subscription,))
         return str(rows[0][0]) if rows else None
 
@@ -147,7 +165,7 @@ class Deliveries:
         return dict(self._db.rows(sql.COUNTS))
 
     def purge(self, *, delivered_before: float, failed_before: float) -> int:
-        """Remove some of the oldest finished deliveries; return how many."""
+        """Remove some deliveries that finished before these times; return how many."""
         with self._db.writing():
             removed = self._db.run(sql.PURGE, (DeliveryState.DELIVERED.value, delivered_before)).rowcount
             for state in (DeliveryState.EXHAUSTED, DeliveryState.CANCELLED):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The destination `webhook`: each delivery is a row until it ends.
+"""The destination `webhook`: each delivery is a row of a database.
 
-For the notifier a message is confirmed when its rows are on disk (`deliveries`); from then on the dispatcher, a thread of this
-destination, sees to it (`dispatcher`).
+For the notifier a message is confirmed when its rows are on disk (`deliveries`). From then on the dispatcher, a thread of this
+destination, delivers it (`dispatcher`).
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,10 @@ class WebhookSettings(DeliverySettings):
 
 
 class Webhooks:
-    """The destination `webhook`: it accepts messages by writing rows; its dispatcher delivers them."""
+    """The destination `webhook`.
+
+    It accepts messages by writing rows; its dispatcher delivers them.
+    """
 
     def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
         self.name, self.clock = name, clock
@@ -105,12 +108,15 @@ class Webhooks:
         self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
 
     def _accepted_alone(self, delivery: Delivery) -> Sequence[DeliveryOutcome]:
-        """Write the rows of one message of a batch that was refused."""
+        """Accept one message of a batch that was refused; return its outcome."""
         self._batch = [delivery]
         return self.outcomes(0)
 
     def _find_wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
-        """Return the subscriptions that want the message; a filter that fails is counted, and noted once in the history."""
+        """Return the subscriptions that want the message.
+
+        A filter that fails is counted, and noted once in the history.
+        """
         found = []
         for each in subscriptions:
             try:

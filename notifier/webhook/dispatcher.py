@@ -3,9 +3,9 @@
 
 It begins what is due, records how attempts ended, and pauses endpoints that fail for long.
 
-Rules of this file: a row changes only after its attempt ended, so a crash repeats an attempt and never forgets one; first the
-row, then the queues; an attempt without an answer in time is unknown and repeated, duplication over loss. Requests run in
-threads, everything else in one.
+Rules of this file: a row changes only after its attempt ended, so a crash repeats an attempt and never forgets one. The row
+changes first, then the queues. The outcome of an attempt without an answer in time is unknown, and the attempt is repeated:
+duplication over loss. Requests run in threads, everything else in one.
 """
 
 import queue
@@ -66,12 +66,15 @@ class Dispatcher(threading.Thread):
         self._purged_at = float("-inf")
 
     def take(self, items: list[WaitingDelivery]) -> None:
-        """Take new rows; from any thread."""
+        """Take new rows; any thread may call it."""
         if items:
             self._inbox.put(items)
 
     def stop(self) -> None:
-        """Wait some seconds for what is under way; the next start continues with the rest."""
+        """Stop; wait some seconds for what is under way.
+
+        The next start continues with the rest.
+        """
         self._stop_asked.set()
         self._inbox.put(None)
         if self.is_alive():
@@ -207,7 +210,10 @@ class Dispatcher(threading.Thread):
         )
 
     def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
-        """Send a failing endpoint one request at a time; pause one that is gone or fails for long."""
+        """Note whether an endpoint fails; pause one that is gone or fails for long.
+
+        A failing endpoint gets one request at a time.
+        """
         stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
         if stored is None or member is None or member.paused:
             return

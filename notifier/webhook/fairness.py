@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which webhook deliveries to begin next.
+"""Decides which webhook deliveries to begin next. Pure.
 
-One queue per attempt, first in first out by maturity, fair between subscriptions. Pure.
+Each subscription has one queue of first attempts and one of repeats, first in first out by maturity, fair between subscriptions.
 
 - First attempts and repeats have workers of their own, so retries never delay new deliveries.
 - Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit of one.
@@ -29,8 +29,8 @@ NOTHING: Mapping[int, "WaitingDelivery"] = {}
 class WaitingDelivery:
     """A delivery that waits.
 
-    `attempt` is the number of its queue (0: not tried yet), `mature_at` seconds since the epoch. `orders` names the
-    queues that it stands in: its repository and its URLs.
+    `attempt` counts the attempts before (0: not tried yet), `mature_at` is in seconds since the epoch. `orders` names the chains
+    that it stands in: its repository and its URLs.
     """
 
     mature_at: float
@@ -46,7 +46,7 @@ class WaitingDelivery:
 
 @dataclass(slots=True)
 class Member:
-    """What the queues know of a subscription; changed in place by the dispatcher."""
+    """What the queues know of a subscription; the dispatcher changes it in place."""
 
     concurrency: int
     strict: bool
@@ -74,7 +74,10 @@ class Queues:
     _busy: dict[AttemptLane, int] = field(default_factory=lambda: dict.fromkeys(AttemptLane, 0))
 
     def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
-        """Add waiting deliveries in the order of their messages; those `under_way` are begun already."""
+        """Add waiting deliveries in the order of their messages.
+
+        Those in `under_way` are begun already.
+        """
         for item in under_way.values():
             self._count_busy(item, 1)
         for item in items:
@@ -91,7 +94,10 @@ class Queues:
                 self._queue_delivery(item)
 
     def next(self, now: float) -> list[WaitingDelivery]:
-        """Return the deliveries to begin now; each is answered by `again` or `finished`."""
+        """Return the deliveries to begin now.
+
+        The caller answers each with `again` or `finished`.
+        """
         return [item for lane in AttemptLane for item in self._begin_delivery(lane, now)]
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
@@ -139,7 +145,7 @@ class Queues:
 
     @property
     def waiting(self) -> int:
-        """How many deliveries are queued, those behind others left out."""
+        """The number of queued deliveries, those behind others left out."""
         return sum(len(items) for lane in self._waiting.values() for items in lane.values())
 
     def _begin_delivery(self, lane: AttemptLane, now: float) -> list[WaitingDelivery]:
@@ -163,7 +169,7 @@ class Queues:
         return begun
 
     def _is_first(self, item: WaitingDelivery) -> bool:
-        """Return whether nothing is left that it must come after."""
+        """Return whether no delivery is left that must end before this one."""
         return all(self._chains[key][0].id == item.id for key in _list_keys(item))
 
     def _queue_delivery(self, item: WaitingDelivery) -> None:
@@ -185,5 +191,5 @@ def _list_keys(item: WaitingDelivery) -> list[tuple[int, str]]:
 
 
 def _find_place(chain: "deque[WaitingDelivery] | None", item: WaitingDelivery) -> int | None:
-    """Return the delivery's place in a queue; nearly always at the head."""
+    """Return the delivery's place in a chain, nearly always 0; None if it has none."""
     return next((place for place, each in enumerate(chain or ()) if each.id == item.id), None)

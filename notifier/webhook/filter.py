@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Filters of subscriptions: JMESPath expressions with a limit on their work.
 
-Subscribers write them; their work must be in proportion to the message.
-
-An expression may build lists that double with every step, and functions may raise what the library does not foresee. Everything
-that is visited or built counts; past the limit, or after any other error, the filter failed on this message.
+Subscribers write them; their work must be in proportion to the message. An expression may build lists that double with every
+step, and functions may raise what the library does not foresee. Everything that is visited or built counts. Past the limit, or
+after any other error, the filter failed on this message.
 """
 
 from functools import cache

@@ -117,7 +117,10 @@ def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Attempt
 
 
 def retry_after(value: str | None, now: float) -> float:
-    """Return the seconds that the endpoint asks us to wait, at most a day; 0 for none or nonsense."""
+    """Return the seconds that the endpoint asks us to wait, at most a day.
+
+    Returns 0 if it asks for none or for nonsense.
+    """
     if value is None:
         return 0.0
     value = value.strip()
@@ -133,7 +136,7 @@ def retry_after(value: str | None, now: float) -> float:
 
 
 class RequestSender:
-    """Sends requests, keeps connections open; used by many threads."""
+    """Sends requests and keeps connections open; used by many threads."""
 
     def __init__(self, *, networks: Sequence[Network], allow_http: bool, ca_file: str | None = None) -> None:
         """Raise Unavailable if `ca_file` cannot be read."""
@@ -144,7 +147,10 @@ class RequestSender:
     def send(
         self, outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
     ) -> AttemptResult:
-        """Make one attempt; what is not answered in time is unknown, and to be retried."""
+        """Make one attempt and return its result.
+
+        If no answer comes in time, the outcome is unknown, and the attempt is to be repeated.
+        """
         parts = urlsplit(subscription.url)
         if parts.scheme != "https" and not self._allow_http:
             return AttemptResult(verdict=DeliveryVerdict.WRONG, error="http: only https is allowed")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Settings of webhook deliveries.
 
-Where their table is, when attempts repeat, and to which addresses they may go.
+They say where the table of deliveries is, when attempts repeat, and to which addresses they may go.
 """
 
 import ipaddress
@@ -20,7 +20,10 @@ from .subscription import Subscription
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
-    """How deliveries are made. Times are seconds; docs/destinations.md explains each key."""
+    """How deliveries are made; docs/destinations.md explains each key.
+
+    Times are seconds.
+    """
 
     database: str
     subscriptions: Mapping[str, Subscription] | None = None
@@ -49,7 +52,7 @@ class DeliverySettings:
         self.networks()
 
     def networks(self) -> list[Network]:
-        """Return the open networks; raise ValueError."""
+        """Return the networks that `allow` opens; raise ValueError."""
         try:
             return [ipaddress.ip_network(each, strict=False) for each in self.allow]
         except ValueError as error:

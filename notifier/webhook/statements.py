@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every SQL statement of the database of webhook deliveries, and its schema with the indexes."""
+"""Schema and every SQL statement of the database of webhook deliveries.
+
+The schema includes the indexes.
+"""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS subscriptions (

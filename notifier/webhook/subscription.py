@@ -23,7 +23,10 @@ _RESERVED = {"host", "connection", "keep-alive", "transfer-encoding", "te", "tra
 
 
 class Order(enum.StrEnum):
-    """`strict`: a repository's messages go one after the other; `speed`: none waits for another."""
+    """The order of a subscription's messages.
+
+    `strict`: a repository's messages go one after the other; `speed`: none waits for another.
+    """
 
     STRICT = "strict"
     SPEED = "speed"

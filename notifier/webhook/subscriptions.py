@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stored subscriptions of a webhook destination, and the history of what was done with them."""
+"""The stored subscriptions of a webhook destination, and their history.
+
+The history says what was done with them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +17,10 @@ from .subscription import Subscription
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSubscription:
-    """A subscription as it stands in the table; `origin` is `file` (configuration) or `command`."""
+    """A subscription as it stands in the table.
+
+    `origin` is `file` (configuration) or `command`.
+    """
 
     id: int
     name: str
@@ -26,13 +32,13 @@ class StoredSubscription:
 
 
 class SubscriptionTable:
-    """The subscriptions in the database of deliveries; raises Unavailable."""
+    """The subscriptions in the database of deliveries; methods raise Unavailable."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def all(self) -> list[StoredSubscription]:
-        """Return those that are not removed, in the order of their making."""
+        """Return the subscriptions that are not removed, in the order of their making."""
         rows = [dict(zip(sql.SUBSCRIPTION_COLUMNS, row, strict=True)) for row in self._db.rows(sql.SUBSCRIPTIONS)]
         return [
             StoredSubscription(**{**row, "subscription": _read_subscription(row["name"], row["subscription"])})
@@ -40,7 +46,7 @@ class SubscriptionTable:
         ]
 
     def add(self, name: str, subscription: Subscription, *, origin: str, who: str, now: float) -> bool:
-        """Add a subscription; False if one of this name exists."""
+        """Add a subscription; return False if one of this name exists."""
         if self._find_number(name) is not None:
             return False
         with self._db.writing():
@@ -49,7 +55,10 @@ class SubscriptionTable:
         return True
 
     def remove(self, name: str, *, who: str, now: float) -> bool:
-        """Remove a subscription and cancel what waits for it; return False if there is none of this name."""
+        """Remove a subscription and cancel what waits for it.
+
+        Returns False if there is none of this name.
+        """
         number = self._find_number(name)
         if number is None:
             return False
@@ -60,7 +69,10 @@ class SubscriptionTable:
         return True
 
     def follow_file(self, wanted: Mapping[str, Subscription], *, now: float) -> None:
-        """Make the subscriptions of origin `file` those of the configuration."""
+        """Make the subscriptions of origin `file` those of the configuration.
+
+        Raises BadConfig if a command added one of the same name.
+        """
         known = {each.name: each for each in self.all()}
         for name, each in known.items():
             if each.origin == "file" and name not in wanted:
@@ -77,7 +89,10 @@ class SubscriptionTable:
                     self._db.run(sql.HISTORY, (now, name, "changed", "configuration"))
 
     def pause(self, name: str, reason: str | None, *, who: str, now: float) -> bool:
-        """Pause a subscription with a reason, or resume it (None); return False if there is none of this name."""
+        """Pause a subscription with a reason, or resume it (None).
+
+        Returns False if there is none of this name.
+        """
         number = self._find_number(name)
         if number is None:
             return False
@@ -101,7 +116,10 @@ class SubscriptionTable:
         return self._db.rows(sql.READ_HISTORY, (limit,))
 
     def last_change(self) -> int:
-        """Return a number that grows with every change of subscriptions, pauses and redeliveries."""
+        """Return a number that grows with every line of the history.
+
+        Every change of subscriptions, pauses and redeliveries adds a line.
+        """
         [(number,)] = self._db.rows(sql.LAST_HISTORY)
         return int(number)
 

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where pushes are kept: the file that commits with Mercurial's transaction, and the SQLite database behind it."""
+"""The storage of pushes.
+
+Pushes are in a file that commits with Mercurial's transaction, and in the SQLite database behind it.
+"""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An append-only file of framed records whose appends commit with a Mercurial transaction.
+"""An append-only file of framed records that commit with Mercurial.
 
-A record is there exactly if the transaction that appended it committed: an abort, a kill and ``hg recover`` truncate the file
-to what it was, because its size is in Mercurial's journal before its first new byte is written. Readers take no lock and see
-committed records only. `frames` has the form of a record in the file; what its payload means is known to the file's users.
+A record is there exactly if the Mercurial transaction that appended it committed: an abort, a kill and ``hg recover`` truncate
+the file to what it was, because its size is in Mercurial's journal before its first new byte is written. Readers take no lock and
+see committed records only. `frames` has the form of a record in the file; the file's users know what its payload means.
 
 Name such a file flat in the store and let it end in ``.log``: a sub-folder does not survive a format upgrade, and ``.i`` and
-``.d`` mean something to Mercurial. The file is not synced here: a power cut can take bytes that are in it, a `TornRecord` then
+``.d`` mean something to Mercurial. The file is not synced here: a power cut can take bytes that are in it. A `TornRecord` then
 shows the loss, and `mend` removes it.
 """
 
@@ -31,16 +31,20 @@ _NO_FILE = -1
 
 
 class Folder(Protocol):
-    """What of Mercurial's vfs is needed to read: where a name of the store is on disk."""
+    """The part of Mercurial's vfs that a reader needs.
+
+    It says where a name of the store is on disk.
+    """
 
     def join(self, path: bytes, /) -> bytes: ...
 
 
 class AppendFile:
-    """One append-only file in a store: ``vfs`` is ``repo.svfs``, whose modes new files get; for readers, any `Folder`.
+    """One append-only file in a store.
 
-    Where a method takes ``tr``, the caller's own open transaction shows its uncommitted records too; without it the method sees
-    committed records only, even while another process writes.
+    ``vfs`` is ``repo.svfs``, which gives new files their modes; for readers, it may be any `Folder`. A method that takes ``tr``,
+    the caller's own open transaction, sees its uncommitted records too. Without it the method sees committed records only, even
+    while another process writes.
     """
 
     def __init__(self, vfs: Folder, name: bytes, magic: bytes):
@@ -69,7 +73,10 @@ class AppendFile:
         return size + len(added)
 
     def reserve(self, tr: Transaction) -> None:
-        """Write to the journal how to undo `append`, so that one sync of the journal protects this file and others."""
+        """Write to the journal how to undo `append`.
+
+        So one sync of the journal protects this file and others.
+        """
         tr.add(self.name, self.tail(tr))
 
     def tail(self, tr: Transaction | None = None) -> int:
@@ -78,10 +85,10 @@ class AppendFile:
             return end
 
     def records(self, start: int = 0, tr: Transaction | None = None) -> Iterator[FramedPayload]:
-        """Yield the records from byte ``start``, which is the start or the end of a record; none if it is after the end.
+        """Yield the records from byte ``start`` on; none if it is after the end.
 
-        The last one is the last that was committed when the first was asked for. Raises `TornRecord` at a damaged frame, after
-        the records before it.
+        ``start`` is the start or the end of a record. The last record is the last that was committed when the caller asked for
+        the first. Raises `TornRecord` at a damaged frame, after the records before it.
         """
         with self._open(tr) as (file, end):
             block, block_start = b"", start
@@ -159,7 +166,7 @@ class AppendFile:
 
     @contextlib.contextmanager
     def _open(self, tr: Transaction | None) -> Iterator[tuple[int, int]]:
-        """Give a descriptor and the visible size; `_NO_FILE` and 0 without a file."""
+        """Yield a descriptor and the visible size; `_NO_FILE` and 0 without a file."""
         while True:
             try:
                 file = os.open(self._vfs.join(self.name), os.O_RDONLY | os.O_CLOEXEC)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Connections to ``.hg/pushlog2.db``: for writing, for reading, and to a copy in memory."""
+"""Connections to ``.hg/pushlog2.db``: to write, to read, and to a copy in memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from . import statements
 
 
 def open_for_writing(path: str, *, timeout_ms: int, mode: int | None = None) -> sqlite3.Connection:
-    """Connect inside an immediate transaction, with the file and its tables created if need be; raises `sqlite3.Error`.
+    """Connect inside an immediate transaction.
 
-    A new file gets ``mode``, or what the umask leaves, and may be written by its group. SQLite does not wait for the disk: the
-    pushlog's file is the truth, and a database that a power cut damaged is derived again.
+    Creates the file and its tables if need be. Raises `sqlite3.Error`. A new file gets ``mode``, or what the umask leaves, and
+    its group may write it. SQLite does not wait for the disk: the pushlog's file is the truth, and a database that a power cut
+    damaged is derived again.
     """
     is_new = not os.path.exists(path)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
@@ -42,7 +43,7 @@ def open_for_writing(path: str, *, timeout_ms: int, mode: int | None = None) -> 
 def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None:
     """Connect inside a read transaction.
 
-    None without the file or its tables, and nothing is created. Raises `sqlite3.Error` for a file that cannot be read:
+    Returns None without the file or its tables, and creates nothing. Raises `sqlite3.Error` for a file that cannot be read:
     damaged, locked for too long, or left in the middle of a commit on a read-only disk.
     """
     if not os.path.exists(path):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The SQLite form of the pushlog, ``.hg/pushlog2.db``: pushes read from its tables and written to them.
+"""The SQLite form of the pushlog, ``.hg/pushlog2.db``.
 
-This module knows SQLite and nothing of Mercurial; `statements` has the schema, `connections` opens the file.
+This module reads pushes from its tables and writes them. It knows SQLite and nothing of Mercurial; `statements` has the schema,
+`connections` opens the file.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ def edited_ids(connection: sqlite3.Connection) -> list[int]:
 
 
 def apply(connection: sqlite3.Connection, fact: Fact, revision_of: RevisionOf) -> None:
-    """Make the tables say what ``fact`` says, taking changesets away from other pushes if it names them.
+    """Make the tables say what ``fact`` says.
 
-    A changeset of another push that stands under the number of one of these had it before a strip: it gets its present number.
+    Changesets that it names leave other pushes. A changeset of another push that stands under the number of one of these had it
+    before a strip: it gets its present number.
     """
     connection.execute(statements.DELETE_CHANGESETS, (fact.id,))
     if isinstance(fact, Deleted):
@@ -91,7 +93,10 @@ def apply(connection: sqlite3.Connection, fact: Fact, revision_of: RevisionOf) -
 
 
 def insert_new(connection: sqlite3.Connection, push: Push, revision_of: RevisionOf) -> None:
-    """Add a push; `sqlite3.IntegrityError` if another push has a changeset of it."""
+    """Add a push.
+
+    Raises `sqlite3.IntegrityError` if another push has a changeset of it.
+    """
     connection.execute(statements.DELETE_CHANGESETS, (push.id,))
     connection.execute(statements.INSERT_PUSH, (push.id, push.user, push.date))
     connection.executemany(statements.INSERT_CHANGESET, [(push.id, revision_of(node), node) for node in push.nodes])
@@ -117,7 +122,10 @@ def renumber(connection: sqlite3.Connection, first: int, revision_of: RevisionOf
 
 
 def next_id(connection: sqlite3.Connection) -> int:
-    """Return the id after the highest ever used; `OperationalError` without one."""
+    """Return the id after the highest ever used.
+
+    Raises `sqlite3.OperationalError` if no id follows it.
+    """
     highest: int = connection.execute(statements.HIGHEST_USED_ID).fetchone()[0]
     if highest >= LARGEST:
         raise sqlite3.OperationalError(f"no push id follows {highest}")
@@ -125,7 +133,10 @@ def next_id(connection: sqlite3.Connection) -> int:
 
 
 def first_emptied(connection: sqlite3.Connection) -> int | None:
-    """Return the first push without changesets; reads all pushes if none is."""
+    """Return the id of the first push without changesets, None if there is none.
+
+    In that case it has read all pushes.
+    """
     row = connection.execute(statements.FIRST_EMPTIED).fetchone()
     return None if row is None else row[0]
 
@@ -171,14 +182,14 @@ def push_id_of(connection: sqlite3.Connection, node: str) -> int | None:
 
 
 def pushes(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Push]:
-    """Yield the pushes ``first`` to ``last`` (inclusive), memory bounded."""
+    """Yield the pushes ``first`` to ``last`` (inclusive), in bounded memory."""
     while page := page_of_pushes(connection, first, last):
         yield from page
         first = page[-1].id + 1
 
 
 def page_of_pushes(connection: sqlite3.Connection, first: int, last: int) -> list[Push]:
-    """Return the first pushes from ``first`` to ``last``; none if there are none."""
+    """Return one page of the pushes ``first`` to ``last``; empty if there are none."""
     if first > LARGEST:
         return []
     page = connection.execute(statements.PUSHES_BETWEEN, (first, last, _PAGE)).fetchall()
@@ -240,22 +251,34 @@ def nodes_pushed_between(
 
 
 def holds(number: int) -> bool:
-    """Return whether SQLite takes this number, or raises OverflowError."""
+    """Return whether SQLite can hold this number.
+
+    For one that it cannot hold, the sqlite3 module raises OverflowError.
+    """
     return abs(number) <= LARGEST
 
 
 def is_node(value: object) -> TypeGuard[str]:
-    """Return whether a node column holds a hash; an operator's tool writes anything."""
+    """Return whether a node column holds a hash.
+
+    An operator's tool may write any value.
+    """
     return isinstance(value, str) and _NODE.fullmatch(value) is not None
 
 
 def text(user: str | bytes | None) -> str:
-    """Return a user column as text; an operator's tool writes anything."""
+    """Return a user column as text.
+
+    An operator's tool may write any value.
+    """
     return user.decode("utf-8", "replace") if isinstance(user, bytes) else str(user or "")
 
 
 def epoch(date: object) -> int:
-    """Return a date column as seconds; an operator's tool writes anything."""
+    """Return a date column as epoch seconds, 0 if it holds no number.
+
+    An operator's tool may write any value.
+    """
     if isinstance(date, float):
         return int(date) if math.isfinite(date) and abs(date) < LARGEST else 0
     return date if isinstance(date, int) else 0

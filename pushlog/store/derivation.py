@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How a writer brings SQLite up to date with the pushlog's file before it writes: rules 3 and 4 of `storage`.
+"""How a writer brings SQLite up to date with the pushlog's file.
 
-The caller holds the store lock. SQLite is inside an immediate transaction that commits after Mercurial's; the file is changed by
-the caller's finalizer, except where it is damaged.
+It does so before it writes: rules 3 and 4 of `storage`.
+
+The caller holds the store lock. SQLite is inside an immediate transaction that commits after Mercurial's. The caller's finalizer
+changes the file, except where it is damaged.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ SALVAGED = b"%s; what is behind it is taken from pushlog2.db, and kept in pushlo
 
 
 class Derived(NamedTuple):
-    """What bringing SQLite up to date found: ``facts`` by push id, for the file to record.
+    """What bringing SQLite up to date found.
 
-    ``removed`` are changesets that are gone, by the note; ``renumbered`` those that have another revision number now.
+    ``facts``, by push id, are for the file to record. ``removed`` are changesets that are gone, by the note; ``renumbered`` those
+    that have another revision number now.
     """
 
     facts: dict[int, entry.Fact]
@@ -35,9 +38,10 @@ class Derived(NamedTuple):
 def derive(
     log: Pushlog, connection: sqlite3.Connection, tr: Transaction, note: dict[str, Any], *, reads_all: bool
 ) -> Derived:
-    """Bring SQLite up to date with the file, and collect an operator's edits and what the note says for the file.
+    """Bring SQLite up to date with the file, and collect what the file must record.
 
-    With ``reads_all`` the whole file is read, so that damage is found wherever it is. Raises Abort for a file of another version.
+    It collects an operator's edits, and what the note says. With ``reads_all`` the whole file is read, so that damage is found
+    wherever it is. Raises Abort for a file of another version.
     """
     derived = Derived(facts={}, removed=[], renumbered=[])
     # Pushes of which the file knows more than the operator who edited SQLite.
@@ -101,9 +105,10 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
 
 
 def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:
-    """End the file where it is damaged, keep the rest beside it, and record what SQLite knows from there on.
+    """End the file where it is damaged, and record what SQLite knows from there on.
 
-    This is done at once and not with ``tr``, which can still be refused: SQLite alone would then know these pushes.
+    The damaged rest is kept beside the file. This is done at once and not with ``tr``, which can still be refused: SQLite alone
+    would then know these pushes.
     """
     known: dict[int, entry.Fact] = {}
     derived_to, position = 0 if state is None else state[0], 0
@@ -130,7 +135,7 @@ def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction,
 def _record_removed(
     log: Pushlog, connection: sqlite3.Connection, tr: Transaction, note: dict[str, Any], derived: Derived
 ) -> Derived:
-    """Take what the note names and is gone out of its pushes, and renumber the rest."""
+    """Take the removed changesets of the note out of their pushes; renumber the rest."""
     removed = [node for node in log.removed_nodes(tr) if database.push_id_of(connection, node) is not None]
     restated = database.restated_without(connection, removed)
     moved = database.renumber(connection, note.get("first", 0), log.revision_of)

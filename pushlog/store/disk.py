@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files that survive a power cut: their content and their names are on disk before a function returns."""
+"""Files that survive a power cut.
+
+Their content and their names are on disk before a function returns.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from mercurial.vfs import abstractvfs
 
 
 def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:
-    """Give a file new content, or after a kill its old, and return it open at its end."""
+    """Give a file new content, and return it open at its end.
+
+    After a kill, the file has the new content or the old.
+    """
     new = name + b".new"
     file = opener(new, b"w+")
     try:

@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 
 class Push(NamedTuple):  # made in half the time of a dataclass, which every push pays
-    """Who pushed what, when: date in epoch seconds, nodes as 40 hex digits in order."""
+    """A push: who pushed what, when.
+
+    The date is in epoch seconds; the nodes are 40 hex digits each, in order.
+    """
 
     id: int
     user: str
@@ -21,7 +24,7 @@ class Push(NamedTuple):  # made in half the time of a dataclass, which every pus
 
 
 class Deleted(NamedTuple):
-    """There is no push with this id any more; the id is not used again."""
+    """The deletion of the push with this id, which is not used again."""
 
     id: int
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The frame around each record of an append-only file, as bytes; `appendfile` reads and writes the files.
+"""The frame around each record of an append-only file, as bytes.
+
+`appendfile` reads and writes the files.
 
 ========  =====  ==================================================================
 bytes     field  meaning
@@ -56,9 +58,9 @@ def encode(magic: bytes, payload: bytes) -> bytes:
 
 
 def decode(name: bytes, magic: bytes, block: bytes, position: int, start: int) -> FramedPayload:
-    """Return the record whose frame begins at ``position`` of ``block``, which is byte ``start`` of the file ``name``.
+    """Return the record whose frame begins at ``position`` of ``block``.
 
-    Raises `TornRecord` unless a whole and undamaged frame stands there.
+    The frame begins at byte ``start`` of the file ``name``. Raises `TornRecord` unless a whole and undamaged frame stands there.
     """
     if len(block) - position < FRAME_BYTES:
         raise TornRecord(name, start, "shorter than a frame")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one Mercurial transaction writes to the pushlog, in SQLite at once and in the file when the transaction is finalized."""
+"""What one Mercurial transaction writes to the pushlog.
+
+It writes to SQLite at once, and to the file when the transaction is finalized.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,10 @@ class PushlogTransaction:
         return self._on_sound_database(lambda: database.push(self.connection, number))
 
     def insert(self, push: entry.Push) -> None:
-        """Record a push of elsewhere; `sqlite3.IntegrityError` if it contradicts."""
+        """Record a push of another repository.
+
+        Raises `sqlite3.IntegrityError` if it contradicts the pushes here.
+        """
         self._on_sound_database(lambda: self._insert(push))
 
     def _insert(self, push: entry.Push) -> None:
@@ -100,7 +106,10 @@ class PushlogTransaction:
         self._insert(push)
 
     def _on_sound_database(self, work: Callable[[], _Result]) -> _Result:
-        """Return what ``work`` returns, after a damaged database was derived again."""
+        """Return what ``work`` returns, at a second attempt if the database is damaged.
+
+        A damaged database is derived again before the second attempt.
+        """
         try:
             return work()
         except sqlite3.DatabaseError as error:
@@ -128,7 +137,7 @@ class PushlogTransaction:
         database.renumber(self.connection, 0, revision_of)
 
     def remember(self, push: entry.Push) -> None:
-        """Let the file record what the server has of a push before what is here."""
+        """Let the file record a push as the server has it, before the push as it is here."""
         self._claims.append(push)
 
     def put(self, fact: entry.Fact) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The schema of ``.hg/pushlog2.db`` and every statement that reads or writes it; above a statement, the index that it needs.
+"""The schema of ``.hg/pushlog2.db``, and every statement that reads or writes it.
 
-``pushlog`` and ``changesets`` are what tools read and operators edit. ``pushlog_state`` says up to which byte of the pushlog's
-file the tables are derived from it; ``pushlog_edit`` collects, by triggers, the ids of pushes that another program changed.
+Above a statement stands the index that it needs. ``pushlog`` and ``changesets`` are what tools read and operators edit.
+``pushlog_state`` says up to which byte of the pushlog's file the tables are derived from it; ``pushlog_edit`` collects, by
+triggers, the ids of pushes that another program changed.
 """
 
 TABLES = """

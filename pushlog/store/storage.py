@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pushlog of one repository: an append-only file that is the truth, and SQLite derived from it.
+"""The pushlog of one repository.
 
-Rules of this module, killed anywhere:
+An append-only file is the truth, and SQLite is derived from it. Rules of this module, which hold after a kill at any point:
 
 1. The file commits with Mercurial's transaction. SQLite is written in a transaction of its own that is committed after
-   Mercurial's: it can lag behind the file, and is never ahead of it (except after ``hg rollback``).
+  Mercurial's: it can lag behind the file, and is never ahead of it (except after ``hg rollback``).
 2. A reader takes no lock on the repository and writes nothing. It sees SQLite plus the facts of the file that SQLite lacks.
 3. A writer (`session`), holding the store lock, first brings SQLite up to date with the file, and records in the file what an
-   operator changed in SQLite (`derivation`).
+  operator changed in SQLite (`derivation`).
 4. Before changesets are removed (strip, rollback) their hashes are noted in a file outside any transaction. While the note exists
-   those of them that the changelog does not have are not in the pushlog, and the next writer records that permanently.
+  those of them that the changelog does not have are not in the pushlog, and the next writer records that permanently.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Pushlog:
     def view(self) -> Iterator[sqlite3.Connection]:
         """Connect to the pushlog as it is committed.
 
-        Inside the caller's own push, with that push. Raises `sqlite3.Error` only if neither SQLite nor the file can be
-        read. Keep it short: it holds off SQLite's next commit.
+        Inside the caller's own push, the connection shows that push too. Raises `sqlite3.Error` only if neither SQLite nor the
+        file can be read. Keep the block short: it holds off SQLite's next commit.
         """
         session = getattr(self.repo.currenttransaction(), SESSION, None)
         if session is not None:
@@ -93,7 +93,7 @@ class Pushlog:
         return 0 if last is None else zlib.crc32(last.payload)
 
     def facts(self, start: int = 0, tr: Transaction | None = None) -> Iterator[entry.Fact]:
-        """Yield the facts from byte ``start`` on; `TornRecord` where it is damaged."""
+        """Yield the facts from byte ``start`` on; raise `TornRecord` at damage."""
         for record in self.file.records(start, tr):
             try:
                 yield entry.decode(record.payload)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pushes as the values of the JSON interface: what a client of ``json-pushes`` sees of a push in this repository.
+"""Pushes as the values of the JSON interface.
 
-Hidden (obsolete) changesets are listed apart, secret ones not at all, and changesets that this process cannot see yet are left
-out as if they had not been pushed.
+That is what a client of ``json-pushes`` sees of a push in this repository. Hidden (obsolete) changesets are listed apart, secret
+ones not at all, and changesets that this process cannot see yet are left out as if they had not been pushed.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Answers:
         return members
 
     def expect(self, count: int) -> None:
-        """Make ready for an answer of so many pushes."""
+        """Prepare for an answer of ``count`` pushes."""
         self._git.are_many = count >= MANY
 
     def finish(self) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The children of a changeset in hgweb's pages, at a cost that does not grow with the history.
+"""The children of a changeset in hgweb's pages.
 
-Mercurial asks every later changeset for its parents, at every page. A process that serves pages remembers instead who is whose
-child: eight bytes a changeset for the repositories asked of last. The first question reads all parents, later ones those of what
-was added since; after a change of the repository the nodes are compared, for a strip may have come between. Of the newest
-changesets, of which most pages are, Mercurial's way is the shorter one.
+Their cost does not grow with the history. Mercurial asks every later changeset for its parents, at every page. A process that
+serves pages remembers the children instead: eight bytes a changeset, for the repositories that it was last asked for. The first
+question reads all parents, later ones those of what was added since. After a change of the repository the nodes are compared,
+because a strip may have come between. For the newest changesets, which most pages show, Mercurial's way is the shorter one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _lock = threading.Lock()
 
 
 class Children:
-    """Who is whose child in a repository, hidden ones too; for several threads."""
+    """The children of each changeset of a repository, hidden ones too.
+
+    Several threads may use it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,7 +102,7 @@ def children(orig: Any, ctx: changectx, hide: int | None = None) -> Any:
 
 
 class _Parent:
-    """What `webutil.children` asks for the children."""
+    """The object that `webutil.children` asks for the children."""
 
     def __init__(self, children: list[Any]) -> None:
         self._children = children

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pushlog's commands in hgweb: ``json-pushes``, ``pushlog`` (Atom), ``pushloghtml`` and its style sheet."""
+"""The pushlog's commands in hgweb.
+
+They are ``json-pushes``, ``pushlog`` (Atom), ``pushloghtml`` and its style sheet.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +59,10 @@ def index_templater(orig: Any, index: Any, *arguments: Any) -> Any:
 
 
 def templater(orig: Any, web: requestcontext, req: Any) -> Any:
-    """Wrap the choice of templates: they escape what they show, and JSON names the push.
+    """Wrap the choice of templates.
 
-    Templates of the site that name the push themselves stay as they are. A nonce is for pages that have scripts: with one,
-    hgweb gives no entity tag.
+    The templates escape what they show, and those of JSON name the push. Templates of the site that name the push themselves stay
+    as they are. A nonce is for pages that have scripts: with one, hgweb gives no entity tag.
     """
     templates = orig(web, req)
     is_html = escaping.guard(templates)

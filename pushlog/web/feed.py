@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Atom feed: one entry per visible changeset, newest push first and its last changeset first."""
+"""The Atom feed: one entry per visible changeset.
+
+The newest push comes first, and its last changeset first.
+"""
 
 from __future__ import annotations
 

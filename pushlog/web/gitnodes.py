@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Git commit that a changeset was converted from, without reading the changeset again and again.
+"""The Git commits that changesets were converted from.
 
-``.hg/cache/pushlog-git`` has one record of 24 bytes per revision: CRC-32 of changeset and Git hash, and the Git hash, zeros for
-none. A record proves itself, so a strip, a crash or two writers at once cost a second reading, never a wrong answer; the file may
-be deleted at any time, and is not needed.
+A cache spares reading a changeset again and again. ``.hg/cache/pushlog-git`` has one record of 24 bytes per revision: CRC-32 of
+changeset and Git hash, and the Git hash, zeros for none. A record proves itself, so a strip, a crash or two writers at once cost
+a second reading, never a wrong answer. The file may be deleted at any time, and is not needed.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ class GitNodes:
 
 
 def texts(log: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield texts from `first` to before `end`, all but unusual ones, read at once."""
+    """Yield the texts of revisions `first` to before `end`, read at once.
+
+    Each comes as (revision, text). Unusual ones are left out.
+    """
     end, index = min(end, len(log)), log.index
     with log.reading():
         begin, stored, is_inline = versions.read_revisions(log, first, end - 1)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From a request to the pushes it asks for: parameters, names of changesets, limits and pages."""
+"""The lookup of the pushes that a request asks for.
+
+It handles parameters, names of changesets, limits and pages.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _LATE = 100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPushes:
-    """The pushes of a request: ids ascending; more follow behind `next_id`."""
+    """The pushes of a request: ids ascending; more follow after `next_id`."""
 
     query: Query
     window: ResolvedQuery
@@ -131,9 +134,10 @@ class Lookup:
             return database.pushes_with(connection, ids)
 
     def _limit_to_known(self, connection: sqlite3.Connection) -> int | None:
-        """Return the limit, below pushes that came after this request read the changesets.
+        """Return the limit, below pushes whose changesets this request cannot know.
 
-        They would seem to be empty, and a client that follows `lastpushid` would never ask for them again.
+        They came after the request read the changesets. They would seem to be empty, and a client that follows `lastpushid` would
+        never ask for them again.
         """
 
         def is_known(node: str) -> bool:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The page of pushes: the values that its templates show, and our templates for sites whose style has none.
+"""The page of pushes: the values that its templates show, and our templates.
 
-A style that defines a template ``pushlog`` is given the same values, and ``entries``: one per changeset, as themes know them.
-Our own page runs no script and has no inline style, so that it works under any Content-Security-Policy that allows ``'self'``.
+Our templates are for sites whose style has none. A style that defines a template ``pushlog`` gets the same values, and
+``entries``: one per changeset, as themes know them. Our own page runs no script and has no inline style, so that it works under
+any Content-Security-Policy that allows ``'self'``.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def _show_entries(
 ) -> Iterator[dict[bytes, Any]]:
     """Yield an entry per changeset, for themes.
 
-    ``push`` is in a push's first only, ``hidden`` and ``mergerollup`` are around a merge.
+    ``push`` is only in the first entry of a push. Of a merge, the first entry has ``mergerollup`` and the others have ``hidden``.
     """
     for place, push in enumerate(lookup.pushes(reversed(found.ids))):
         shown = _select_visible(lookup, found, push)

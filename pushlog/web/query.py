@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From the parameters of a request to the SQL that finds its pushes. Pure: names of changesets are resolved by the caller.
+"""The SQL that finds the pushes of a request, from its parameters.
+
+Pure: the caller resolves names of changesets.
 
 Precedence: startdate over fromchange over startID, enddate over tochange over endID. Without any start, user or changeset the
 answer is one page of the newest pushes, and the ends mean nothing. afterID goes with startdate, where an answer was cut.
@@ -31,7 +33,7 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is asked for.
+    """What a request asks for.
 
     ``page`` counts from 1 and matters only if `is_paged`, ``after_id`` is where an answer was cut.
     """
@@ -182,7 +184,10 @@ def conditions(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
 
 
 def select_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
-    """Return SQL for a window's non-empty ids, ascending, by an index of date or user."""
+    """Return SQL for the ids of a window's non-empty pushes, ascending.
+
+    It uses an index of date or user if the window has either.
+    """
     where, arguments = conditions(window)
     where += (" AND " if where else " WHERE ") + "EXISTS (SELECT 1 FROM changesets WHERE pushid = pushlog.id)"
     by_other_index = window.users or window.after_date is not None or window.before_date is not None

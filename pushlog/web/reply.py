@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the answers of all pages have in common: streaming, entity tags, and the link to the rest."""
+"""What the answers of all pages have in common.
+
+These are streaming, entity tags, and the link to the rest.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _STARTS = ("startdate", "fromchange", "startID", "afterID")
 
 
 def send(web: requestcontext, body: Iterator[bytes]) -> Iterable[bytes]:
-    """Stream ``body`` in pieces of some size."""
+    """Stream ``body`` in pieces of about 32 KiB."""
     if web.req.method != b"HEAD":
         web.res.setbodygen(_gather_pieces(body))
     return web.res.sendresponse()
@@ -41,7 +44,7 @@ def forget_tag(web: requestcontext, lookup: Lookup) -> None:
 
 
 def link_next(web: requestcontext, found: FoundPushes, command: bytes) -> None:
-    """Name in a header the URL at which a shortened answer goes on."""
+    """Put the URL at which a shortened answer goes on into a header."""
     url = next_url(web, found, command)
     if url:
         web.res.headers[b"Link"] = b'<%s>; rel="next"' % url

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where hgweb takes hold of the pushlog: what serves web pages loads them, and a push or ``hg log`` does not pay for them (20 ms).
+"""The place where hgweb takes hold of the pushlog.
 
-Every web application keeps its repositories in a `hg.cachedlocalrepo`, made before the first request: that is when `web` is loaded.
+A process that serves web pages loads the modules for them; a push or ``hg log`` does not pay for that (20 ms). Every web
+application keeps its repositories in a `hg.cachedlocalrepo`, made before the first request: that is when `web` is loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def register() -> None:
 
 
 def load_web() -> None:
-    """Add our commands to hgweb at the first call, from any thread; then load what else a request may use."""
+    """Add our commands to hgweb, and load what else a request may use.
+
+    Only the first call does so. Any thread may call it.
+    """
     global _is_loaded
     with _loading:
         if not _is_loaded:
@@ -45,7 +49,7 @@ def load_web() -> None:
 def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> list[tuple[bytes, bytes]]:
     """Wrap the parser of query strings, which fails at an escaped byte above 127.
 
-    It fails where Python decodes strictly. A list of repositories may be asked for before any repository is.
+    It fails where Python decodes strictly. A client may ask for a list of repositories before any repository.
     """
     if versions.is_loaded("mercurial.hgweb.hgwebdir_mod_inner"):
         load_web()
@@ -60,10 +64,10 @@ def parse_query(orig: Any, query: bytes, *arguments: Any, **options: Any) -> lis
 
 
 def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
-    """Wrap the state by which hgweb knows a change, and its entity tags' source.
+    """Wrap the state by which hgweb notices a change, and its entity tags' source.
 
-    Other processes write the pushlog, and Mercurial's whole seconds hide a second write: the state has the pushlog's files and
-    every detail that the file system knows. While there is a journal the newest of what they hold is not shown.
+    Other processes write the pushlog, and Mercurial's whole seconds hide a second write. So the state has the pushlog's files and
+    every detail that the file system knows. While there is a journal, pages do not show the newest of what these files hold.
     """
     load_web()
     state, _mtime = orig(cached)

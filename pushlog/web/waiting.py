@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``json-pushes?wait=ID``: a request that is answered once push ID is served, or as things are when its time is over.
+"""``json-pushes?wait=ID``: a request that waits until push ID is served.
+
+If its time is over before that, the server answers as things are then.
 
 A waiting request holds a thread, so it is bounded: in seconds by ``[pushlog] maxwait``, which only files that the server trusts
-set, and in number by `MOST`. Waiting in vain is
-no error, because load balancers would take it for a broken server: the answer is the ordinary one, and says where it ends. The
-repository object of a request shows the moment in which it was opened, so a request that has waited is answered from the beginning.
+set, and in number by `MOST`. Waiting in vain is no error, because load balancers would take it for a broken server: the answer is
+the ordinary one, and says where it ends. The repository object of a request shows the moment in which it was opened, so a request
+that has waited is answered from the beginning.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ class PushArrived(Exception):
 
 
 def answer_again(orig: Callable[..., Iterable[bytes]], app: Any, request: Any, response: Any) -> Iterator[bytes]:
-    """Wrap hgweb's answer to a request: a push that came while it waited is in a repository opened anew."""
+    """Wrap hgweb's answer to a request: answer again if a push came while it waited.
+
+    The second answer opens the repository anew, so it shows that push.
+    """
     try:
         yield from orig(app, request, response)
     except PushArrived:
@@ -45,7 +50,10 @@ def answer_again(orig: Callable[..., Iterable[bytes]], app: Any, request: Any, r
 
 
 def wait_for_push(web: requestcontext, lookup: Lookup) -> None:
-    """Return if the push asked for is shown, or waiting for it is over; raise `PushArrived` when it has come."""
+    """Wait for the push that a request names; raise `PushArrived` when it has come.
+
+    Returns if the push is shown already, or if waiting for it is over or not possible.
+    """
     asked = lookup.parameters.get("wait", [""])[-1]
     if not asked or _WAITED in web.req.rawenv:
         return

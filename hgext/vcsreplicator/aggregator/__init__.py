@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aggregator: releases an event once every mirror that gates has applied it, in order per repository, and writes its notice.
+"""The aggregator: releases events to mirrors and writes their notices.
 
-`loop` is the service, `decisions` decides, purely, and says what is to be written.
+It releases an event once every mirror that gates has applied it, in order per repository, and writes its notice once every one
+serves it. `loop` is the service. `decisions` decides, purely, what is to be written.
 """

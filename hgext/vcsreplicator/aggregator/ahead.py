@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Levels of mirrors at events that the aggregator does not know, though it has read the whole log.
+"""Levels of mirrors at events that the aggregator does not know.
 
-Then events were passed unread, such as by a position that was moved by hand, or the log lost them, or the mirror invented them.
+It does not know them though it has read the whole log. Then it passed events unread, for example because a position was moved by
+hand, or the log lost them, or the mirror invented them.
 """
 
 from ..log import EVENTS, Log, partition_of
@@ -14,7 +15,10 @@ Level = tuple[str, str]
 
 
 class AheadLevels:
-    """Finds these levels, has the partition read again, and sets aside what is still ahead after that; used by one thread."""
+    """Finds levels at events that are not known; used by one thread.
+
+    It has the partition read again, and sets aside the levels that are still ahead after that.
+    """
 
     def __init__(self, core: Aggregation, log: Log, rereading: Rereading) -> None:
         self._core, self._log, self._rereading = core, log, rereading
@@ -23,7 +27,10 @@ class AheadLevels:
         self._doubted: dict[Level, int] = {}
 
     def check(self, now: float) -> None:
-        """Decide about what was ahead at the last check, once all that the log had then is read; then look again."""
+        """Decide about the levels that were ahead at the last check; then look again.
+
+        It decides once all is read that the log had at the last check.
+        """
         if self._rereading:
             return
         if self._seen and all(self._core.positions[EVENTS, partition] >= end for partition, end in self._ends.items()):
@@ -37,7 +44,10 @@ class AheadLevels:
         self._ends = self._log.ends(EVENTS) if self._seen else {}
 
     def count_missing(self) -> dict[str, int]:
-        """Return how many events of each repository the log lacks, by the doubted levels that are still ahead of it."""
+        """Return how many events of each repository the log lacks.
+
+        The doubted levels that are still ahead of the log show it.
+        """
         found: dict[str, int] = {}
         for level, applied in self._doubted.items():
             if self._is_ahead(level, applied):
@@ -47,7 +57,10 @@ class AheadLevels:
         return found
 
     def _read_again(self, levels: set[Level]) -> bool:
-        """Begin to read the partitions that were not read since the last check; return whether there are any."""
+        """Begin to read the partitions that were not read since the last check.
+
+        Return whether any partition is being read again.
+        """
         count = self._log.partitions(EVENTS)
         for partition in sorted({partition_of(repository, count) for _, repository in levels}):
             if self._rereading.whole.get(partition, -1) < self._ends[partition]:
@@ -64,19 +77,22 @@ class AheadLevels:
         return found
 
     def _is_ahead(self, level: Level, applied: int) -> bool:
-        """Whether the event that the mirror says to have is still not known."""
+        """Return whether the event that the mirror claims to have is still not known."""
         repository = self._core.repositories[level[1]]
         is_ahead = repository.standing(level[0]) is Standing.AHEAD
         return is_ahead and (applied > repository.last or not self._is_present(level))
 
     def _is_present(self, level: Level) -> bool:
-        """Whether the level is of the history that the repository has now."""
+        """Return whether the level is of the history that the repository has now."""
         mirror, name = level
         repository = self._core.repositories[name]
         return repository.state is None or repository.acks[mirror].incarnation == repository.state.incarnation
 
     def _may_gate(self, name: str, repository: Repository) -> bool:
-        """Whether notices of the repository wait for this mirror; if its path is not known, whether they could."""
+        """Return whether notices of the repository wait for this mirror.
+
+        If the path of the repository is not known, return whether they could.
+        """
         roster = self._core.roster
         if repository.state is not None:
             return any(mirror.name == name for mirror in repository.gating(roster))

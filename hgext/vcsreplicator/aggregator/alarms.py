@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What holds notices back and needs a human: silent mirrors, repositories that no mirror gates or that wait for others. Pure."""
+"""What holds notices back and needs an operator. Pure.
+
+For example, a mirror is silent, or no mirror gates a repository, or a repository waits for others.
+"""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +47,8 @@ SUCCESSORS = 10
 class Alarm:
     """One alarm; equal while the same thing goes on, though its numbers change.
 
-    Numbers of a silent mirror: `seconds` without a sign of life, `lag` events it has not applied, `held` notices that wait for
-    it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; some of these are named by `paths`. A
+    Numbers of a silent mirror: `seconds` without a sign of life, `lag` events that it has not applied, `held` notices that wait
+    for it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; `paths` names some of these. A
     repository that waits for the one before it at its path has an alarm of its own, which `story` describes.
     """
 
@@ -75,7 +78,10 @@ class Alarm:
 
 @dataclass(slots=True, kw_only=True)
 class MirrorLag:
-    """What waits for one mirror: `lag` events it has not applied, `held` notices, of those and of what it does not serve yet."""
+    """What waits for one mirror.
+
+    `lag` counts the events that it has not applied, `held` the notices of those and of what it does not serve yet.
+    """
 
     lag: int = 0
     held: int = 0
@@ -85,10 +91,10 @@ class MirrorLag:
 class Waiting:
     """What waits, for whom, and for how many seconds.
 
-    `alone` notices of `repositories` wait because no mirror gates them; `newer` has the number of events of each repository that
-    waits for a newer aggregator, `broken` of each that is stalled because decisions about it failed. `held` says by repository for
-    how long its first notice has been the first, `silent` by mirror for how long it gave no sign of life, `successors` how long
-    each waits.
+    `alone` counts the notices that wait because no mirror gates them, `repositories` the repositories that have such notices.
+    `newer` has the number of events of each repository that waits for a newer aggregator, `broken` that of each repository that
+    is stalled because decisions about it failed. `held` says by repository for how long its first notice has been the first,
+    `silent` by mirror for how long it gave no sign of life, `successors` how long each waits.
     """
 
     mirrors: Mapping[str, MirrorLag]
@@ -104,7 +110,10 @@ class Waiting:
 def alarms(
     core: Aggregation, waiting: Waiting, patience: float, missing: Mapping[str, int] | None = None
 ) -> tuple[Alarm, ...]:
-    """Return what is wrong after `patience` silent seconds; `missing` counts by repository events that only mirrors have."""
+    """Return what is wrong after `patience` silent seconds.
+
+    `missing` counts, by repository, the events that only mirrors have.
+    """
     found = []
     for name, seconds in waiting.silent.items():
         if seconds >= patience:
@@ -126,7 +135,10 @@ def alarms(
 
 
 def _alarm_held(core: Aggregation, waiting: Waiting, patience: float) -> list[Alarm]:
-    """Return the alarm about notices that wait longer than `patience`, but for what another alarm explains."""
+    """Return the alarm about notices that wait for `patience` seconds.
+
+    Notices do not count if another alarm explains their wait.
+    """
     silent = {name for name, seconds in waiting.silent.items() if seconds >= patience}
     held: dict[str, int] = {}
     mirrors: set[str] = set()
@@ -150,7 +162,10 @@ def _alarm_held(core: Aggregation, waiting: Waiting, patience: float) -> list[Al
 
 
 def _alarm_successors(core: Aggregation, waiting: Waiting, patience: float) -> Iterator[Alarm]:
-    """Yield the alarms of waiting successors: at once if only an operator can end the wait, else after `patience`."""
+    """Yield the alarms of waiting successors.
+
+    If only an operator can end the wait, the alarm comes at once, else after `patience` seconds.
+    """
     due = []
     for wait, seconds in waiting.successors:
         is_due = seconds >= patience
@@ -167,7 +182,10 @@ def _alarm_successors(core: Aggregation, waiting: Waiting, patience: float) -> I
 
 
 def _find_cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
-    """Return why the repository's own notices do not come, and what ends that; None if they may still come."""
+    """Return why the repository's own notices do not come, and what ends that.
+
+    None means that they may still come.
+    """
     broken = core.poison.repositories.get(other.id)
     if broken is not None:
         return f"about which decisions failed ({broken.reason[:200]}): restart the aggregator, or upgrade it"
@@ -189,7 +207,7 @@ def _name_repository(repository: Repository) -> str:
 
 
 def _alarm_repositories(core: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:
-    """Return the alarm about so many events of each of these repositories, if there are any."""
+    """Return the alarm about the events that are counted by repository, if any are."""
     if not counts:
         return []
     paths = tuple(sorted(core.repositories[name].path for name in counts)[:NAMED])
@@ -197,7 +215,10 @@ def _alarm_repositories(core: Aggregation, kind: str, what: str, counts: Mapping
 
 
 def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
-    """Count everything that has no notice yet, and measure how long it has waited; `silence` remembers the signs."""
+    """Count what has no notice yet, and measure how long it has waited.
+
+    `silence` remembers the signs that were seen before.
+    """
     mirrors = {mirror.name: MirrorLag() for mirror in core.roster.mirrors}
     alone = repositories = 0
     newer, broken, seconds = [], [], {}
@@ -233,7 +254,7 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
 
 
 def _measure_held(repository: Repository, silence: Silence, now: float) -> float:
-    """Return the seconds for which the repository's first event without a notice has been the first."""
+    """Return the seconds since the first event without a notice became the first."""
     incarnation = repository.state.incarnation if repository.state else None
     silence.heard((repository.id, "held"), (incarnation, repository.queue[0].seq), now)
     return silence.seconds((repository.id, "held"), now)
@@ -245,7 +266,10 @@ def _measure_wait(wait: Wait, silence: Silence, now: float) -> float:
 
 
 def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
-    """Return by mirror that must give signs of life the seconds without one, or since it came into its state."""
+    """Return the silent seconds of each mirror that must give signs of life.
+
+    They begin with its last sign of life, or when it came into its state if that was later.
+    """
     found = {}
     for mirror in roster.mirrors:
         if mirror.state in (MirrorState.ACTIVE, MirrorState.JOINING):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the aggregator reads at its start: roster, state and pending, and from notices what `state` lost.
+"""What the aggregator reads at its start.
 
-The levels in `acks` are read by the session, which also reads again what of `events` was never taken.
+It reads roster, state and pending, and takes from notices what `state` lost. The session reads the levels in `acks`, and reads
+again what of `events` was never taken.
 """
 
 import threading
@@ -26,7 +27,10 @@ logger = structlog.get_logger()
 
 
 def read_state(log: Log, stop: threading.Event) -> Table:
-    """Read `state` before this aggregator fences another; raise BadConfig if one of a newer release wrote it."""
+    """Read `state` before this aggregator fences another.
+
+    Raise BadConfig if an aggregator of a newer release wrote it.
+    """
     state = read_table(log, STATE, stop=stop)
     newest = _read_beat(state)
     if newest is not None and newest.format > AGGREGATOR_FORMAT:
@@ -40,7 +44,10 @@ def read_state(log: Log, stop: threading.Event) -> Table:
 def load(
     log: Log, *, limit: int, poison: Poison | None, stop: threading.Event, state: Table | None = None
 ) -> Aggregation:
-    """Load everything the log knows but for the levels; what was read of `state` before is not read again."""
+    """Load everything that the log knows, except the levels.
+
+    What was read of `state` before is not read again.
+    """
     state = read_table(log, STATE, stop=stop) if state is None else _read_rest(log, state, stop)
     cut, beginnings = _find_cut(log, _read_beat(state)), log.beginnings(EVENTS)
     positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
@@ -65,7 +72,7 @@ def load_roster(log: Log, stop: threading.Event | None = None) -> Roster:
 
 
 def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
-    """Read what was written to a topic since it was read."""
+    """Read what was written to the table's topics since it was read."""
     newest = dict(table.records)
     for record in read_records(log, table.positions, stop=stop):
         if record.key is not None:
@@ -74,7 +81,7 @@ def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
 
 
 def _read_beat(state: Table) -> AggregatorBeat | None:
-    """Return the aggregator's last sign of life; None if there is none that can be read."""
+    """Return the aggregator's last sign of life; None without a readable one."""
     value = state.value(STATE, IDENTITY)
     if value is None:
         return None
@@ -98,12 +105,15 @@ def _recover_state(core: Aggregation, log: Log, stop: threading.Event, state: Ta
 
 
 def _recover(core: Aggregation, notices: Iterator[Notice]) -> int:
-    """Take the repositories whose state is lost or older than a notice; return how many those are."""
+    """Take the repositories whose state is lost or older than a notice.
+
+    Return how many those are.
+    """
     return len({notice.event.repository for notice in notices if notice.replay is None and core.recover(notice)})
 
 
 def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[Notice]:
-    """Read the notices from this offset on, the oldest first."""
+    """Yield the notices from this offset on, the oldest first."""
     [beginning], [end] = log.beginnings(NOTICES).values(), log.ends(NOTICES).values()
     for record in read_records(log, {(NOTICES, 0): min(max(since, beginning), end)}, stop=stop):
         try:
@@ -113,15 +123,19 @@ def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[No
 
 
 def _find_recorded(log: Log) -> dict[TopicPartition, int]:
-    """Find up to where unreadable levels are recorded; nothing of it counts if the log ends before."""
+    """Find up to where unreadable levels are recorded.
+
+    A position counts for nothing if the log ends before it.
+    """
     ends = log.ends(ACKS)
     return {(ACKS, partition): at for partition, at in log.stored(GROUP, ACKS).items() if at <= ends[partition]}
 
 
 def _find_cut(log: Log, beat: AggregatorBeat | None) -> dict[int, int]:
-    """Find the partitions of `events` that lost records before the stored position, and where they ended then.
+    """Find the partitions of `events` that lost records before the stored position.
 
-    Those that the sign of life names are read again from their beginning, unless the aggregator came to that end.
+    Return where each ended then. Those that the sign of life names are read again from their beginning, unless the aggregator
+    came to that end.
     """
     ends, begun = log.ends(EVENTS), beat.cut if beat is not None and beat.cut is not None else {}
     cut = {}
@@ -135,10 +149,11 @@ def _find_cut(log: Log, beat: AggregatorBeat | None) -> dict[int, int]:
 
 
 def _find_start(log: Log, topic: str) -> dict[TopicPartition, int]:
-    """Find the stored positions; where there is none, or the log no longer reaches back, its beginning.
+    """Find the stored position of each partition, or else its beginning.
 
-    A log that lost its newest records ends before the stored position. Its events are read again, of which most are repeats;
-    its requests are not, because old ones would be decided anew.
+    The beginning counts where no position is stored, or where the log no longer reaches back to it. A log that lost its newest
+    records ends before the stored position. Its events are read again, of which most are repeats; its requests are not, because
+    old ones would be decided anew.
     """
     stored, ends, start = log.stored(GROUP, topic), log.ends(topic), {}
     for partition, beginning in log.beginnings(topic).items():

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aggregator: releases what every gating mirror has applied, and announces what every one serves.
+"""The aggregator's service: reads the log, and writes releases and notices.
 
-It reads `events`, `acks` and `roster-requests`; one transaction writes `pending`, `state`, `roster` and `notices`. Positions in
-`events` follow with the next sign of life, for what stands behind them is known as a repeat; those of requests, and of records
-that were set aside or kept for a newer aggregator, are stored in the transaction itself. Levels (`acks`) are read whole at
-start; a stored position there only says up to where unreadable ones are recorded. So after any crash each event is released and
-announced once in effect, and a restart needs the compacted topics and the newest events alone. After a transaction whose
-outcome is unknown everything in memory is thrown away and read again; so it is after an unexpected exception, but then without
-the record or the repository that caused it. A newer aggregator fences an older one, which leaves `run` with Fenced; neither
-trouble with the log changes that.
+It releases what every gating mirror has applied, and announces what every one serves. It reads `events`, `acks` and
+`roster-requests`; one transaction writes `pending`, `state`, `roster` and `notices`. Positions in `events` follow with the next
+sign of life, for what stands behind them is known as a repeat. The transaction itself stores the positions of requests, and of
+records that were set aside or kept for a newer aggregator. Levels (`acks`) are read whole at start; a stored position there only
+says up to where unreadable ones are recorded. So after any crash each event is released and announced once in effect, and a
+restart needs the compacted topics and the newest events alone.
+
+After a transaction whose outcome is unknown the aggregator throws away everything in memory and reads it again. It does so after
+an unexpected exception, too, but then without the record or the repository that caused it. A newer aggregator fences an older
+one, which leaves `run` with Fenced; trouble with the log does not change that.
 
 A release, a notice or a decision about the roster is committed at once, because mirrors and receivers wait for it; what arrives
 during a commit is the next group. Nothing waits for new events alone: within `group_time` most of them are released, and one
@@ -64,10 +66,11 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorSettings:
-    """Times in seconds.
+    """The aggregator's settings; times are in seconds.
 
-    `group_time` is how long new events wait to be committed together with their release, `beat` the time between two signs of life,
-    `silence` after how long without one a mirror is alarmed. `batch` is the most notices of one transaction.
+    `group_time` is how long new events wait to be committed together with their release, `beat` the time between two signs of
+    life. After `silence` without a sign of life the aggregator raises an alarm for a mirror. `batch` is the most notices of one
+    transaction.
     """
 
     group_time: float = 0.1
@@ -87,7 +90,11 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Aggregate until `stop`; call `ready` when all is loaded. Raise Fenced, BadConfig; retry an unavailable log indefinitely."""
+    """Aggregate until `stop` is set; call `ready` once all is loaded.
+
+    Retry an unavailable log indefinitely. Raise Fenced and BadConfig, and raise Poisoned if an exception comes again though its
+    cause is left out.
+    """
     clock = clock or SystemClock()
     transactor: Transactor | None = None
     poison, silence = Poison(), Silence(clock.monotonic())
@@ -128,10 +135,10 @@ def run(
 
 
 class Session:
-    """One life of the aggregator, from loading the whole log to the next time; used by one thread.
+    """One life of the aggregator, from loading the log to loading it the next time.
 
-    It is loaded when made, after the transactor was: what an older one did is done. Raises Unavailable, Fenced, BadConfig, and
-    Poisoned for what the next session must leave out.
+    One thread uses it. It loads the whole log when it is made. The transactor must be made before: then what an older aggregator
+    did is done. Raise Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
     """
 
     def __init__(
@@ -187,12 +194,15 @@ class Session:
         self.close()
 
     def wake(self) -> None:
-        """End a running or the next wait for records; from any thread."""
+        """End a running or the next wait for records; any thread may call this."""
         if self._reader is not None:
             self._reader.wake()
 
     def close(self) -> None:
-        """Free everything; what was not committed is forgotten, and read again by the next session."""
+        """Free everything.
+
+        What was not committed is forgotten; the next session reads it again.
+        """
         self._closing.close()
 
     def _load_acks(self, log: Log) -> dict[TopicPartition, int]:
@@ -212,7 +222,10 @@ class Session:
         return positions
 
     def step(self, timeout: float) -> None:
-        """Read for at most `timeout` seconds, decide, and commit one batch if it is urgent, full, or old enough."""
+        """Read for at most `timeout` seconds, decide, and commit one batch if it is due.
+
+        A batch is due if it is urgent, full, or old enough.
+        """
         core, settings = self.core, self._settings
         was_waiting = core.output.has_output
         timeout = min(timeout, max(0.0, self._watch.beat_due - self._clock.monotonic()))
@@ -253,7 +266,10 @@ class Session:
             self.commit()
 
     def _read_again(self, partitions: set[int]) -> None:
-        """Read these to the end before anything else happens, which is for the start alone."""
+        """Read these partitions to the end before anything else happens.
+
+        This is for the start alone.
+        """
         for partition in sorted(partitions - self._rereading.whole.keys()):
             self._rereading.begin(partition)
         while self._rereading:
@@ -285,17 +301,26 @@ class Session:
             self._expect(NOTICES, PENDING, STATE)
 
     def finish(self) -> None:
-        """Write what is left, and where the next aggregator goes on: it reads nothing again."""
+        """Write what is left, and where the next aggregator goes on.
+
+        So the next aggregator reads nothing again.
+        """
         if self.core.output.has_output or self.core.output.passed:
             self.commit(self._watch.make_beat())
 
     def _expect(self, *topics: str) -> None:
-        """Have the next transaction prepared while mirrors work; a sign of life ends it in time if nothing else does."""
+        """Have the next transaction prepared while mirrors work.
+
+        A sign of life ends that transaction in time if nothing else does.
+        """
         if max(self._settings.group_time, self._settings.beat) <= EXPECTED_WITHIN:
             self._transactor.expect(topics)
 
     def _read(self, timeout: float) -> None:
-        """Read what is there; under load some more, so that fewer transactions hold more decisions."""
+        """Read what is there; under load read some more.
+
+        So fewer transactions hold more decisions.
+        """
         assert self._reader is not None
         for _ in range(READS):
             records = self._reader.poll(timeout, limit=READ_LIMIT)
@@ -338,7 +363,10 @@ class Session:
             logger.info("roster request", request=record.key, outcome=outcome.value, version=version)
 
     def _park(self, record: Record) -> None:
-        """Set aside what stands behind the position of a partition that is read again; read no more of it meanwhile."""
+        """Set aside a record behind the position of a partition that is read again.
+
+        Read no more of this partition meanwhile.
+        """
         self._parked.setdefault(record.partition, []).append(record)
         assert self._reader is not None
         self._reader.pause([(EVENTS, record.partition)])

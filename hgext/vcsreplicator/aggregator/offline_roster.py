@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Changes of the roster while no aggregator runs: decided here, and written in the aggregator's place.
+"""Changes of the roster while no aggregator runs.
 
-It takes the aggregator's identity, so one that is hung or cut off is fenced before the roster is read, and can write nothing after.
+This module decides them, and writes them in the aggregator's place. It takes the aggregator's identity, so an aggregator that is
+hung or cut off is fenced before the roster is read, and can write nothing after.
 """
 
 import time
@@ -22,7 +23,10 @@ POLL = 0.5
 
 
 def check_silence(log: Log, patience: float) -> None:
-    """Watch for `patience` seconds of the monotonic clock; raise Refused if an aggregator gives a sign of life."""
+    """Watch for an aggregator; raise Refused if it gives a sign of life.
+
+    It watches for `patience` seconds of the monotonic clock.
+    """
     reader, end = log.reader({(STATE, 0): log.ends(STATE)[0]}), time.monotonic() + patience
     try:
         while (left := end - time.monotonic()) > 0:
@@ -33,7 +37,10 @@ def check_silence(log: Log, patience: float) -> None:
 
 
 def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
-    """Decide the request, refuse those made before it, and write the roster at once; raise Refused, Unavailable."""
+    """Decide the request, and write the roster at once.
+
+    Refuse the requests made before it. Raise Refused, Unavailable.
+    """
     if request.verb not in VERBS:
         verbs = ", ".join(verb.value for verb in VERBS)
         raise Refused(f"{request.verb.value}: only an aggregator can do that; --offline is for {verbs}")
@@ -57,7 +64,10 @@ def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
 
 
 def _read_waiting(log: Log, roster: Roster) -> list[RosterRequest]:
-    """Read the requests without a decision that no aggregator has read; one that cannot be read is left to the aggregator."""
+    """Read the requests without a decision that no aggregator has read.
+
+    A request that cannot be read is left to the aggregator.
+    """
     [end], [beginning] = log.ends(ROSTER_REQUESTS).values(), log.beginnings(ROSTER_REQUESTS).values()
     start = min(end, max(beginning, log.stored(GROUP, ROSTER_REQUESTS).get(0, 0)))
     found = []

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Partitions of `events` are read again, from their beginning up to the position, because something before it was never taken.
+"""Partitions of `events` that are read again, because an event was never taken.
 
-A slice at a time, between the other work: meanwhile other partitions, levels and notices go on, and the service beats and stops.
-What comes behind the position of such a partition waits, because it may not follow what is known before the end. A partition is
-read again only for what the log took after the last time: then nothing of it is missing that the log still has. The next time
-begins at the last record of the time before, unless another record stands there now: a log that lost records lost its newest. So
-each record is read again at most once, however many gaps come.
+The event stands before the position, so a partition is read from its beginning up to the position: a slice at a time, between the
+other work. Meanwhile other partitions, levels and notices go on, and the service gives signs of life and stops when asked. What
+comes behind the position of such a partition waits: before the reading has ended, it may not follow what is known.
+
+A partition is read again only for what the log took after the last reading, because that one missed nothing that the log still
+has. The next reading begins at the last record of the one before, unless another record stands there now: a log that lost records
+lost its newest. So each record is read again at most once, however many gaps come.
 """
 
 from collections.abc import Callable
@@ -26,10 +28,11 @@ logger = structlog.get_logger()
 
 
 class Rereading:
-    """The partitions that are being read again; used by one thread. `commit` writes what the core has for the next batch.
+    """The partitions that are being read again; used by one thread.
 
-    `whole` has the partitions that are read from their beginning, with their end at that time: what is missing before this offset
-    is lost. From there on the log may have lost records and filled their places.
+    `commit` writes what the core has for the next batch. `whole` has the partitions that are read from their beginning, with
+    their end at that time: what is missing before this offset is lost. From there on the log may have lost records and filled
+    their places.
     """
 
     def __init__(self, log: Log, core: Aggregation, commit: Callable[[], None]) -> None:
@@ -48,11 +51,14 @@ class Rereading:
         return partition in self._readers
 
     def is_whole(self, record: Record) -> bool:
-        """Whether the partition was read from its beginning when it had this record already."""
+        """Return whether the partition had this record when it was read as a whole.
+
+        That is, when it was read from its beginning.
+        """
         return record.offset < self.whole.get(record.partition, -1)
 
     def close(self) -> None:
-        """Free everything; what was begun and not ended counts as never read."""
+        """Free everything; a reading that has begun and not ended counts as never begun."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -69,7 +75,10 @@ class Rereading:
         self.whole[partition] = newest
 
     def slice(self, now: float) -> list[int]:
-        """Take some records of each; return the partitions that are done, also if the log ends earlier than before."""
+        """Take some records of each partition; return the partitions that are done.
+
+        A partition is done, too, if the log ends earlier than before.
+        """
         return [partition for partition in list(self._readers) if self._slice(partition, now)]
 
     def _slice(self, partition: int, now: float) -> bool:

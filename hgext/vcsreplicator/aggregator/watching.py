@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aggregator's signs of life, and what it finds out with each: alarms, figures, records that the log has lost."""
+"""The aggregator's signs of life, and what it finds out with each.
+
+It finds out alarms, figures, and records that the log has lost.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -40,9 +43,10 @@ logger = structlog.get_logger()
 
 
 class Watch:
-    """Gives a sign of life every `beat` seconds, and alarms a mirror that gave none for `patience`; used by one thread.
+    """Gives a sign of life every `beat` seconds; used by one thread.
 
-    `commit` writes what the core has for the next batch, and more; `silence` outlives the session.
+    It raises an alarm for a mirror that gave none for `patience` seconds. `commit` writes what the core has for the next batch,
+    and more; `silence` outlives the session.
     """
 
     def __init__(
@@ -72,7 +76,10 @@ class Watch:
         self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
 
     def note_written(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
-        """Take what a transaction wrote, and where: a topic that gives an offset again has lost what stood there."""
+        """Take what a transaction wrote, and where.
+
+        A topic that gives an offset again has lost what stood there.
+        """
         offsets = [offset for message, (_, offset) in zip(messages, places, strict=True) if message.topic == STATE]
         if offsets:
             self._is_state_lost |= offsets[0] <= self._state_newest
@@ -86,7 +93,10 @@ class Watch:
         return self._beaten + self._interval
 
     def beat(self) -> bool:
-        """Give a sign of life if it is due, which also finds out whether another took over; return whether it was."""
+        """Give a sign of life if it is due; return whether it was.
+
+        The sign of life also finds out whether another aggregator took over.
+        """
         now = self._clock.monotonic()
         if now - self._beaten < self._interval:
             return False
@@ -134,7 +144,7 @@ class Watch:
     def _check_state_end(self) -> None:
         """Find out whether `state` ends before what stood there at the last check.
 
-        What was written since is not asked for, because a log may show a transaction a moment after its commit.
+        It does not look for what was written since, because a log may show a transaction a moment after its commit.
         """
         [end] = self._log.ends(STATE).values()
         if end < self._state_due:
@@ -142,7 +152,10 @@ class Watch:
         self._state_due = self._state_newest + 1
 
     def _restore_state(self) -> None:
-        """Write all states again if `state` lost some, which a restored log can bring about."""
+        """Write all states again if `state` lost some.
+
+        A restored log can bring that about.
+        """
         if not self._is_state_lost:
             return
         logger.error("topic state lost records: all states are written again")
@@ -153,7 +166,10 @@ class Watch:
         self._is_state_lost = False
 
     def _log_alarms(self, now: float) -> None:
-        """Log each alarm when it begins, again after ten times the limit while it lasts, and its end."""
+        """Log each alarm when it begins, and when it ends.
+
+        While it lasts, log it again after ten times `patience`.
+        """
         for alarm in self._found:
             logged = self._logged.get(alarm)
             if logged is None or now - logged >= 10 * self._patience:

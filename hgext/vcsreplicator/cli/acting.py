@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Carries out what operators ask for on the dashboard, by the same requests as the verbs; loads nothing that draws."""
+"""The execution of what operators ask for on the dashboard.
+
+It makes the same requests as the verbs. The module loads no code that draws on a terminal.
+"""
 
 import time
 from collections.abc import Mapping
@@ -25,7 +28,10 @@ _HIGHEST = 2**63 - 1
 
 
 def carry_out(config: Config, log: Log, act: OperatorAct, number: int) -> tuple[ActOutcome, str]:
-    """Do the act with this number in the journal, and return what became of it."""
+    """Carry out an act, and return its outcome with a text for the operator.
+
+    `number` is the act's number in the journal.
+    """
     try:
         return ActOutcome.DONE, _perform(config, log, act, f"{act.who} (dashboard act {number})")
     except Unanswered as error:
@@ -78,7 +84,10 @@ def _ask_destination(config: Config, act: OperatorAct, argument: Mapping[str, An
 
 
 def _require_notifier(config: Config) -> None:
-    """Raise Refused where no notifier would see a request: its databases are elsewhere."""
+    """Raise Refused if no notifier on this machine would see a request.
+
+    Its databases are then elsewhere.
+    """
     settings = read_notifier(config)
     if settings is None or not NotifierDatabases(settings).is_here:
         raise Refused("the notifier's databases are not on this machine; use the dashboard of its machine")

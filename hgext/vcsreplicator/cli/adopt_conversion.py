@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The conversion of hg.mozilla.org's settings into ours. Pure: files' contents in, files' contents out.
+"""The conversion of hg.mozilla.org's settings into ours.
 
-All that a file says is in the result: converted, or named in a comment with the reason.
+Pure: it takes the contents of files and returns the contents of files. All that a file says is in the result: converted, or named
+in a comment with the reason.
 """
 
 import json
@@ -29,13 +30,19 @@ _EXTENSIONS = "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n"
 
 @dataclass(slots=True)
 class Conversion:
-    """Our files, as texts, of these files of theirs; `commands` are for an operator to type."""
+    """The conversion of hg.mozilla.org's `files` into texts of our files.
+
+    `convert` collects in `commands` what an operator must type.
+    """
 
     files: Mapping[str, Sections]
     commands: list[str] = field(default_factory=list)
 
     def convert(self) -> dict[str, str]:
-        """Return the texts of our files by what they are for: `services`, `master` (an hgrc), `mirror` (an hgrc)."""
+        """Return the texts of our files by purpose.
+
+        The purposes are `services` and, where needed, `master` and `mirror`, which are hgrc files.
+        """
         found = {"services": self._write_services()}
         if self._hgrcs():
             found["master"] = self._write_master()
@@ -77,7 +84,10 @@ class Conversion:
             yield from ((key, value or "") for key, value in sections.get(section, {}).items())
 
     def _values(self, section: str) -> dict[str, str]:
-        """Return the values of a section; of several files that have a key, the first counts."""
+        """Return the values of a section by key.
+
+        If several files have a key, the first file counts.
+        """
         found: dict[str, str] = {}
         for key, value in self._list_settings(section):
             found.setdefault(key, value)
@@ -103,7 +113,7 @@ class Conversion:
         return found
 
     def _prefix(self, theirs: str) -> str:
-        """Return our wire prefix for theirs, such as `{moz}`: none if it is the only one."""
+        """Return our wire prefix for theirs, such as `{moz}`: empty for the only one."""
         sections = ("path_rewrites", "pull_url_rewrites", "public_url_rewrites")
         known = {key.strip("/") for section in sections for key, _ in self._list_settings(section)}
         known |= {value.strip("/") for _, value in self._list_settings("replicationpathrewrites")}
@@ -262,7 +272,7 @@ def _folder(wire: str, value: str | None) -> str:
 
 
 def _common_root(folders: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the folder of a mirror, and by wire prefix the folders below it."""
+    """Return a mirror's root folder, and the folders below it by wire prefix."""
     if not folders:
         return "/repos", {}
     if list(folders) == [""]:
@@ -278,7 +288,10 @@ def _toml(value: str | list[str]) -> str:
 
 
 def _line(value: str) -> str:
-    """Write a value of an hgrc in one line, so that none of it is read as a section or key."""
+    """Write a value of an hgrc in one line.
+
+    So Mercurial reads no part of it as a section or a key.
+    """
     return visible(" ".join(value.split("\n")))
 
 

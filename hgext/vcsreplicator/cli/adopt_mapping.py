@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What becomes of each documented setting of hg.mozilla.org's system, which docs/adopt.md shows as a table.
+"""The counterpart of each documented setting of hg.mozilla.org's system.
 
-`[pushlog]`, `[replicationproducer]`, `[replicationpathrewrites]` and `[replication]` stand in an hgrc, the others in
-`vcsreplicator.ini` and in the files of its notifiers.
+docs/adopt.md shows it as a table. `[pushlog]`, `[replicationproducer]`, `[replicationpathrewrites]` and `[replication]` stand in
+an hgrc, the others in `vcsreplicator.ini` and in the files of its notifiers.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,10 @@ LANDING_ACCOUNTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterpart:
-    """What a setting becomes: `ours` is its place here, "" if there is none; `note` says how, or why not.
+    """The counterpart of a setting.
 
-    `key` may have `*` for any characters. The value of a `is_secret` one is never printed.
+    `ours` is its place in our configuration, "" if there is none. `note` says how the setting is converted, or why not. `key` may
+    have `*` for any characters. If `is_secret`, the value is never printed.
     """
 
     section: str
@@ -187,17 +188,23 @@ MAPPING: tuple[Counterpart, ...] = (
 
 
 def find_counterpart(section: str, key: str) -> Counterpart | None:
-    """Return what is known of a setting; None if it is not documented."""
+    """Return the counterpart of a setting; None if the setting is not documented."""
     return next((each for each in MAPPING if each.section == section and fnmatchcase(key, each.key)), None)
 
 
 def is_known_section(section: str) -> bool:
-    """Whether the section is of that system, and not Mercurial's own or another program's."""
+    """Return whether the section belongs to hg.mozilla.org's system.
+
+    If not, it is Mercurial's own or another program's.
+    """
     return any(each.section == section for each in MAPPING)
 
 
 def write_table() -> str:
-    """Write the mapping as a table in Markdown; settings of one section with the same fate share a row."""
+    """Write the mapping as a table in Markdown.
+
+    Settings of one section with the same counterpart and note share a row.
+    """
     rows: dict[tuple[str, str, str], list[str]] = {}
     for each in MAPPING:
         rows.setdefault((each.section, each.ours, each.note), []).append(f"`{each.key}`")

@@ -80,7 +80,10 @@ def command(
 def ask_for_mirror(
     log: Log, verb: Verb, name: str, rules: Rules | None, backup: bool, wait: float, stop: threading.Event | None = None
 ) -> None:
-    """Ask the aggregator to add a mirror or to let it join; raise Refused. Returns early if `stop` is set."""
+    """Ask the aggregator to add a mirror or to let it join.
+
+    Raises Refused if the aggregator refuses, or does not decide within `wait` seconds. Returns early if `stop` is set.
+    """
     role = MirrorRole.BACKUP if backup else MirrorRole.SERVING
     known: dict[str, Any] = {"role": role, "inactive": True, "rules": rules or Rules()} if verb is Verb.ADD else {}
     request = make_request(verb, "bootstrap", mirror=name, **known)

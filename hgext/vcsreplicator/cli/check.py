@@ -83,7 +83,10 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
 
 
 def _find_on_disk(relay: RelaySettings, log: Log) -> list[Finding]:
-    """Read the outboxes, where they are, while the relay that reports what is in them is silent."""
+    """Find in the outboxes what their relay would report if it were not silent.
+
+    Reads only the outboxes that are on this machine.
+    """
     roots, now = [root for root in relay.roots if os.path.isdir(root)], time.time()
     if not has_outbox(roots):
         return []

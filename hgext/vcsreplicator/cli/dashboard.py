@@ -55,7 +55,10 @@ def command(config: Config) -> None:
 
 
 def read_settings(config: Config) -> DashboardSettings:
-    """Read the section `[dashboard]`; raise BadConfig also for an exposure that is not said to be meant."""
+    """Read the section `[dashboard]`.
+
+    Raises BadConfig, also for an exposure that `insecure` does not allow.
+    """
     settings = config.settings(DashboardSettings, "dashboard")
     address(settings.listen, f"{config.file}: dashboard.listen")
     if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):
@@ -65,7 +68,10 @@ def read_settings(config: Config) -> DashboardSettings:
 
 
 def _read_public(config: Config) -> Callable[[str], bool]:
-    """Return what says of a path whether it is public; without a section [public] none is."""
+    """Return a function that says whether a path is public.
+
+    Without a section [public] no path is public.
+    """
     if "public" not in config.tables:
         return lambda path: False
     from notifier.public import public_url

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator decode`: the decoder of submitted messages, as a daemon and for files."""
+"""`vcsreplicator decode`: decodes submitted messages, as a daemon or from files."""
 
 import contextlib
 import functools
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for the decoded PATHS.")
 @with_config
 def command(config: Config, paths: tuple[Path, ...], output: Path | None) -> None:
-    """Decode submitted messages: validate and enrich each, and remove what identifies a person.
+    """Decode submitted messages: validate, enrich, remove what identifies a person.
 
-    Without PATHS it reads the raw messages that `input` names until it is stopped; rejects go to the topic `errors`. With
-    PATHS, files and folders of .ndjson, .ndjson.gz and .ndjson.zst, it writes <namespace>.<type>.ndjson and errors.ndjson."""
+    Without PATHS it reads the raw messages that `input` names until it is stopped; rejects go to the topic `errors`. With PATHS,
+    files and folders of .ndjson, .ndjson.gz and .ndjson.zst, it writes <namespace>.<type>.ndjson and errors.ndjson.
+    """
     from notifier.decode.settings import DecodeSettings
 
     with needing("decode"):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What became of an event at the destinations, in words; loads nothing that draws."""
+"""The delivery of an event to the destinations, in words.
+
+The module loads no code that draws on a terminal.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +22,10 @@ def read_notifier(config: Config) -> "NotifierSettings | None":
 
 
 def describe_delivery(settings: "NotifierSettings | None", name: str, event: Event, *, is_passed: bool) -> str:
-    """Say what became of the messages of an event at one destination: some events have none."""
+    """Describe the delivery of an event's messages to one destination.
+
+    Some events have no messages.
+    """
     from notifier.public import public_url
 
     wanted = streams(event)

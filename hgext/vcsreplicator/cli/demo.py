@@ -113,9 +113,10 @@ def _decode(options: DemoOptions, *, stay: bool) -> None:
 def _running(
     services: Sequence[Service], folder: Path, report: Callable[[Mapping[str, int | None]], None] = lambda pids: None
 ) -> Iterator[Callable[[], None]]:
-    """Run the services in the block; what it gets keeps them running until a signal.
+    """Run the services within the block.
 
-    `report` gets the process ids after the start, and at each change after it.
+    Yields a function that keeps them running until SIGTERM or SIGINT. `report` gets the process ids after the start, and at each
+    change after it.
     """
     stop = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}

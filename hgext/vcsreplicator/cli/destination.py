@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator destination`: shows destinations, and asks the notifier for changes."""
+"""`vcsreplicator destination`: shows destinations, and asks for changes.
+
+The notifier carries out the changes.
+"""
 
 from collections.abc import Mapping
 from contextlib import closing

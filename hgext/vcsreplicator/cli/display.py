@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What verbs print: JSON for programs; for people complete texts, without control characters.
+"""The output of verbs.
 
-On a terminal a long cell is folded within its column. Elsewhere each row is one line, for `grep`.
+For programs it is JSON; for people it is complete texts, without control characters. On a terminal a long cell is folded within
+its column. Elsewhere each row is one line, for `grep`.
 """
 
 import contextlib
@@ -20,7 +21,10 @@ WIDE = 1_000_000
 
 
 class PipedConsole(Console):
-    """A console that ends the program as main() does when the reader of its pipe is gone."""
+    """A console that ends the program when the reader of its pipe is gone.
+
+    The exit code is 141, as in main().
+    """
 
     def on_broken_pipe(self) -> None:
         with contextlib.suppress(SystemExit):
@@ -29,14 +33,17 @@ class PipedConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Open standard output or error; brackets and colons are printed as they are."""
+    """Return a console on standard output or error.
+
+    It prints brackets and colons as they are.
+    """
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if is_terminal else WIDE
     return PipedConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 def print_json(data: object) -> None:
-    """Print data for programs."""
+    """Print data as JSON, for programs."""
     click.echo(json.dumps(data, indent=2))
 
 
@@ -49,7 +56,7 @@ def print_listing(data: object, headings: Sequence[str], rows: Iterable[Sequence
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Make a table with these headings, if any is not empty; no cell is cut."""
+    """Make a table, with its headings if any of them is not empty; no cell is cut."""
     columns = (Column(heading, overflow="fold") for heading in headings)
     made = Table(*columns, box=None, show_header=any(headings))
     for row in rows:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator forget`: announces the deletion of a repository that was removed by hand."""
+"""`vcsreplicator forget`: announces the deletion of a repository.
+
+An operator has removed the repository by hand.
+"""
 
 import os
 import time
@@ -50,7 +53,10 @@ def command(config: Config, repository: str, yes: bool) -> None:
 
 
 def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
-    """Raise Refused if the repository is at its path or elsewhere below the roots, or its deletion waits to be sent."""
+    """Raise Refused if the repository or its unsent deletion is on this machine.
+
+    The repository may be at its path or elsewhere below the roots.
+    """
     for folder in find_places(state.path, relay.roots):
         if os.path.lexists(folder):
             raise Refused(f"{state.path}: there is {folder}; to delete it, run `hg replicatedelete` in it")
@@ -66,7 +72,11 @@ def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
 
 
 def _make_deletion(log: Log, state: RepositoryState) -> Event:
-    """Return the event that follows the newest one in the log; raise Refused if that is not what the aggregator knows."""
+    """Return the event that deletes the repository.
+
+    It follows the newest event in the log. Raises Refused if the log no longer has that event, or if it is not the newest one
+    that the aggregator knows.
+    """
     found = find_event(log, state, None, None)
     if found is None:
         raise Refused(

@@ -173,7 +173,10 @@ def _settings(config: Config) -> Any:
 
 @contextlib.contextmanager
 def _clients(config: Config) -> Iterator[Any]:
-    """Connect to the management API; raises BadConfig if it is none."""
+    """Connect to the management API within the block.
+
+    Raises BadConfig if the address is not that of a management API.
+    """
     from notifier.guardian.clients import Clients
     from notifier.guardian.management import Management
 
@@ -185,7 +188,11 @@ def _clients(config: Config) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _kept(file: str | None) -> Iterator[Callable[[str], None]]:
-    """Yield what writes the token to the file, whole and before the broker knows it; it goes if the broker refuses."""
+    """Yield a function that writes the token to a new file.
+
+    Call it before the broker knows the token: when it returns, the whole token is on disk. If the block fails, as when the broker
+    refuses, the file is removed. The function raises Refused if it cannot create the file. If `file` is None, it does nothing.
+    """
 
     def keep(token: str) -> None:
         if file is None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator heal MIRROR`: records a heal request for a mirror on this machine."""
+"""`vcsreplicator heal MIRROR`: records heal requests for a mirror.
+
+The mirror is on this machine.
+"""
 
 import time
 from contextlib import closing

@@ -15,7 +15,10 @@ _TRUE = {"1", "yes", "true", "on", "always"}
 
 
 def check_hgrc(file: str | None, report: Callable[[str], object]) -> None:
-    """Report where `hg` finds the extensions by `file` or, if None, HGRCPATH; raise BadConfig if it could miss one."""
+    """Report where `hg` finds the extensions.
+
+    `hg` reads the hgrc `file` or, if that is None, HGRCPATH. Raises BadConfig if `hg` aborts, or could run without an extension.
+    """
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
         raise BadConfig(f"--hgrc: {file}: no such file")
@@ -53,7 +56,7 @@ def check_hgrc(file: str | None, report: Callable[[str], object]) -> None:
 
 
 def _name_twins(roots: dict[str, str], report: Callable[[str], object]) -> None:
-    """Report which repositories below these roots mirrors take for one."""
+    """Report the repositories below these roots whose names mirrors take for one."""
     # Most verbs do not need Mercurial.
     from ..hg.master import twins
 
@@ -69,7 +72,10 @@ def _is_enabled(found: dict[str, str], extension: str) -> bool:
 
 
 def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
-    """Run `hg` outside of any repository; raises BadConfig with its message."""
+    """Run `hg` in the root folder, and return its lines.
+
+    Raises BadConfig with its message if it fails.
+    """
     done = subprocess.run(
         ["hg", *arguments], cwd="/", env=environment, capture_output=True, text=True, errors="replace", check=False
     )

@@ -77,7 +77,10 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def log_of(config: Config) -> Log:
-    """Open the log that the file names; raise BadConfig if its URL is wrong, Unavailable if it cannot be reached."""
+    """Open the log that the file names.
+
+    Raises BadConfig if its URL is wrong, Unavailable if the log cannot be reached.
+    """
     with naming(config):
         return open_log(config.log)
 
@@ -106,7 +109,7 @@ def run_daemon(
 
 @contextlib.contextmanager
 def naming(config: Config) -> Iterator[None]:
-    """Name the file in a BadConfig of the block."""
+    """Add the name of the file to a BadConfig that the block raises."""
     try:
         yield
     except BadConfig as error:
@@ -115,7 +118,10 @@ def naming(config: Config) -> Iterator[None]:
 
 @contextlib.contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Name the extra to install in a BadConfig, if the block imports what is not there."""
+    """Turn the block's ModuleNotFoundError into a BadConfig.
+
+    Its message names the extra to install.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -135,7 +141,10 @@ def run_without_log(config: Config, role: str, run: Callable[..., None], setting
 
 
 def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -> None:
-    """Raise BadConfig for an exposure in a URL (by option) that is not allowed."""
+    """Raise BadConfig for an exposure in a URL that `insecure` does not allow.
+
+    `urls` maps each option to its URL.
+    """
     for name, url in urls.items():
         for exposure, found in exposures(url or ""):
             if exposure.value not in insecure:

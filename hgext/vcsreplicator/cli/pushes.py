@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator pushes`: lists pushes, and what waits to be recorded, from the worker's database."""
+"""`vcsreplicator pushes`: lists pushes from the worker's database.
+
+It also lists what waits to be recorded there.
+"""
 
 import datetime
 from contextlib import closing

@@ -28,7 +28,7 @@ def command(config: Config, repository: str, since: str, destination: str, wait:
 
 
 def read_since(text: str) -> dict[str, Any]:
-    """Read where a replay begins: a time, or the id of a push; raise BadParameter."""
+    """Read where a replay begins, a time or a push id; raise BadParameter if neither."""
     if text.isascii() and text.isdigit():
         return {"since_push": int(text)}
     try:

@@ -11,7 +11,7 @@ from ..words.levels import RepositoryState
 
 
 def read_picture(log: Log) -> Picture:
-    """Read the picture as of now."""
+    """Read the present picture of the log."""
     with closing(Follower(log)) as follower:
         return follower.update()
 
@@ -19,8 +19,8 @@ def read_picture(log: Log) -> Picture:
 def find_repository(picture: Picture, named: str, *, is_living: bool = False) -> RepositoryState:
     """Find the repository with this id or path.
 
-    Of several that have had the path, it is the newest that is not deleted, or else the newest; with `is_living` deleted ones do
-    not count. Raises Refused if there is none.
+    If several have had the path, return the newest that is not deleted, or else the newest. With `is_living`, deleted ones do not
+    count. Raises Refused if there is none.
     """
     found = [
         state

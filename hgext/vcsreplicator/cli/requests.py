@@ -56,7 +56,8 @@ def ask_aggregator(
 ) -> tuple[Decision, Roster]:
     """Send the request and return the decision and the new roster.
 
-    Raises Unanswered if there is none within `patience` seconds, or when `stop` is set."""
+    Raises Unanswered if there is no decision within `patience` seconds, or when `stop` is set.
+    """
     with closing(log.reader({(ROSTER, 0): log.ends(ROSTER)[0]})) as reader:
         log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request))])
         end = time.monotonic() + patience
@@ -72,7 +73,10 @@ def ask_aggregator(
 
 
 def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
-    """Record the request, wait for the notifier, and print its answer; raise as `ask_destination` does."""
+    """Record the request, wait for the notifier, and print its answer.
+
+    Raises the same errors as `ask_destination`.
+    """
     click.echo(f"{destination}: {ask_destination(config, destination, kind, argument, person=who(), wait=wait)}")
 
 
@@ -81,7 +85,8 @@ def ask_destination(
 ) -> str:
     """Record the request of a person, wait for the notifier, and return its answer.
 
-    Raises Unanswered if there is none within `wait` seconds, Refused if nothing was done."""
+    Raises Unanswered if there is no answer within `wait` seconds, Refused if nothing was done.
+    """
     from notifier.settings import read
     from notifier.state import Kind, StateDatabase
 
@@ -106,7 +111,10 @@ def ask_destination(
 
 @contextmanager
 def open_deliveries(config: Config, destination: str | None, *, create: bool = False) -> Iterator[Any]:
-    """Open the table of deliveries of a webhook destination; a missing one is empty, and made only if `create`."""
+    """Open the table of deliveries of a webhook destination within the block.
+
+    A missing table is empty, and is created only if `create` is set. Raises Refused unless exactly one webhook destination fits.
+    """
     from notifier.database import NOWHERE
     from notifier.settings import read
     from notifier.webhook.deliveries import Deliveries

@@ -118,7 +118,10 @@ def _mirror_table(picture: Picture, now: float) -> Table:
 
 
 def _service_table(picture: Picture, now: float, relay: str | None) -> Table:
-    """Make the table of relays and destinations, with one line for each trouble of a destination's part."""
+    """Make the table of relays and destinations.
+
+    Each further trouble of a service, as of a destination's part, has a line of its own.
+    """
     known = {DESTINATION_KEY + group.removeprefix(DESTINATION) for group in picture.lags}
     rows = []
     for name in sorted({*picture.reports, *known, *([RELAY_KEY + relay] if relay else [])}, reverse=True):

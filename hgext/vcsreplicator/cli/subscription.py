@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator subscription`: changes webhooks, at once, and records it."""
+"""`vcsreplicator subscription`: changes webhooks at once, and records who did."""
 
 import time
 from typing import Any

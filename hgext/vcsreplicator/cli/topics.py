@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator topics`: creates missing topics, lists all, and compares them with what the services need."""
+"""`vcsreplicator topics`: creates missing topics, lists all, and compares them.
+
+It compares them with what the services need.
+"""
 
 import sys
 

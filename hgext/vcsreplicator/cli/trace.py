@@ -52,7 +52,10 @@ def command(config: Config, repository: str, push: int | None, seq: int | None, 
 
 
 def _find_unsent(config: Config, picture: Picture, named: str, push: int | None, seq: int | None) -> Event | None:
-    """Find the wanted event, or the newest, in the repository's outbox, where that is on this machine."""
+    """Find the wanted event, or the newest, among the unsent events of its outbox.
+
+    Returns None if the outbox is not on this machine, or has no such event.
+    """
     relay, found = relay_of(config), None
     known = [state.path for state in picture.states.values() if named == state.repository]
     for folder in find_places((known or [named.strip("/")])[0], relay.roots) if relay else ():
@@ -78,7 +81,10 @@ def _describe_missing(picture: Picture, state: RepositoryState, push: int | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTrace:
-    """What happened to an event: steps with their times (None: not yet), and what became of it at each destination."""
+    """What happened to an event.
+
+    `steps` have their times, None for a step that has not happened yet. `deliveries` describe its delivery to each destination.
+    """
 
     event: Event
     steps: list[tuple[float | None, str]]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator work`: the daemon that fills a database from the queue of hg-push."""
+"""`vcsreplicator work`: the daemon that fills a database with pushes.
+
+It reads them from the queue of hg-push.
+"""
 
 from contextlib import closing
 

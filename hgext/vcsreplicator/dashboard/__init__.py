@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The dashboard: pages that show how far everything is, and forms by which operators act.
+"""The dashboard: pages that show progress, and forms by which operators act.
 
 watcher     one thread follows the log and makes a view of it      readers      who may read, which names, and who may act
 recent      the newest events, and when they were released         drawing      the picture of a timeline (pure)

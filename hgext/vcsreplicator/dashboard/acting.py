@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answer to a form: the act is recorded, then done, then its outcome recorded. The pages show it after a redirect."""
+"""The answer to a form by which an operator acts.
+
+The dashboard records the act, does it, and records its outcome. The pages show it after a redirect.
+"""
 
 import time
 from collections.abc import Callable
@@ -18,7 +21,10 @@ logger = structlog.get_logger()
 
 
 class ActEndpoint:
-    """Takes acts from operators alone. Killed after the record, it leaves an act that is begun, and never one unrecorded."""
+    """Takes acts from operators alone.
+
+    If the process is killed after the record, the act stays `begun`. No act is done unrecorded.
+    """
 
     def __init__(
         self, journal: ActJournal | None, carry_out: Callable[[OperatorAct, int], tuple[ActOutcome, str]], forms: Forms
@@ -26,7 +32,7 @@ class ActEndpoint:
         self._journal, self._carry_out, self._forms = journal, carry_out, forms
 
     async def answer(self, request: Request) -> Response:
-        """Do the act of a form that was not sent before."""
+        """Do the act of a form, unless this form was sent before."""
         user = request.state.user
         if self._journal is None or not user.role.may_act:
             raise HTTPException(403, "Only operators may do this.")

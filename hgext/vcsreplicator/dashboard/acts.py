@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What operators do from the pages, and the record of it.
+"""The acts of operators on the pages, and the record of them.
 
-An act is on disk before it is done, and its outcome after. Killed between the two, it stays `begun`: whether it was done, the
-requests of the notifier and the decisions of the aggregator say, which name the number of the act.
+An act is on disk before it is done, and its outcome after. If the process is killed between the two, the act stays `begun`. The
+requests of the notifier and the decisions of the aggregator then say whether it was done: they name the number of the act.
 """
 
 import enum
@@ -41,7 +41,7 @@ LONGEST = 300
 
 
 class ActKind(enum.StrEnum):
-    """What an operator may do: to a destination, to a delivery of webhooks, or to a mirror."""
+    """The kinds of acts: on a destination, on a delivery of webhooks, or on a mirror."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -61,7 +61,10 @@ CONFIRMED = frozenset({ActKind.SKIP, ActKind.DEACTIVATE})
 
 
 class ActOutcome(enum.StrEnum):
-    """What became of an act: `asked` has the service's answer still to come, `unknown` may have been done."""
+    """The outcome of an act.
+
+    `asked`: the service has not answered yet. `unknown`: the act may have been done.
+    """
 
     BEGUN = "begun"
     DONE = "done"
@@ -72,7 +75,10 @@ class ActOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAct:
-    """An act: who does what to which destination or mirror, when and why; `argument` holds what its kind needs."""
+    """An act: who does what to which destination or mirror, when and why.
+
+    `argument` holds what its kind needs.
+    """
 
     kind: ActKind
     target: str
@@ -93,7 +99,7 @@ class RecordedAct:
 
 
 def read_act(fields: Mapping[str, str], *, who: str, at: float) -> OperatorAct:
-    """Read the act of a form; raise ValueError with what is missing."""
+    """Read the act of a form; raise ValueError that says what is wrong."""
     texts = {name: value.strip() for name, value in fields.items()}
     if texts.get("kind") not in set(ActKind):
         raise ValueError("there is no such act")
@@ -112,16 +118,20 @@ def read_act(fields: Mapping[str, str], *, who: str, at: float) -> OperatorAct:
 
 
 class ActJournal:
-    """The database of acts at `path`, made when missing; for any thread. Raises BadConfig or Unavailable."""
+    """The database of acts at `path`, created if it is missing.
+
+    Any thread may use it. Raises BadConfig or Unavailable.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._open().close()
 
     def begin(self, act: OperatorAct, form: str) -> tuple[int, bool]:
-        """Record an act, durable on return; return its number, and False if this form was sent before.
+        """Record an act, durable on return; return its number, and whether it is new.
 
-        Raises Refused if it was sent before with other contents, so that no operator takes the second act for done.
+        It is not new if this form was sent before. Raises Refused if the form was sent before with other contents, so that no
+        operator takes the second act for done.
         """
         content = (act.who, act.reason, act.kind.value, act.target, json.dumps(act.argument))
         with closing(self._open()) as db:
@@ -132,7 +142,7 @@ class ActJournal:
         return number, is_new
 
     def end(self, number: int, outcome: ActOutcome, result: str) -> None:
-        """Record what became of an act."""
+        """Record the outcome of an act."""
         with closing(self._open()) as db:
             db.run(_END, (outcome.value, result, number))
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages. Each shows the newest view; a guest sees no free text, because that may name repositories."""
+"""The pages of the dashboard.
+
+Each shows the newest view. A guest sees no free text, because that may name repositories.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -48,7 +51,10 @@ logger = structlog.get_logger()
 def make_application(
     sources: Sources, watcher: LogWatcher, readers: Readers, journal: ActJournal | None, *, hosts: Sequence[str]
 ) -> Starlette:
-    """Make the application; `hosts` are the names by which it may be called, beside those of this machine."""
+    """Make the application.
+
+    Clients may call it by the names in `hosts`, beside those of this machine.
+    """
     forms = Forms()
     pages = _Pages(sources, watcher, journal, forms)
     routes = [
@@ -100,20 +106,26 @@ def _list_decisions(view: View) -> list[Decision]:
 
 
 class _Pages:
-    """The answers; called from several threads."""
+    """The answers; several threads call them."""
 
     def __init__(self, sources: Sources, watcher: LogWatcher, journal: ActJournal | None, forms: Forms) -> None:
         self._sources, self._watcher, self._journal, self._forms = sources, watcher, journal, forms
         self._is_public = functools.lru_cache(REMEMBERED)(sources.is_public)
 
     def name_for(self, request: Request) -> Callable[[str, str], str]:
-        """Return what gives the name of a repository, by id and path, as this reader may see it."""
+        """Return a function that gives the name of a repository, by its id and path.
+
+        It is the name that this reader may see.
+        """
         if request.state.role.sees_all:
             return lambda repository, path: path
         return lambda repository, path: path if self._is_public(path) else repository[:SHORT]
 
     def may_see(self, request: Request, path: str) -> bool:
-        """Whether this reader may see the name, and so the page, of the repository at this path."""
+        """Return whether this reader may see the repository at this path.
+
+        That is its name, and so its page.
+        """
         return request.state.role.sees_all or self._is_public(path)
 
     def show_overview(self, request: Request) -> Response:
@@ -142,7 +154,10 @@ class _Pages:
         return select_rows(self._order(request, view), text, condition, self.name_for(request))
 
     def _order(self, request: Request, view: View) -> Sequence[RepositoryRow]:
-        """Return the repositories, the worst first; for guests by shown name, as the order by path tells of private ones."""
+        """Return the repositories, the worst first.
+
+        For guests, equals are in the order of their shown names, because the order by path tells of private ones.
+        """
         if request.state.role.sees_all:
             return view.repositories
         name = self.name_for(request)
@@ -159,7 +174,10 @@ class _Pages:
         )
 
     def _find(self, request: Request, view: View) -> Any:
-        """Find the repository that the address names. What a reader may not see answers as if it were not there."""
+        """Find the repository that the address names.
+
+        Raises HTTPException with 404, the same if there is none and if the reader may not see it.
+        """
         state = view.picture.states.get(request.path_params["repository"])
         if state is None or not self.may_see(request, state.path):
             raise HTTPException(404, "There is no such repository, or you may not see it.")
@@ -243,7 +261,10 @@ class _Pages:
         return JSONResponse({"count": len(rows), "page": page, "repositories": shown})
 
     def _render(self, request: Request, template: str, **content: Any) -> Response:
-        """Render a page; functions among its content get the view. Without any view it says so, with 503."""
+        """Render a page.
+
+        Functions in its content get the view. Before the first view, the answer says so with 503.
+        """
         view = self._watcher.fetch_view()
         if view is None:
             text = "The log was not read yet."
@@ -255,7 +276,10 @@ class _Pages:
 
 
 def _read_query(request: Request) -> tuple[str, Condition | None, int]:
-    """Return the text, the condition and the page that are asked for; what cannot be understood counts as not asked."""
+    """Return the text, the condition and the page that the request asks for.
+
+    What the dashboard cannot understand counts as not asked for.
+    """
     query = request.query_params
     condition, page = query.get("state", ""), query.get("page", "1")
     return (

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the notifier's databases say of destinations and deliveries; they are on the notifier's machine alone."""
+"""What the notifier's databases say of destinations and deliveries.
+
+The databases are on the notifier's machine alone.
+"""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +24,10 @@ STATES = [state.value for state in DeliveryState]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationRow:
-    """A destination, and what the notifier last reported of it; `retry` is the longest time between its attempts."""
+    """A destination, and what the notifier last reported of it.
+
+    `retry` is the longest time between its attempts, in seconds.
+    """
 
     name: str
     reported: Mapping[str, Any] | None
@@ -30,7 +36,7 @@ class DestinationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryList:
-    """The newest deliveries of a destination of webhooks, and how many there are in each state."""
+    """The newest deliveries of a webhook destination, and the count of each state."""
 
     destination: str
     deliveries: list[dict[str, Any]]
@@ -38,7 +44,10 @@ class DeliveryList:
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a file, or may be one: what may not be seen says so when it is opened."""
+    """Return whether there is a file, or may be one.
+
+    If this process may not look, opening the file says so.
+    """
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -49,7 +58,10 @@ def is_there(path: str) -> bool:
 
 
 class NotifierDatabases:
-    """Reads the databases of the notifier, and creates none. Raises BadConfig or Unavailable."""
+    """Reads the databases of the notifier.
+
+    Creates none, if the caller asks `is_here` before `list_destinations`. Raises BadConfig or Unavailable.
+    """
 
     def __init__(self, settings: NotifierSettings) -> None:
         self._settings = settings
@@ -70,7 +82,7 @@ class NotifierDatabases:
         return rows, requests
 
     def list_deliveries(self, state: str | None) -> list[DeliveryList]:
-        """List the newest deliveries of each destination of webhooks, in one state or in all."""
+        """List the newest deliveries of each webhook destination, in one state or in all."""
         found = []
         for name, each in self._settings.destinations.items():
             if isinstance(each, WebhookSettings) and is_there(each.database):

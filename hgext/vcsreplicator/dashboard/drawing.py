@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The picture of a timeline: a line for the master, each mirror and the notice, from one stage to the next. Pure."""
+"""The picture of a timeline. Pure.
+
+It has a line for the master, each mirror and the notice, from one stage to the next.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +23,10 @@ class Dot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineLane:
-    """A line of the picture: its label, its dots, and from where to where it is drawn; not done, it goes on to the edge."""
+    """A line of the picture: its label, its dots, and where it begins and ends.
+
+    A line that is not done goes on to the edge.
+    """
 
     label: str
     dots: tuple[Dot, ...]
@@ -31,7 +37,10 @@ class TimelineLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelinePicture:
-    """`released` is where a line goes through all lanes, `seconds` how long the whole is."""
+    """The picture of a timeline, which is `seconds` long.
+
+    `released` is where a line goes through all lanes, in percent of the width.
+    """
 
     lanes: tuple[TimelineLane, ...]
     released: float | None
@@ -39,7 +48,7 @@ class TimelinePicture:
 
 
 def draw_timeline(steps: Sequence[TimelineStep]) -> TimelinePicture:
-    """Draw the steps that have a time, and as open lanes those that are missing."""
+    """Draw the steps that have a time; a lane that lacks a step stays open."""
     times = [step.at for step in steps if step.at is not None]
     first, last = min(times), max(times)
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Announcements as they come, by Server-Sent Events; the id of each is the offset of its notice."""
+"""Announcements as they come, by Server-Sent Events.
+
+The id of each is the offset of its notice.
+"""
 
 import json
 import time
@@ -53,7 +56,7 @@ class Feed:
 
 
 class _FeedResponse(StreamingResponse):
-    """Gives the place of its feed back at the end, also if it never began to send."""
+    """A response that frees its feed's place at the end, even if it sent nothing."""
 
     def __init__(self, content: AsyncIterator[str], release: Callable[[], None]) -> None:
         super().__init__(content, media_type="text/event-stream")

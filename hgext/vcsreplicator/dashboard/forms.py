@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The forms of acts: sent from our own pages, by the user who loaded them, and each counted once.
+"""The forms of acts.
 
-A browser sends a password along also when another site makes it ask. So the browser must say that the request comes from our
-own pages, and the form must hold a token that only they have.
+A form must be sent from our own pages, by the user who loaded them, and each counts once.
+
+A browser sends a password along also when another site makes it ask. So the browser must say that the request comes from our own
+pages, and the form must hold a token that only they have.
 """
 
 import hashlib
@@ -18,7 +20,7 @@ LARGEST, FIELDS = 16 * 1024, 20
 
 
 class Forms:
-    """Makes and checks the tokens of forms; they end with this process."""
+    """Makes and checks the tokens of forms, which are valid until this process ends."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -29,7 +31,10 @@ class Forms:
         return f"{form}.{self._sign(form, user)}"
 
     def check_token(self, token: str, user: str) -> str:
-        """Return the name of the form that this user has the token for; raise HTTPException."""
+        """Return the name of the form that this user has the token for.
+
+        Raises HTTPException if the token is not valid.
+        """
         form, _, signature = token.partition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(form, user).encode()):
             raise HTTPException(403, "The form is not of this dashboard, or it is too old: load its page again.")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What stands before every page: no answer without a role, and headers that let a browser do next to nothing with it."""
+"""The guard before every page.
+
+It gives no answer without a role, and adds headers that let a browser do next to nothing with a page.
+"""
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -27,7 +30,10 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses requests of unknown users, with 401; the others find `user` and `role` in `request.state`."""
+    """Refuses requests of unknown users, with 401.
+
+    For the others, the pages find `user` and `role` in `request.state`.
+    """
 
     def __init__(self, application: ASGIApp, readers: Readers) -> None:
         self._application, self._readers = application, readers

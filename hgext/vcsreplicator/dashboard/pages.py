@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The templates: every text is escaped, and written in one line without control characters."""
+"""The templates of the pages.
+
+Every text is escaped, and written in one line without control characters.
+"""
 
 import datetime
 from pathlib import Path
@@ -24,12 +27,12 @@ def _finalize(value: object) -> object:
 
 
 def format_instant(at: float | None) -> str:
-    """Write a time in UTC, to the second; nothing for None or never."""
+    """Write a time in UTC, to the second; nothing for None or 0, which means never."""
     return f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S}" if at else ""
 
 
 def format_span(seconds: float) -> str:
-    """Write a span in the largest unit that leaves at least two of it."""
+    """Write a time span in the largest unit of which it has at least two."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -37,7 +40,7 @@ def format_span(seconds: float) -> str:
 
 
 def format_age(at: float, now: float) -> str:
-    """Write how long ago that was, in whole seconds at least; 0 stands for never."""
+    """Write how long ago a time was, in seconds or a larger unit; 0 means never."""
     if not at:
         return "never"
     seconds = max(0.0, now - at)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who may use the dashboard. Tokens are random and long, so their plain SHA-256 is safe to keep."""
+"""The users of the dashboard.
+
+Tokens are random and long, so their plain SHA-256 is safe to keep.
+"""
 
 import base64
 import binascii
@@ -20,7 +23,10 @@ LONGEST_TOKEN = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardUser:
-    """A line of the file of users; without `digest` only a proxy can name the user. An anonymous one has no name."""
+    """A line of the file of users.
+
+    Without `digest` only a proxy can name the user. An anonymous user has no name.
+    """
 
     name: str
     role: DashboardRole
@@ -57,7 +63,10 @@ def _read_user(line: str, where: str) -> DashboardUser:
 
 
 class Readers:
-    """Decides whose a request is. Raises BadConfig for an operator whose acts have no place to be recorded."""
+    """Decides which user sends a request.
+
+    Raises BadConfig if there is an operator, but no place to record acts.
+    """
 
     def __init__(self, settings: DashboardSettings, users: Sequence[DashboardUser]) -> None:
         self._settings = settings
@@ -68,7 +77,10 @@ class Readers:
             raise BadConfig(f"dashboard.acts: expected the path of a database, as {operators[0]} is an operator")
 
     def find_user(self, headers: Sequence[tuple[bytes, bytes]], client: str) -> DashboardUser | None:
-        """Return whose a request is; None if it may read nothing. A wrong token is refused, not anonymous."""
+        """Return the user who sends a request; None if the request may read nothing.
+
+        A request with a wrong token is refused, not anonymous.
+        """
         credentials = [value for name, value in headers if name == b"authorization"]
         if credentials:
             token = _find_token(credentials[0]) if len(credentials) == 1 else None

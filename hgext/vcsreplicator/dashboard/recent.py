@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The newest events of the log, as many as fit a fixed amount of memory, and when each was released and announced."""
+"""The newest events of the log, and when each was released and announced.
+
+They are as many as fit a fixed amount of memory.
+"""
 
 from collections import deque
 from collections.abc import Iterator
@@ -30,7 +33,10 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentEvent:
-    """What is kept of an event; times in seconds since the epoch, None where it did not happen while we looked."""
+    """What is kept of an event.
+
+    Times are in seconds since the epoch, None for what did not happen while the dashboard followed the log.
+    """
 
     repository: str
     incarnation: str
@@ -61,7 +67,7 @@ class RecentEvents:
         self.announced: deque[RecentEvent] = deque(maxlen=ANNOUNCED)
 
     def wake(self) -> None:
-        """Make a running or the next `read_on` return at once; from any thread."""
+        """Make the running or the next `read_on` return at once; any thread may call it."""
         self._reader.wake()
 
     def close(self) -> None:
@@ -69,7 +75,10 @@ class RecentEvents:
         self._reader.close()
 
     def read_on(self, wait: float) -> bool:
-        """Take what is new, and say whether there was any. Raise Unavailable, or Expired after which another is opened."""
+        """Take what is new, and return whether there was anything.
+
+        Raises Unavailable, or Expired, after which the caller opens another instance.
+        """
         records = self._reader.poll(wait, limit=BATCH)
         for record in records:
             try:
@@ -150,7 +159,10 @@ class RecentEvents:
 
 
 def _open_reader(log: Log) -> Reader:
-    """Read the last records of events and notices, and what comes; of `state` only what comes."""
+    """Open a reader of the last records of events and notices, and of what follows.
+
+    Of `state` it reads only what follows.
+    """
     positions = {}
     for topic, before in ((EVENTS, EVENTS_BEFORE), (NOTICES, NOTICES_BEFORE), (STATE, 0)):
         beginnings = log.beginnings(topic)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The server of the pages: uvicorn, until the service is stopped or the watcher fails."""
+"""The server of the pages, uvicorn.
+
+It runs until the service is stopped or the watcher fails.
+"""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +30,10 @@ def run(
     stop: threading.Event,
     ready: Callable[[], None],
 ) -> None:
-    """Serve until `stop`. Raise BadConfig if the address or a file cannot be used, or what ended the watcher."""
+    """Serve until `stop` is set.
+
+    Raises BadConfig if the address or a file cannot be used, or the exception that ended the watcher.
+    """
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
     journal = ActJournal(settings.acts) if settings.acts else None
     watcher = LogWatcher(sources.log, destinations=sources.destinations, relay=sources.relay)

@@ -9,7 +9,10 @@ from ..words.secrecy import is_loopback
 
 
 class DashboardRole(enum.StrEnum):
-    """What a user sees and may do: names of public repositories only, everything, or operators' acts too."""
+    """What a user sees and may do.
+
+    A guest sees names of public repositories only, a reader sees everything, and an operator may act too.
+    """
 
     GUEST = "guest"
     READER = "reader"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where the dashboard gets what it shows, and who carries out acts: all that a page needs beside the view."""
+"""What a page needs beside the view.
+
+That is where the dashboard gets what it shows, and the function that carries out acts.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,11 +15,12 @@ from .deliveries import NotifierDatabases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """`destinations` and `relay` are those that must be there, if the file names them.
+    """The log, and what else a page reads or calls.
 
-    `is_public` says of a path whether guests may read it. `describe_delivery` says what became of an event at a destination; of
-    its arguments the last says whether the destination's position is behind the notice. `notifier` reads the notifier's databases,
-    None where the file has no section [notifier]. `carry_out` does the act with this number, and returns what became of it.
+    `destinations` and `relay` are those that must be there, None if the file names none. `is_public` says of a path whether
+    guests may read it. `describe_delivery` describes the delivery of an event to a destination; its last argument says whether
+    the destination's position is past the notice. `notifier` reads the notifier's databases; it is None if the file has no
+    section [notifier]. `carry_out` does the act with this number, and returns its outcome with a text.
     """
 
     log: Log

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The timeline of one event: the records are read where they are known to be, or else searched for a bounded time."""
+"""The timeline of one event.
+
+The records are read where they are known to be, or else searched for a bounded time.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -37,7 +40,10 @@ class NotRead(Exception):
 
 
 def trace_event(sources: Sources, view: View, state: RepositoryState, seq: int) -> tuple[Event, list[TimelineStep]]:
-    """Return an event of the present history and its steps, deliveries included. Raise NotRead."""
+    """Return an event of the present history and its steps, deliveries included.
+
+    Raises NotRead if the event cannot be shown.
+    """
     known = next(
         (
             event
@@ -92,7 +98,10 @@ def _search_notice(sources: Sources, state: RepositoryState, event: Event) -> An
 
 @contextmanager
 def _searching() -> Iterator[threading.Event]:
-    """Give an event that is set at the deadline."""
+    """Yield an event that is set at the deadline.
+
+    Raises NotRead if too many searches run at the time.
+    """
     if not _searches.acquire(blocking=False):
         raise NotRead("other searches of the log are under way; load the page again in a few seconds")
     stop = threading.Event()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the pages show, made from one picture of the log: mirrors, services, repositories, findings. Pure, and never changed."""
+"""What the pages show, made from one picture of the log.
+
+A view has mirrors, services, repositories and findings. The module is pure, and a view never changes.
+"""
 
 import enum
 from collections import Counter
@@ -20,7 +23,7 @@ SHORT = 8
 
 
 class Condition(enum.StrEnum):
-    """How a repository is, the worst first."""
+    """The condition of a repository, the worst first."""
 
     FORKED = "forked"
     DETACHED = "detached"
@@ -42,7 +45,10 @@ _ORDER = {condition: number for number, condition in enumerate(Condition)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorRow:
-    """A mirror; `lag` is for how many seconds the oldest event that it lacks is in the log, `seen` 0 for never."""
+    """A mirror.
+
+    `lag` is the number of seconds for which the oldest event that it lacks has been in the log. `seen` is 0 for never.
+    """
 
     name: str
     standing: str
@@ -55,7 +61,10 @@ class MirrorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRow:
-    """The aggregator, a relay or a destination; `oldest` is when the first notice that it lacks was written."""
+    """The aggregator, a relay or a destination.
+
+    `oldest` is when the first notice that it lacks was written.
+    """
 
     name: str
     seen: float
@@ -76,7 +85,10 @@ class RepositoryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterRow:
-    """A mirror of the roster, in how many repositories notices wait for it, and for which paths it is deactivated."""
+    """A mirror of the roster.
+
+    `holds` is the number of repositories in which notices wait for it. `deactivated` are the paths for which it is deactivated.
+    """
 
     mirror: Mirror
     holds: int
@@ -88,7 +100,8 @@ class RosterRow:
 class View:
     """The log as of `now`, by its own clock.
 
-    `newest` are events, `events` those of each repository, the newest first, and `pushes` how many came in the last minute.
+    `newest` are the newest events, `events` those of each repository, both with the newest first. `pushes` is the number of
+    pushes that came in the last minute.
     """
 
     now: float
@@ -103,11 +116,14 @@ class View:
 
     @property
     def waiting(self) -> int:
-        """Return how many events have no notice yet."""
+        """The number of events that have no notice yet."""
         return sum(row.waits for row in self.repositories)
 
     def is_announced(self, event: RecentEvent) -> bool:
-        """Whether the event has its notice; the aggregator may not have seen its repository yet."""
+        """Return whether the event has its notice.
+
+        The aggregator may not have seen the event's repository yet.
+        """
         state = self.picture.states.get(event.repository)
         if event.notice is not None or state is None:
             return event.notice is not None
@@ -134,7 +150,10 @@ class View:
         ]
 
     def find_verb(self, state: RepositoryState, name: str) -> Verb | None:
-        """Return what an operator may ask of a mirror for one repository: that notices wait for it again, or no longer."""
+        """Return what an operator may ask of a mirror for one repository, if anything.
+
+        It is that notices wait for the mirror again, or no longer.
+        """
         mirror = self.picture.roster.mirror(name) if self.picture.roster else None
         if mirror is None or mirror.state is MirrorState.REMOVED:
             return None
@@ -146,7 +165,7 @@ class View:
 def make_view(
     picture: Picture, recent: RecentEvents, now: float, *, destinations: Collection[str] | None, relay: str | None
 ) -> View:
-    """Make a view that shares nothing with the picture that goes on changing."""
+    """Make a view that shares nothing with the picture, which goes on changing."""
     kept = replace(
         picture,
         states=dict(picture.states),
@@ -193,7 +212,10 @@ def _list_mirrors(picture: Picture, recent: RecentEvents, now: float) -> Iterabl
 def _measure_wait(
     picture: Picture, recent: RecentEvents, lacks: Iterable[tuple[RepositoryState, int]], now: float
 ) -> float:
-    """Return how long the oldest event that a mirror lacks is in the log, at least: old ones are not remembered."""
+    """Return how many seconds the oldest event that a mirror lacks is in the log.
+
+    The result is a lower bound, because old events are not remembered.
+    """
     oldest = now
     for state, count in lacks:
         logged = [event.logged for event in recent.of(state.repository) if event.seq > state.seq - count]
@@ -229,7 +251,7 @@ def _list_repositories(picture: Picture) -> list[RepositoryRow]:
 
 
 def order_rows(rows: Iterable[RepositoryRow], name: Callable[[RepositoryRow], str]) -> list[RepositoryRow]:
-    """Sort repositories, the worst first, and by this name."""
+    """Sort repositories, the worst first, and equals by this name."""
     return sorted(rows, key=lambda row: (_ORDER[row.condition], -row.waits, name(row)))
 
 
@@ -246,7 +268,10 @@ def _find_condition(state: RepositoryState, detached: Collection[str]) -> Condit
 def select_rows(
     rows: Iterable[RepositoryRow], text: str, condition: Condition | None, name: Callable[[str, str], str]
 ) -> list[RepositoryRow]:
-    """Select the repositories whose shown name contains the text, so that a search tells nothing of names that are not."""
+    """Select the repositories whose shown name contains the text.
+
+    So a search tells nothing of names that are not shown.
+    """
     wanted = text.strip("/ ").lower()
     return [
         row

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The thread that follows the log, and the newest view of it.
 
-A view costs time that grows with the repositories, so views are made only while readers ask for them. While the log is away the
-last one stays, with the reason and since when. An unexpected exception ends the thread, and `failure` has it: its owner stops the
-service, so that no page shows an old view as if it were new.
+A view costs time that grows with the repositories, so views are made only while readers ask for them. While the log is
+unavailable the last view stays, with the reason and since when. An unexpected exception ends the thread, and `failure` has it:
+its owner stops the service, so that no page shows an old view as if it were new.
 """
 
 import threading
@@ -39,9 +39,10 @@ def _wake_none() -> None:
 
 
 class LogWatcher:
-    """Follows the log from `start` until `close`. Other threads may read the attributes; all they hold stays as it is.
+    """Follows the log from `start` until `close`.
 
-    `view` is the newest, however old; `fetch_view` is for who shows it.
+    Other threads may read the attributes; the objects that they hold never change. `view` is the newest, however old. A page that
+    shows the view calls `fetch_view`.
     """
 
     def __init__(self, log: Log, *, destinations: Collection[str] | None, relay: str | None) -> None:
@@ -59,22 +60,28 @@ class LogWatcher:
         self._wake: Callable[[], None] = _wake_none
 
     def start(self) -> None:
-        """Start to follow."""
+        """Start to follow the log."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for the thread a short while: a log that is away may hold it up."""
+        """Stop, and wait a short while for the thread.
+
+        The wait is bounded, because an unavailable log may hold the thread up.
+        """
         self._stop.set()
         with self._changed:
             self._wake()
         self._thread.join(5.0)
 
     def note_interest(self) -> None:
-        """Have views made for the next minute."""
+        """Make the thread renew views for the next minute."""
         self._asked = time.monotonic()
 
     def fetch_view(self) -> View | None:
-        """Return the newest view; wait for it a short while if the present one is overdue. None before the first."""
+        """Return the newest view, None before the first.
+
+        If the present view is overdue, wait for the next one up to PATIENCE seconds.
+        """
         self.note_interest()
         with self._changed:
             if not self._is_answer():
@@ -83,7 +90,7 @@ class LogWatcher:
         return self.view
 
     def _is_answer(self) -> bool:
-        """Whether waiting for another view is of no use."""
+        """Return whether waiting for another view is of no use."""
         return self.view is None or self.trouble is not None or time.monotonic() < self._expires
 
     def _run(self) -> None:
@@ -108,7 +115,10 @@ class LogWatcher:
             self._changed.notify_all()
 
     def _follow(self) -> None:
-        """Read the log until `close`. Raise Unavailable, and Expired of a log that lost records; both begin anew."""
+        """Read the log until `close`.
+
+        Raises Unavailable, and Expired if the log has lost records. The caller begins anew after both.
+        """
         recent = RecentEvents(self._log)
         try:
             self._set_wake(recent.wake)
@@ -122,12 +132,12 @@ class LogWatcher:
             recent.close()
 
     def _set_wake(self, wake: Callable[[], None]) -> None:
-        """Say how to end a wait for records."""
+        """Set the function that ends a wait for records."""
         with self._changed:
             self._wake = wake
 
     def _refresh(self, follower: Follower, recent: RecentEvents) -> None:
-        """Follow; the first view is made at once, others when they are due and asked for."""
+        """Follow the log; make the first view at once, others when due and asked for."""
         self._due = reading = 0.0
         while not self._stop.is_set():
             has_new = recent.read_on(WAIT if self._due else 0.0)

@@ -112,7 +112,10 @@ def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: s
 
 
 def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None]) -> None:
-    """Write, by rename, what a program needs to use the installation: `pids` are by role, what is absent is null."""
+    """Write what a program needs to use the installation, by rename.
+
+    `pids` are by role. What is absent is null.
+    """
     content = {
         "master": {"root": str(layout.master_root), "env": dict(layout.master_env), "url": layout.master_url},
         "mirrors": [

@@ -9,10 +9,10 @@ RANGE = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """Find a free port of the loopback interface, which no other search finds for a minute.
+    """Find a free port of the loopback interface.
 
-    A connection of the port with itself leaves it in TIME_WAIT: a server, which sets SO_REUSEADDR, can listen there; a
-    search, which does not, cannot.
+    No other search finds the port for a minute, because a connection of the port with itself leaves it in TIME_WAIT. A server,
+    which sets SO_REUSEADDR, can listen there; a search, which does not, cannot.
     """
     while True:
         with socket.socket() as server:

@@ -45,7 +45,10 @@ class Watcher:
         self._reader.close()
 
     def wait_for_notice(self, path: str, timeout: float) -> list[Moment]:
-        """Wait for the notice of the newest event; return the timeline. Raise Unavailable after `timeout` seconds."""
+        """Wait for the notice of the newest event, and return the timeline.
+
+        Raises Unavailable after `timeout` seconds.
+        """
         end = time.monotonic() + timeout
         with contextlib.suppress(Unavailable):
             self._take(read_on(self._log, self._reader))
@@ -101,7 +104,10 @@ class Watcher:
 
 
 def hg(layout: Layout, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Run `hg` as a developer would, without extensions unless `env` says otherwise, and return its output."""
+    """Run `hg` as a developer would, and return its output.
+
+    It has no extensions unless `env` says otherwise. Raises Unavailable if the exit code is neither 0 nor 1.
+    """
     plain = {**layout.master_env, "HGRCPATH": os.devnull, "HGUSER": "Dana Developer <dana@example.com>", "USER": "dana"}
     done = subprocess.run(
         ["hg", *arguments],
@@ -134,7 +140,10 @@ def push_changesets(layout: Layout, name: str, count: int) -> tuple[str, float]:
 
 
 def wait_for_lines(file: Path, count: int, timeout: float) -> tuple[list[dict[str, object]], float]:
-    """Wait for `count` JSON lines; return them, and when the last was written. Raise Unavailable after `timeout` seconds."""
+    """Wait for `count` JSON lines; return all lines, and when the last was written.
+
+    Raises Unavailable after `timeout` seconds.
+    """
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []

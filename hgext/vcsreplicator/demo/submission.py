@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An edge and a decoder on this machine, and a document that a client submits to them over HTTP."""
+"""An edge and a decoder on this machine, and a document to submit.
+
+A client submits the document to them over HTTP.
+"""
 
 import time
 import urllib.request
@@ -63,7 +66,10 @@ def prepare_submission(options: DemoOptions) -> SubmissionLayout:
 
 
 def submit(layout: SubmissionLayout) -> tuple[float, float, int]:
-    """Submit the document with a new id; return when it was sent and answered, and the status. Raises OSError."""
+    """Submit the document with a new id, and return the times and the status.
+
+    The times are when it was sent and when it was answered, in seconds since the epoch. Raises OSError.
+    """
     request = urllib.request.Request(f"{layout.url}{uuid.uuid4()}", DOCUMENT.encode(), HEADERS, method="POST")
     sent = time.time()
     with urllib.request.urlopen(request, timeout=30) as answer:

@@ -49,7 +49,10 @@ class _Child:
 
 
 class DemoSupervisor:
-    """A supervisor for one thread (`stop`: any) that calls `report` after each start and end of a service."""
+    """A supervisor that calls `report` after each start and end of a service.
+
+    One thread uses it; any thread may set the event `stop` of `run`.
+    """
 
     def __init__(self, services: Sequence[Service], folder: Path, report: Callable[[], None]) -> None:
         self._folder = folder

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The part of a repository's hgrc that is replicated: texts and switches that cannot run, load or open anything.
+"""The part of a repository's hgrc that is replicated.
 
-Hooks, extensions, aliases, paths, templates and folders stay on the master. Rules about who may read are replicated, those about
-who may push are not: a mirror refuses pushes. Rules about readers arrive exactly, or the mirrors' repository is closed to all.
+It consists of texts and switches, which cannot run, load or open anything. Hooks, extensions, aliases, paths, templates and folders
+stay on the master. Rules about who may read are replicated, those about who may push are not: a mirror refuses pushes. Rules about
+readers arrive exactly, or the mirrors' repository is closed to all.
 """
 
 from __future__ import annotations
@@ -60,14 +61,20 @@ def rendered(sections: Sections) -> str:
 
 
 def _survives_file(value: str) -> bool:
-    """Whether Mercurial would read the same value back from a file, all lines of it."""
+    """Return whether Mercurial would read every line of the value back from a file.
+
+    False too for a value longer than `_VALUE_LIMIT`.
+    """
     first, *more = value.split("\n")
     is_whole = all(line.isprintable() and line == line.strip() for line in (first, *more))
     return is_whole and all(more) and len(value) <= _VALUE_LIMIT
 
 
 def put(repo: localrepository, sections: Sections) -> None:
-    """Write what is allowed of `sections` as the hgrc; remove that without sections. Durable on return."""
+    """Write what is allowed of `sections` as the repository's hgrc.
+
+    Without sections, remove the hgrc. The change is durable on return.
+    """
     text = rendered(sections).encode("utf-8", "replace")
     if not sections:
         if repo.vfs.exists(b"hgrc"):

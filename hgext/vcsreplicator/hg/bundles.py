@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bundles of events: exactly the changesets and markers of one event, as bundle2 with zstd.
+"""Bundles of events, as bundle2 with zstd.
 
-The receiver must have every changeset before the first, hidden ones included. All changesets of the bundle arrive public; phases
-and bookmarks are not in it but in the event (`observe.move_phases`), because they may have moved since.
+A bundle holds exactly the changesets and markers of one event. The receiver must have every changeset before the first, hidden ones
+included. All changesets of the bundle arrive public; phases and bookmarks are not in it but in the event (`observe.move_phases`),
+because they may have moved since.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def apply(repo: localrepository, tr: Transaction, bundle: IO[bytes], source: byt
 
 
 class RepositoryOpener:
-    """Opens repositories by their folders, for one job each. May be used by several threads at once.
+    """Opens repositories by their folders, for one job each.
+
+    Several threads may use it at once.
 
     With `skip_hgrc` this process reads no repository's own configuration from then on, so that opening one runs none of its code. A
     process that also serves must not ask for it, because its repositories' access rules would be gone.
@@ -80,7 +83,10 @@ class RepositoryOpener:
 
 
 def make_entry_bundle(repo: localrepository, entry: Entry) -> Bundle:
-    """Make an entry's bundle; raises ChangesetsGone unless its changesets stand there."""
+    """Make the bundle of an entry.
+
+    Raises ChangesetsGone unless the entry's changesets are in the repository at their revision numbers.
+    """
     last = entry.event.after.length
     changelog = repo.unfiltered().changelog
     if last > len(changelog):
@@ -91,7 +97,7 @@ def make_entry_bundle(repo: localrepository, entry: Entry) -> Bundle:
 
 
 def _count_bytes(bundle: Bundle, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Give the uncompressed pieces, and add their sizes to `bundle.unpacked`."""
+    """Yield the uncompressed pieces, and add their sizes to `bundle.unpacked`."""
     for piece in pieces:
         bundle.unpacked += len(piece)
         yield piece

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Mercurial gets instead of an extension that cannot be loaded; it needs nothing that another Mercurial may lack."""
+"""What Mercurial gets instead of an extension that cannot be loaded.
+
+This module needs nothing that another Mercurial may lack.
+"""
 
 from collections.abc import Callable
 from typing import Any

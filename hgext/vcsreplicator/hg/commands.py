@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The commands of an operator on a master; those that cannot be undone ask first, or take --yes."""
+"""The commands of an operator on a master.
+
+Commands that cannot be undone ask first, or take --yes.
+"""
 
 from __future__ import annotations
 

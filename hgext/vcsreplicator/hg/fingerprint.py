@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Everything that a repository holds, as a few hashes, at a sequence: master and mirror compare them.
+"""Hashes of everything that a repository holds at one sequence.
 
-Read without a lock: the newest event is read before and after, and if a transaction changed it meanwhile, all is read again. So
-pushes never wait for a comparison.
+Master and mirror compare them. They are read without a lock: the newest event is read before and after, and if a transaction
+changed it meanwhile, all is read again. So pushes never wait for a comparison.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ ATTEMPTS = 5
 
 
 def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | None]) -> Fingerprint:
-    """Return the fingerprint of now; `read_newest` reads the newest event of a master, or the checkpoint of a mirror.
+    """Return the present fingerprint of a repository.
 
-    Raises Unavailable if the repository has no event, or changes faster than it is read.
+    `read_newest` reads the newest event of a master, or the checkpoint of a mirror. Raises Unavailable if the repository has no
+    event, or changes faster than it is read.
     """
     repo = repo.unfiltered()
     for _ in range(ATTEMPTS):

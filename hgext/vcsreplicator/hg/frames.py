@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Answers of the replication-only wire commands, cut into frames, so that a truncated answer is recognized.
+"""Answers of the replication-only wire commands, cut into frames.
 
-A frame is its size (4 bytes, big endian) and that many bytes; a frame of size 0 ends the answer, followed by the SHA-256 of the
-frames' contents. The first frame is a JSON object: the answer's header, or `{"error": kind, "message": text}`. An SSH connection
-can be used for further commands afterwards.
+By the frames a client recognizes a truncated answer. A frame is its size (4 bytes, big endian) and that many bytes; a frame of size
+0 ends the answer, followed by the SHA-256 of the frames' contents. The first frame is a JSON object: the answer's header, or
+`{"error": kind, "message": text}`. An SSH connection can be used for further commands afterwards.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _SIZE = struct.Struct(">I")
 
 
 def answer(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> Iterator[bytes]:
-    """Give the bytes of an answer; empty pieces of the body are left out."""
+    """Yield the bytes of an answer; empty pieces of the body are left out."""
     total = hashlib.sha256()
     for piece in itertools.chain([json.dumps(header).encode("ascii")], body):
         for start in range(0, len(piece), LARGEST):
@@ -34,14 +34,18 @@ def answer(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> Iterator[by
 
 
 def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
-    """Give the answer that makes the other side raise `kind`."""
+    """Return the answer that makes the other side raise Diverged or Unavailable.
+
+    The other side raises Diverged if that is `kind`, and Unavailable for every other kind.
+    """
     return answer({"error": kind.__name__, "message": message})
 
 
 class StreamAnswer:
-    """An answer as it arrives from `stream`; a file of its body. Raises the error of a refusal, Unavailable for a broken answer.
+    """An answer as it arrives from `stream`; a file of its body.
 
-    What was read is proven only once the end was read too (`frames` to the end, or `finish`), where the hash is.
+    Raises the error of a refusal, and Unavailable for a broken answer. What was read is proven only once the end was read too
+    (`frames` to the end, or `finish`): the hash is there.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -52,7 +56,7 @@ class StreamAnswer:
         self.header: Mapping[str, Any] = self._read_header()
 
     def frames(self) -> Iterator[bytes]:
-        """Give the frames of the body, to the end."""
+        """Yield the frames of the body, to the end."""
         while frame := self._read_frame():
             yield frame
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Hashes of a repository's content by kind, independent of the order in which changesets arrived."""
+"""Hashes of a repository's content by kind.
+
+They are independent of the order in which changesets arrived.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from . import observe
 
 
 def lines(repo: localrepository, *, raw: bool = True) -> Iterator[tuple[str, str]]:
-    """Give (name, value) of each line; `raw` adds the hash of the marker file's bytes."""
+    """Yield the name and the value of each line.
+
+    With `raw`, the hash of the marker file's bytes is added if there are markers.
+    """
     served = repo.filtered(b"served")
     visible, heads = served.changelog, list(served.changelog.headrevs())
     every, every_head = repo.changelog, list(repo.changelog.headrevs()) if len(repo) else []

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a transaction did to a repository, seen from inside it: the same function on the master and on every mirror.
+"""What a transaction did to a repository, seen from inside it.
 
-Master and mirror must make equal `Changes` from equal changes, or their digests differ. So everything here names nodes, sorts what
-has no order, and leaves out what had no effect. The cost depends on what changed, never on the size of the repository.
+The same function observes on the master and on every mirror. Master and mirror must make equal `Changes` from equal changes, or
+their digests differ. So everything here names nodes, sorts what has no order, and leaves out what had no effect. The cost depends
+on what changed, never on the size of the repository.
 
 The form of `Changes.phases`:
 
@@ -68,9 +69,10 @@ def mark(repo: localrepository, tr: Transaction) -> Mark:
 def observe(
     repo: localrepository, tr: Transaction, *, since: Mark | None = None, push: PushEntry | None = None
 ) -> Changes:
-    """Return what `tr` did to `repo` since the mark (None: since it began); `push` is its entry of the pushlog.
+    """Return what `tr` did to `repo` since the mark (None: since it began).
 
-    The markers' public form is not filled in: it holds what the master had (`capture`), and is outside the digest.
+    `push` is the pushlog's entry of the transaction. The markers' public form is not filled in: it holds what the master had
+    (`capture`), and is outside the digest.
     """
     repo = repo.unfiltered()
     since = since or start(tr)
@@ -161,7 +163,10 @@ def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], 
 
 
 def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: Mark, end: int) -> tuple[PhaseMove, ...]:
-    """Return the moves before revision `end`: phases at the mark against those of now."""
+    """Return the phase moves of revisions before `end`.
+
+    The phases at the mark are compared with those of now.
+    """
     changelog = repo.changelog
     moved = {rev: move for revs, move in changes for rev in revs}
     before = _PhasesBefore(repo, moved, since)
@@ -181,7 +186,10 @@ def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: M
 
 
 class _PhasesBefore:
-    """The phases of revisions at a mark; of added ones asked for in ascending order."""
+    """The phases of revisions at a mark.
+
+    Those of added revisions must be asked for in ascending order.
+    """
 
     def __init__(self, repo: localrepository, moved: Mapping[int, tuple[int | None, int]], since: Mark) -> None:
         self._repo, self._moved, self._since = repo, moved, since

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Mercurial calls when it loads the extension: configuration, commands, and each repository's set-up, by role."""
+"""What Mercurial calls when it loads the extension.
+
+It registers configuration and commands, and sets up each repository by role.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,16 @@ _setup = seams.Setup("vcsreplicator")
 
 
 def uisetup(ui: Ui) -> None:
-    """On a master, let pushes collect garbage rarely."""
+    """Let pushes collect garbage rarely, on a master."""
     if ui.config(settings.SECTION, b"role") != b"mirror":
         _setup.run(_collect_rarely)
 
 
 def _collect_rarely() -> None:
-    """Have Python collect cycles less often, and not once more at the end (`docs/decisions/rare-collections.md`).
+    """Have Python collect cycles less often, and not once more at the end.
 
-    Not in hgweb, which throws away a whole repository object, index included, after each change
-    (`tests/hg/master/test_web_memory.py`).
+    The reason is in `docs/decisions/rare-collections.md`. Not in hgweb, which throws away a whole repository object, index
+    included, after each change (`tests/hg/master/test_web_memory.py`).
     """
     import atexit
     import gc
@@ -58,7 +61,10 @@ def _collect_rarely() -> None:
 
 
 def extsetup(ui: Ui) -> None:
-    """Wrap what a master must see; each wrapper acts on repositories of a master only."""
+    """Wrap what a master must see.
+
+    Each wrapper acts on repositories of a master only.
+    """
     _setup.run(functools.partial(_wrap_seams, locking=bool(ui.config(settings.SECTION, b"lock"))))
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An entry in `.hg/requires` that keeps out a Mercurial without this extension, whose changes would not be replicated.
+"""An entry in `.hg/requires` that keeps out a Mercurial without this extension.
 
-On a mirror, such a Mercurial would show what is not released. Opt-in, because it keeps out readers without the extension too. On a
-master (`[vcsreplicator] lock = yes`) a repository gets the entry when a process first opens it. On a mirror (`lock = true` in
-`[mirror.NAME]`) the workers add it, under the locks that they take anyway, and remove it where the setting is off. It says nothing
-about the content, so it is not replicated.
+Changes by such a Mercurial would not be replicated. On a mirror, it would show what is not released. Opt-in, because the entry
+keeps out readers without the extension too. On a master (`[vcsreplicator] lock = yes`) a repository gets the entry when a process
+first opens it. On a mirror (`lock = true` in `[mirror.NAME]`) the workers add it, under the locks that they take anyway, and remove
+it where the setting is off. It says nothing about the content, so it is not replicated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ MIRROR_LOCK = (b"vcsreplicator-mirror", b"lock")
 
 
 def register(*, locking: bool) -> None:
-    """Let this process open locked repositories; if it locks, have format upgrades keep the entry (`tests/hg/master/lock.t`)."""
+    """Let this process open locked repositories.
+
+    If it locks, format upgrades keep the entry (`tests/hg/master/lock.t`).
+    """
     understand()
     if locking:
         # A push need not load it.
@@ -39,7 +42,10 @@ def understand() -> None:
 
 
 def lock_out(repo: localrepository) -> None:
-    """Add the entry if it is missing; another process does if this one cannot lock."""
+    """Add the entry if it is missing.
+
+    If this process cannot lock the repository, another one adds it.
+    """
     if LOCK in repo.requirements or repo.sharedpath != repo.path:
         return
     try:
@@ -50,7 +56,10 @@ def lock_out(repo: localrepository) -> None:
 
 
 def keep(repo: localrepository) -> None:
-    """Add or remove a mirror's entry as the setting says; the caller holds both locks."""
+    """Add or remove a mirror's entry as the setting says.
+
+    The caller holds both locks.
+    """
     wanted = dict(repo.ui.configitems(MIRROR_LOCK[0])).get(MIRROR_LOCK[1])
     if wanted is not None and (wanted == b"yes") != (LOCK in repo.requirements):
         scmutil.writereporequirements(repo, repo.requirements ^ {LOCK})

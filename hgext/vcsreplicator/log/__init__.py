@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The log: the port between all services, with two adapters.
 
-`log.sqlite` and `log.kafka` pass one contract suite.
+The adapters `log.sqlite` and `log.kafka` pass one contract suite.
 
 **Offset**: the number of a record in its partition; grows, may have holes, never reused. **Position**: the *next* record to read.
 **End**: the position after the last record a reader can see (committed records only). **Acknowledge**: store a position for a
@@ -17,9 +17,9 @@ Guarantees of every adapter:
 - A reader sees committed records only, of each partition in offset order, each once. It never skips: a position before the
   beginning raises Expired, one beyond the end, of a log that lost records, Rewound.
 - A log that lost records under a running reader (restored from a copy, a topic made anew) makes `poll` raise Rewound, a kind of
-  Expired, within seconds, though nothing new comes, also if the end is past the reader's position again, and from then on always:
-  its owner opens another. What cannot be seen so: that the log of a *compacted* topic was restored and grew past the position
-  before the reader looked again, unless the last record it read is still there.
+  Expired. It does so within seconds, though nothing new comes, also if the end is past the reader's position again, and from then
+  on always: the reader's owner opens another. One case stays unseen: the log of a *compacted* topic was restored and grew past the
+  position before the reader looked again, unless the last record that the reader read is still there.
 - In a compacted topic the newest value of a key is kept; a value of None (tombstone) removes the key. Every record needs a key.
 - Readers and `ends` see a commit soon after it (milliseconds, on Kafka), `stored` and `groups` at once.
 - A topic or partition that is not there raises BadConfig; a message no adapter can take raises Rejected, and nothing is written.
@@ -79,7 +79,10 @@ def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDifference:
-    """A setting of a topic that is not as needed; `is_must` if records or promises are at risk, not only space or time."""
+    """A setting of a topic that is not as needed.
+
+    `is_must` says that records or promises are at risk, not only space or time.
+    """
 
     setting: str
     found: str
@@ -139,9 +142,10 @@ LATEST = 253402300799.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is read. `time` is when the log took it, seconds since the epoch.
+    """A record that was read from the log.
 
-    The rest is untrusted. What an adapter cannot unpack has no key, and a value that is none of ours and says so.
+    `time` is when the log took it, seconds since the epoch. The rest is untrusted. A record that an adapter cannot unpack has no
+    key, and a value that no service takes for one of its own and that says what was wrong.
     """
 
     topic: str
@@ -154,7 +158,10 @@ class Record:
 
 
 class Reader(Protocol):
-    """A reader of given partitions from given positions. Used by one thread, except for `wake`."""
+    """A reader of given partitions from given positions.
+
+    One thread uses it, except for `wake`.
+    """
 
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         """Return at most `limit` records; [] if none came within `timeout` seconds.
@@ -166,13 +173,13 @@ class Reader(Protocol):
         """Return (topic, partition) → the next offset this reader will return."""
 
     def pause(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """Return nothing of these until `resume`; the others go on."""
+        """Return no records of these partitions until `resume`; the others go on."""
 
     def resume(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """Go on where `pause` left off."""
+        """Go on with these partitions where `pause` left off."""
 
     def wake(self) -> None:
-        """Make a running or the next `poll` return at once; from any thread."""
+        """Make a running or the next `poll` return at once; any thread may call it."""
 
     def close(self) -> None:
         """Free everything; further use is an error."""
@@ -188,22 +195,23 @@ class Transactor(Protocol):
         group: str | None = None,
         positions: Mapping[tuple[str, int], int] | None = None,
     ) -> list[tuple[int, int]]:
-        """Write all messages and store all positions of `group`, or none of them; return (partition, offset) of each message.
+        """Write all messages and store all positions of `group`, or none of them.
 
-        Raises Unavailable (outcome unknown) or Fenced.
+        Returns (partition, offset) of each message. Raises Unavailable (outcome unknown) or Fenced.
         """
 
     def expect(self, topics: Sequence[str]) -> None:
-        """Prepare a commit to these topics, each of one partition, which follows within `EXPECTED_WITHIN`.
+        """Prepare a commit to these topics that follows within `EXPECTED_WITHIN`.
 
-        It spares that commit a round trip where it costs one, writes nothing, and does not wait; what is wrong is raised by the
-        commit, which may also write to other topics. Without a commit in time the next one raises Unavailable.
+        Each topic has one partition. The call spares that commit a round trip where it costs one, writes nothing, and does not
+        wait. The commit raises what is wrong, and may also write to other topics. Without a commit in time the next one raises
+        Unavailable.
         """
 
     def renew(self) -> None:
-        """Begin anew after Unavailable: what was unclear is over.
+        """Begin anew after Unavailable: the unclear transaction has ended.
 
-        Raises Fenced if a newer transactor came; nothing is taken back.
+        Raises Fenced if a newer transactor came. Nothing that was committed is taken back.
         """
 
     def close(self) -> None:
@@ -223,7 +231,7 @@ class Log(Protocol):
         """Compare the topics with what `create` would make of these; change nothing."""
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions. Raises BadConfig for an unknown topic."""
+        """Return the number of partitions; raise BadConfig for an unknown topic."""
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         """Append durably and return (partition, offset) of each message.
@@ -240,13 +248,22 @@ class Log(Protocol):
     def acknowledge(
         self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
     ) -> None:
-        """Store positions of a group, which may go back; of each partition also a note of at most 1,000 characters."""
+        """Store positions of a group, which may go back.
+
+        `notes` are stored with them, one for a partition, of at most 1,000 characters each.
+        """
 
     def notes(self, group: str, topic: str) -> dict[int, str]:
-        """Return the notes that were stored with a group's positions; none where positions cannot outlive records."""
+        """Return the notes that were stored with a group's positions.
+
+        An adapter whose positions cannot outlive the records keeps no notes, and returns none.
+        """
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
-        """Return the stored positions of a group. Partitions without a stored position are absent."""
+        """Return the stored positions of a group.
+
+        Partitions without a stored position are absent.
+        """
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
         """Return the stored positions of all groups that have any on this topic."""

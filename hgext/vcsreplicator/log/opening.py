@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Opening of the log that a URL names.
+"""Opens the log that a URL names.
 
 An adapter and its client library are imported only when a URL needs them.
 """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports of relay and destinations to `check` and `status`, on any machine: signs of life, and what is wrong."""
+"""Reports of relay and destinations to `check` and `status` on any machine.
+
+They are signs of life, and say what is wrong.
+"""
 
 import time
 from collections.abc import Collection
@@ -23,7 +26,11 @@ logger = structlog.get_logger()
 
 
 class ServiceReporter:
-    """Writes the reports of one service, at most one in INTERVAL seconds unless its troubles change; used by one thread."""
+    """Writes the reports of one service; used by one thread.
+
+    It writes at most one in INTERVAL seconds, unless the troubles change. After a report that the log did not take, it writes none
+    for REST seconds.
+    """
 
     def __init__(self, log: Log, service: str) -> None:
         self._log, self._service = log, service
@@ -31,7 +38,10 @@ class ServiceReporter:
         self._reported: list[str] = []
 
     def report(self, troubles: Collection[ServiceTrouble], *, now: float) -> None:
-        """Write a report if one is due; log if the log does not take it. `now` is seconds since the epoch."""
+        """Write a report if one is due, and a warning to the logger if that fails.
+
+        `now` is in seconds since the epoch.
+        """
         found = sorted(troubles, key=lambda trouble: (not trouble.is_urgent, trouble.since))
         named = [trouble.text for trouble in found]
         started = time.monotonic()

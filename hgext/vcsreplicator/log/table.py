@@ -6,8 +6,8 @@ later may be. On Kafka the markers of transactions have offsets too; a reader pa
 positions decide whether the end is reached, never the offset of a record.
 
 - A log that loses records meanwhile has its end earlier: reading stops there instead of waiting for records that are gone.
-- Unavailable, Expired and Rewound of the reader are raised to the caller. What was read until then is not whole: read again, with
-  a new reader after Expired or Rewound.
+- Unavailable, Expired and Rewound of the reader reach the caller. What was read until then is not whole: the caller reads again,
+  with a new reader after Expired or Rewound.
 - `stop` ends the wait for records by ReadStopped, so that no caller takes the first part of a topic for the whole.
 
 Standard library only, because a push that sends its own events imports it.
@@ -35,7 +35,10 @@ class ReadStopped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The newest record of each key, in the order written. A reader at `positions` continues behind it."""
+    """The newest record of each key, in the order written.
+
+    A reader at `positions` goes on behind what the table has.
+    """
 
     records: dict[tuple[str, str], Record]
     positions: dict[TopicPartition, int]
@@ -72,12 +75,10 @@ def read_records(
 
 
 def read_on(log: Log, reader: Reader, *, stop: threading.Event | None = None) -> Iterator[Record]:
-    """Yield what a reader has not returned yet, up to the end.
+    """Yield the records that a reader has not returned yet, up to the end.
 
-    The reader stays open, and may be read on again later.
-
-    The reader is polled at least once, so that it notices a log that lost records. Its positions run ahead of what was yielded:
-    they are right once the iterator is exhausted.
+    The reader stays open, and a later call may go on with it. It is polled at least once, so that it notices a log that lost
+    records. Its positions run ahead of what was yielded: they are right once the iterator is exhausted.
     """
     ends = _find_ends(log, reader)
     wait = 0.0

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far a mirror is in one repository: written in the transaction that applied it, and the truth after any crash."""
+"""How far a mirror is in one repository.
+
+A checkpoint is written in the transaction that applied its event, and is the truth after any crash.
+"""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -41,13 +44,16 @@ class Checkpoint(NewestEvent):
     hgrc: Mapping[str, Mapping[str, str]] | None = None
 
     def is_beyond(self, event: Event) -> bool:
-        """Whether the event is a repeat, or of a former incarnation."""
+        """Return whether the event is a repeat, or of a former incarnation."""
         if event.incarnation != self.incarnation:
             return event.incarnation in self.former
         return event.seq <= self.seq
 
     def contradicts(self, told: tuple[int, str, str] | None) -> bool:
-        """Whether `told` (sequence, id, digest) is another event with this one's sequence."""
+        """Return whether `told` is another event with this one's sequence.
+
+        `told` is a sequence, an id and a digest.
+        """
         return told is not None and told[0] == self.seq and told[1:] != (self.id, self.digest)
 
 

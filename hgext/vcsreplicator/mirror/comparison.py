@@ -48,7 +48,10 @@ class ComparisonOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The outcome for one repository of one mirror, the mirror's sequence, and in words what is wrong."""
+    """The outcome for one repository of one mirror.
+
+    `seq` is the mirror's sequence; `note` says in words what is wrong.
+    """
 
     mirror: str
     repository: str
@@ -64,7 +67,10 @@ def differences(one: Fingerprint, other: Fingerprint) -> tuple[str, ...]:
 
 
 def judge(here: Fingerprint | None, there: Fingerprint) -> tuple[ComparisonOutcome, str]:
-    """Return the outcome, and a note, for the mirror (None: it has no such repository) and the master."""
+    """Return the outcome of a comparison, and a note.
+
+    `here` is the fingerprint of the mirror (None: it has no such repository), `there` that of the master.
+    """
     if here is None:
         return ComparisonOutcome.MISSING, f"the master has {there.length} changesets, this mirror nothing"
     if here.repository != there.repository:

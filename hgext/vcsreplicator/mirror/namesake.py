@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two mirrors of one name would take each other's acks for their own: the second one refuses to start.
+"""The refusal of a second mirror that has the same name.
 
-Each beat names the instance that gives it: a number kept in the mirror's folder, and the machine's name. A restart with the same
-folder on the same machine is the same instance and begins at once. Another one waits to see whether the former still gives beats,
-and takes over if it is silent. If both began at the same moment, both find out, and the one with the greater instance ends.
+Two mirrors of one name would take each other's acks for their own, so the second one refuses to start. Each beat names the instance
+that gives it: a number kept in the mirror's folder, and the machine's name. A restart with the same folder on the same machine is
+the same instance and begins at once. Another one waits to see whether the former still gives beats, and takes over if it is silent.
+If both began at the same moment, both find out, and the one with the greater instance ends.
 """
 
 import contextlib
@@ -41,7 +42,10 @@ def instance_of(folder: Path) -> str:
 
 
 class Namesakes:
-    """Finds beats of this mirror's name that another instance gives, from a position in `acks` on; a thread while it runs."""
+    """Finds beats of this mirror's name that another instance gives.
+
+    It reads from a position in `acks` on, in a thread while it runs.
+    """
 
     def __init__(self, settings: MirrorSettings, instance: str, log: Log, position: int) -> None:
         self._settings, self._instance, self._log = settings, instance, log
@@ -49,9 +53,10 @@ class Namesakes:
         self._stop = threading.Event()
 
     def wait(self, last: bytes | None, stop: threading.Event) -> None:
-        """Return once no other mirror has this name, or `stop` is set; raises BadConfig.
+        """Return once no other mirror has this name, or `stop` is set.
 
-        Only the clock of the machine that gave the newest beat, `last`, could say how old it is: the mirror waits for another one.
+        Raises BadConfig if another mirror gives a beat meanwhile. Only the clock of the machine that gave the newest beat, `last`,
+        could say how old it is: the mirror waits for another one.
         """
         former = self._read_beat(last)
         if former is None:
@@ -94,7 +99,10 @@ class Namesakes:
                 return
 
     def _refuse_others(self, reader: Reader) -> None:
-        """Read every beat until stopped; raises BadConfig once this mirror must end because of another one."""
+        """Read every beat until stopped.
+
+        Raises BadConfig once this mirror must end because of another one.
+        """
         while not self._stop.is_set():
             other = self._find_other(reader, self._stop)
             if other is not None and other.instance < self._instance:

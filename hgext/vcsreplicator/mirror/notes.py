@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The durable notes of a mirror: its detached repositories with their resume points, the deleted ones, and heal requests.
+"""The durable notes of a mirror.
 
-A note is written before the shared position passes an event of its repository, so an event is either before the position,
-applied, or behind a note. SQLite, one file per mirror, written by the supervisor alone but for an operator's heal requests.
+They are its detached repositories with their resume points, the deleted ones, and heal requests. A note is written before the
+shared position passes an event of its repository, so an event is either before the position, applied, or behind a note. SQLite, one
+file per mirror, written by the supervisor alone but for an operator's heal requests.
 """
 
 import contextlib
@@ -60,7 +61,10 @@ class Detached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedRepository:
-    """A repository that event `seq` deleted here; its older events need no work any more."""
+    """A repository that event `seq` deleted here.
+
+    Its older events need no work any more.
+    """
 
     repository: str
     path: str
@@ -70,7 +74,10 @@ class DeletedRepository:
 
 
 class Notes:
-    """The notes in a file. Every method returns with its change durable, or raises Unavailable having changed nothing."""
+    """The notes in a file.
+
+    Every method returns with its change durable, or raises Unavailable having changed nothing.
+    """
 
     def __init__(self, file: Path) -> None:
         try:
@@ -109,7 +116,10 @@ class Notes:
             self._database.execute(_RECORD_DELETION, astuple(deleted))
 
     def forget(self, repository: str) -> None:
-        """Remove what is known of a deletion: neither the log nor the disk names the repository as living."""
+        """Remove what is known of a deletion.
+
+        Neither the log nor the disk names the repository as living.
+        """
         with _translated():
             self._database.execute(_FORGET, (repository,))
 
@@ -134,7 +144,10 @@ class Notes:
 
 
 def try_to_write(change: Callable[[], T]) -> T | None:
-    """Return what `change` returns; None if it fails, which does no lasting harm."""
+    """Call `change` and return its result; None if it raises Unavailable.
+
+    The failure is logged and does no lasting harm.
+    """
     try:
         return change()
     except Unavailable as error:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The supervisor's end of the nursery, a process that forks workers (`hg.replica.nursery`)."""
+"""The supervisor's end of the nursery.
+
+The nursery is a process that forks workers (`hg.replica.nursery`).
+"""
 
 import contextlib
 import os
@@ -25,7 +28,10 @@ logger = structlog.get_logger()
 
 
 def can_fork() -> bool:
-    """Whether this machine has what a nursery needs; Linux has descriptors of processes since 5.3."""
+    """Return whether this machine has what a nursery needs.
+
+    Linux has descriptors of processes since 5.3.
+    """
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -34,7 +40,10 @@ def can_fork() -> bool:
 
 
 class ForkedProcess:
-    """A child of this process that it did not start itself: what is needed of `Popen`."""
+    """A child of this process that it did not start itself.
+
+    It has what is needed of `Popen`.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -72,7 +81,7 @@ class ForkedProcess:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill it, unless it has ended."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -91,7 +100,10 @@ class Nursery:
         self.is_ready = False
 
     def wait(self, timeout: float) -> bool:
-        """Return whether it has imported everything, or has ended, within so many seconds."""
+        """Return whether it has imported everything, or has ended, in time.
+
+        Waits at most `timeout` seconds.
+        """
         self._socket.settimeout(timeout)
         try:
             self.is_ready = self._socket.recv(1) == b"r"
@@ -102,7 +114,10 @@ class Nursery:
         return True
 
     def fork(self, descriptor: int) -> ForkedProcess | None:
-        """Fork a worker for this end of a pipe; None if the nursery has ended or hangs, so that it must be started otherwise."""
+        """Fork a worker for this end of a pipe.
+
+        Returns None if the nursery has ended or hangs, so that the worker must be started otherwise.
+        """
         if not self.is_ready:
             return None
         try:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one event means for what a mirror has: apply, skip, make room, or trouble. Pure; the border performs it."""
+"""What one event means for what a mirror has.
+
+The event is applied or skipped, another repository makes room, or there is trouble. Pure; the border performs it.
+"""
 
 import enum
 from dataclasses import dataclass
@@ -28,7 +31,10 @@ class Step:
 
 
 class Claim(enum.StrEnum):
-    """The end of a claim to a folder: the occupant makes room, the claimant waits without a URL, or an operator must decide."""
+    """The end of a claim to a folder.
+
+    The occupant makes room, the claimant waits without a URL, or an operator must decide.
+    """
 
     DISPLACE = "displace"
     WAIT = "wait"
@@ -69,7 +75,7 @@ def _first(event: Event) -> Step:
 
 
 def claim(path: str, generation: int, occupant: Checkpoint, *, is_leaving: bool) -> Claim:
-    """Decide which repository gets a folder: the one released at `path`, or the occupant.
+    """Decide whether the repository released at `path` or the occupant gets a folder.
 
     The highest generation wins. One that was renamed away or deleted by an event that is applied `is_leaving`. Generations of two
     paths with one folder say nothing.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Worker processes: started with a clean environment, given one task at a time, replaced when they end.
+"""The worker processes of a mirror.
 
-Each lane has workers of its own, so no lane waits for another; workers of all lanes but LIGHT are started when needed, at a lower
-priority. A worker's answer, or its death, arrives in the supervisor's inbox. A thread for each worker holds the whole conversation
-with it, so the supervisor never waits for a pipe; a pipe that breaks at any moment means that the worker died.
+They are started with a clean environment, given one task at a time, and replaced when they end. Each lane has workers of its own,
+so no lane waits for another; workers of all lanes but LIGHT are started when needed, at a lower priority. A worker's answer, or its
+death, arrives in the supervisor's inbox. A thread for each worker holds the whole conversation with it, so the supervisor never
+waits for a pipe; a pipe that breaks at any moment means that the worker died.
 """
 
 import contextlib
@@ -69,10 +70,10 @@ class Answered:
 
 
 class Worker:
-    """One process and the pipe to it; it is `busy` with a task `since` a time of the supervisor's clock.
+    """One process and the pipe to it.
 
-    A worker that takes too long `is_slow`: another one has its place, and it ends with its task. `progress` is its processor time
-    when the supervisor last saw a change, at the time `moved`.
+    It is `busy` with a task `since` a time of the supervisor's clock. A worker that takes too long `is_slow`: another one has its
+    place, and it ends with its task. `progress` is its processor time when the supervisor last saw a change, at the time `moved`.
     """
 
     def __init__(
@@ -109,7 +110,10 @@ class WorkerPool:
         self._nursery: Nursery | None = None
 
     def prepare(self, stop: threading.Event) -> bool:
-        """Start a nursery, so that workers need not start one by one; return whether it did not end by itself."""
+        """Start a nursery, so that workers need not start one by one.
+
+        Returns whether the nursery did not end by itself.
+        """
         if not can_fork():
             return True
         self._nursery = Nursery(self._environment)
@@ -126,7 +130,10 @@ class WorkerPool:
         return worker
 
     def fill(self) -> None:
-        """Start all light workers, so that the first events need not wait for their start."""
+        """Start all light workers.
+
+        So the first events need not wait for their start.
+        """
         for _ in range(self._settings.workers - sum(worker.lane is Lane.LIGHT for worker in self.workers)):
             self.start(Lane.LIGHT)
 
@@ -144,7 +151,10 @@ class WorkerPool:
         return None
 
     def give(self, worker: Worker, task: object, now: float | None = None) -> None:
-        """Hand the task over at the time `now`; a worker that has ended is reported as died."""
+        """Hand the task over at the time `now`.
+
+        A worker that has ended is reported as died.
+        """
         worker.busy, worker.since = task, now
         worker.tasks += 1
         worker.requests.put(task)
@@ -161,7 +171,10 @@ class WorkerPool:
             self._end(worker)
 
     def progress(self, worker: Worker) -> float:
-        """Return the worker's seconds of processor time; they grow while it makes progress."""
+        """Return the worker's seconds of processor time.
+
+        They grow while it makes progress.
+        """
         try:
             times = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
             return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
@@ -169,12 +182,18 @@ class WorkerPool:
             return time.monotonic()
 
     def kill(self, worker: Worker) -> None:
-        """Kill a worker in its task; it is reported as died, at once or when its disk answers."""
+        """Kill a worker in its task.
+
+        It is reported as died, at once or when its disk answers.
+        """
         worker.is_killed = True
         worker.process.kill()
 
     def close(self, patience: float) -> None:
-        """End all workers, each after the task it has; kill those that are not done within `patience` seconds."""
+        """End all workers, each after the task it has.
+
+        Those that are not done within `patience` seconds are killed.
+        """
         for worker in self.workers:
             worker.requests.put(None)
         end = time.monotonic() + patience
@@ -200,7 +219,10 @@ class WorkerPool:
 def _begin(
     environment: Mapping[str, str], nursery: Nursery | None
 ) -> "tuple[Connection, subprocess.Popen[bytes] | ForkedProcess]":
-    """Start a process at the other end of a pipe; a nursery that hangs may fork one late, so the pipe it got is given up."""
+    """Start a process at the other end of a pipe.
+
+    A nursery that hangs may fork one late, so the pipe it got is given up.
+    """
     if nursery is not None:
         ours, theirs = Pipe()
         with theirs:
@@ -216,7 +238,10 @@ def _begin(
 
 
 def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
-    """Hand requests to the worker; after None it ends with the task it has, and so does this thread."""
+    """Hand requests to the worker.
+
+    After None the worker ends with the task it has, and so does this thread.
+    """
     with worker.pipe:
         while (request := worker.requests.get()) is not None:
             try:

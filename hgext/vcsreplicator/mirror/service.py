@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mirror from its start to its end: what is on the disk and in the log is put together, then the supervisor runs."""
+"""A mirror from its start to its end.
+
+What is on the disk and in the log is put together, then the supervisor runs.
+"""
 
 import fcntl
 import os
@@ -42,7 +45,10 @@ logger = structlog.get_logger()
 def run(
     settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
-    """Follow the log until `stop` is set; raises BadConfig if the mirror cannot begin at all."""
+    """Follow the log until `stop` is set.
+
+    Raises BadConfig if the mirror cannot begin at all.
+    """
     with lock_folder(settings), closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
         # Where to read on; the beginning of a partition without a stored position.
         positions = _retry(stop, lambda: {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)})
@@ -95,7 +101,10 @@ def _prepare(
     inbox: "queue.SimpleQueue[Any]",
     stop: threading.Event,
 ) -> bool:
-    """Start the workers, and put together what is on the disk and in the log; False if stopped."""
+    """Start the workers, and put together what is on the disk and in the log.
+
+    Returns False if stopped.
+    """
     own_acks = _read_own_acks(settings, table)
     if not pool.prepare(stop):
         raise BadConfig("mirror: its workers cannot start; their output says why")
@@ -113,7 +122,10 @@ def _prepare(
 
 @contextmanager
 def lock_folder(settings: MirrorSettings) -> Iterator[None]:
-    """Hold the state folder for this process; raises BadConfig if another mirror works in it."""
+    """Hold the state folder for this process within the block.
+
+    Raises BadConfig if another mirror works in it, or if it cannot be made.
+    """
     folder = Path(settings.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +144,10 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
 
 
 def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:
-    """Return this mirror's newest acks by repository, without those that cannot be read."""
+    """Return this mirror's newest acks by repository.
+
+    Acks that cannot be read are left out.
+    """
     prefix = f"{settings.name}/"
     acks = {}
     for (topic, key), record in table.records.items():
@@ -147,7 +162,10 @@ def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:
 def _scan(
     pool: WorkerPool, inbox: "queue.SimpleQueue[Answered]", stop: threading.Event
 ) -> tuple[FoundRepository, ...] | None:
-    """Return what a worker finds on the disk; None if stopped. A worker that is killed is replaced."""
+    """Return what a worker finds on the disk; None if stopped.
+
+    A worker that is killed is replaced.
+    """
     pool.give(pool.start(Lane.LIGHT), Scan())
     while not stop.is_set():
         try:
@@ -167,7 +185,10 @@ def _scan(
 
 
 def _retry(stop: threading.Event, ask: Callable[[], T]) -> T | None:
-    """Ask the log, again and again while it is unavailable or has lost records; None if stopped meanwhile."""
+    """Ask the log until it answers; return None if stopped meanwhile.
+
+    It is asked again and again while it is unavailable or has lost records.
+    """
     attempt = 0
     while not stop.is_set():
         try:

@@ -72,7 +72,7 @@ class MirrorSettings:
 
     @property
     def folder(self) -> str:
-        """Where notes, set-aside and half-made repositories are."""
+        """The folder of notes, set-aside and half-made repositories."""
         return self.state or self.root.rstrip("/") + "/~vcsreplicator"
 
     @property

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The threads that read the log for the supervisor; they outlast an outage of the log."""
+"""The threads that read the log for the supervisor.
+
+They outlast an outage of the log.
+"""
 
 import contextlib
 import random
@@ -47,16 +50,19 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """The log no longer holds the position of the stream's reader, which goes on at these."""
+    """The log no longer holds the position of the stream's reader.
+
+    The reader goes on at `positions`.
+    """
 
     positions: Mapping[tuple[str, int], int]
 
 
 class Source:
-    """One reading thread: of the stream, or with `follows` of one repository that catches up.
+    """One reading thread.
 
-    `may_read` holds it back, `stop` ends it. A catch-up reader holds itself back after each batch. What it reports is one of the
-    above, or the exception after which it cannot go on.
+    It reads the stream, or with `follows` one repository that catches up. `may_read` holds it back, `stop` ends it. A catch-up
+    reader holds itself back after each batch. What it reports is one of the above, or the exception after which it cannot go on.
     """
 
     def __init__(
@@ -149,10 +155,11 @@ class Source:
         )
 
     def _skip_expired(self, error: Expired) -> None:
-        """Go on at the beginning where the position expired; a log that lost records is read whole again.
+        """Go on at the beginning where the position expired.
 
-        Expired events are missing in their repositories, where the next event shows a gap. Of a compacted topic the newest
-        records are read, and no older ones: what a former roster left out must not leave this mirror.
+        A log that lost records is read whole again. Expired events are missing in their repositories, where the next event shows a
+        gap. Of a compacted topic the newest records are read, and no older ones: what a former roster left out must not leave this
+        mirror.
         """
         logger.error("positions expired", reason=str(error))
         topics = {topic for topic, _ in self._positions}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tasks for a worker process and its answers; pickled between processes of one program."""
+"""Tasks for a worker process and its answers.
+
+They are pickled between processes of one program.
+"""
 
 from dataclasses import dataclass
 
@@ -34,7 +37,10 @@ class ReadEvent:
         return attachment is None or attachment.where is Where.INLINE
 
     def is_large(self, limit: int) -> bool:
-        """Whether the bundle must be fetched and has more bytes than `limit`."""
+        """Return whether the bundle must be fetched and has more bytes than `limit`.
+
+        True for every bundle that must come from the master.
+        """
         attachment = self.frame.header.attachment
         return (
             attachment is not None and not self.inline and (attachment.where is Where.MASTER or attachment.size > limit)
@@ -81,18 +87,24 @@ class FoundRepository:
     is_locked: bool | None = None
 
     def is_of(self, repository: str) -> bool:
-        """Whether it is the repository of this id, as far as it can be read."""
+        """Return whether it is the repository of this id, as far as it can be read."""
         return self.checkpoint is not None and self.checkpoint.repository == repository
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """A request for every repository below the root; answered by a tuple of `FoundRepository`."""
+    """A request for every repository below the root.
+
+    Answered by a tuple of `FoundRepository`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A request to read a repository through, which was at `seq`, while work on it goes on; answered by `Checked`."""
+    """A request to read a repository through while work on it goes on.
+
+    The repository was at `seq`. Answered by `Checked`.
+    """
 
     repository: str
     folder: str
@@ -101,10 +113,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The result of reading a repository through: a problem or None, and the checkpoint if that is lower than it was.
+    """The result of reading a repository through.
 
-    One that changed meanwhile `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker
-    may take, which `is_spent` then; `problem` says so.
+    `problem` is None if there is none; `lower` is the checkpoint if that is lower than it was. One that changed meanwhile
+    `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker may take, which `is_spent`
+    then; `problem` says so.
     """
 
     repository: str
@@ -116,14 +129,20 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """A request to remove what was set aside before a time (seconds since the epoch); answered by itself."""
+    """A request to remove what was set aside before a time.
+
+    The time is in seconds since the epoch. Answered by itself.
+    """
 
     before: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """A request to fill the caches of what clients see, with `relock` to set the lock too; answered by itself."""
+    """A request to fill the caches of what clients see.
+
+    With `relock` also to set the lock. Answered by itself.
+    """
 
     repository: str
     folder: str
@@ -132,7 +151,10 @@ class Warm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why a task ended early; `passing` when trying the same again soon may be enough."""
+    """The reason why a task ended early.
+
+    `passing` when trying the same again soon may be enough.
+    """
 
     reason: Reason
     note: str
@@ -162,7 +184,10 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A request to compare a repository, released or not, with the master's; answered by `Looked`."""
+    """A request to compare a repository, released or not, with the master's.
+
+    Answered by `Looked`.
+    """
 
     folder: str
     path: str
@@ -171,7 +196,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """Both fingerprints; `here` is None if this mirror has no such repository, `there` if it could not be had (see `problem`)."""
+    """The fingerprints of both sides.
+
+    `here` is None if this mirror has no such repository. If a fingerprint could not be had, `problem` says why: `here` alone is
+    None if the repository here cannot be read, both are None if one of them was unavailable.
+    """
 
     here: Fingerprint | None
     there: Fingerprint | None

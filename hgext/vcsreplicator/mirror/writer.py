@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The thread that writes the mirror's acks, positions and rejects to the log, as many as have come together at a time."""
+"""The thread that writes the mirror's acks, positions and rejects to the log.
+
+It writes as many as have come together at a time.
+"""
 
 import random
 import threading
@@ -20,7 +23,10 @@ ExpectedEvent = tuple[str | None, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Where `events` ended, and which event of each repository was expected before the mirror asked: later ones may follow."""
+    """The ends of `events`, and the event expected of each repository.
+
+    The events were expected before the mirror asked for the ends: later ones may follow.
+    """
 
     ends: Positions
     expected: Mapping[str, ExpectedEvent]
@@ -38,7 +44,10 @@ class _Outgoing:
 
 
 class AckWriter:
-    """Writes acks (only the newest of each key), other records and positions; a failed write is retried indefinitely."""
+    """Writes acks (only the newest of each key), other records and positions.
+
+    A failed write is retried indefinitely.
+    """
 
     def __init__(self, log: Log, group: str, report: Callable[[object], None]) -> None:
         self._log, self._group, self._report = log, group, report
@@ -71,7 +80,10 @@ class AckWriter:
             self._condition.notify()
 
     def ask_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
-        """Ask the log where `events` ends, and report the answer with what is expected now, by repository."""
+        """Ask the log where `events` ends, and report the answer.
+
+        The report has what is expected now, by repository.
+        """
         with self._condition:
             self._waiting.expected = expected
             self._condition.notify()
@@ -100,7 +112,10 @@ class AckWriter:
                 return
 
     def _wait_for_work(self) -> _Outgoing | None:
-        """Take everything that waits; None once the writer is stopped and nothing is left."""
+        """Take everything that waits.
+
+        Returns None once the writer is stopped and nothing is left.
+        """
         with self._condition:
             while not (self._waiting.has_work() or self._is_stopping):
                 self._condition.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bundles of unsent events, stored because the changesets that they are made of are about to go.
+"""Stored bundles of unsent events whose changesets are about to go.
 
 `.hg/store/outbox-ID.log` is the bundle of the event ID; `outbox-ID.size.log` beside it is the number of bytes that it unpacks to.
 """
@@ -23,7 +23,7 @@ class ChangesetsGone(ReplicationError):
 
 
 class Bundle:
-    """A bundle in the making; `unpacked` counts the bytes before their compression."""
+    """A bundle in pieces; `unpacked` is the number of bytes before compression."""
 
     def __init__(self, pieces: Iterable[bytes], *, unpacked: int = 0) -> None:
         self.pieces = pieces
@@ -40,11 +40,11 @@ class StoredBundles:
         self._folder = folder
 
     def has(self, event: str) -> bool:
-        """Whether the bundle of an event is stored."""
+        """Return whether the bundle of an event is stored."""
         return os.path.exists(self._folder.join(_bundle_name(event)))
 
     def store(self, event: str, bundle: Bundle) -> None:
-        """Store the bundle of an event durably; killed on the way, none is stored."""
+        """Store the bundle of an event durably; after a kill on the way none is stored."""
         path = self._folder.join(_bundle_name(event))
         with create_file(self._folder, path + b".new") as file:
             file.writelines(bundle)
@@ -55,7 +55,7 @@ class StoredBundles:
 
     @contextlib.contextmanager
     def opened(self, event: str) -> Iterator[Bundle | None]:
-        """Give the bundle of an event, open within the context; None if none is stored."""
+        """Open the bundle of an event within the block; give None if none is stored."""
         try:
             file: IO[bytes] = open(self._folder.join(_bundle_name(event)), "rb")  # noqa: SIM115
         except FileNotFoundError:

@@ -12,7 +12,10 @@ from ..words.value import Value
 
 
 class Needs(enum.StrEnum):
-    """What a mirror needs besides the event: a bundle of the entry's `first` and `markers`, or the master."""
+    """The needs of a mirror besides the event.
+
+    They are nothing, a bundle made of the entry's `first` and `markers`, or the master.
+    """
 
     NOTHING = "nothing"
     BUNDLE = "bundle"
@@ -32,7 +35,10 @@ class Entry(Value):
 
 
 class NewestEvent(Value):
-    """A repository's identity and newest event; 0 and an empty id before the first."""
+    """A repository's identity and newest event.
+
+    Before the first event `seq` is 0 and `id` is empty.
+    """
 
     repository: str
     incarnation: str
@@ -57,7 +63,7 @@ class NewestEvent(Value):
 
 
 class OutboxEnd(Value):
-    """The newest event, and the changelog as it left it."""
+    """The newest event, and the changelog as that event left it."""
 
     newest: NewestEvent
     after: Tip

@@ -6,11 +6,11 @@
                               that the log gave it: if another record stands there, the log has lost records (`losses`)
 `.hg/store/outbox.lock`       held (flock) by the process that sends; one sender at a time, so the log sees events in order
 `.hg/store/outbox-ID.log`     the bundle of an unsent event (`bundles`)
-`.hg/store/outbox.fork`       JSON `Fork`: why this repository refuses pushes: the history in the log is not that of the outbox
+`.hg/store/outbox.fork`       JSON `Fork`: why this repository refuses pushes (the history in the log is not that of the outbox)
 
 The newest record is the repository's identity and its newest event: nothing else says which repository this is. Segments are
-written under the store lock and within a transaction; the marker is only a memory: without it, everything that is still there is
-sent again, and readers drop repeats.
+written under the store lock and within a transaction. The marker is only a memory: without it, the sender sends again everything
+that is still there, and readers drop repeats.
 """
 
 import contextlib
@@ -48,9 +48,10 @@ _NEWEST_EVENT_MEMBERS = ("repository", "incarnation", "path", "generation", "seq
 
 
 class SentMark(Value):
-    """The newest event that the log has, and the byte of the segment where its record ends.
+    """The marker: the newest event that the log has.
 
-    `partition` and `offset` are its place in the log; None if that is not known (an older release, an adoption).
+    `end` is the byte of `segment` where its record ends. `partition` and `offset` are its place in the log; None if that is not
+    known (an older release, an adoption).
     """
 
     seq: int
@@ -62,7 +63,10 @@ class SentMark(Value):
 
 
 class Fork(Value):
-    """Why the outbox cannot continue what the log has; `incarnation` is that history's, if it is not the outbox's own."""
+    """The reason why the outbox cannot continue what the log has.
+
+    `incarnation` is that of the log's history, if it is not the outbox's own.
+    """
 
     reason: str
     incarnation: str | None = None
@@ -81,7 +85,10 @@ class Place(Value):
 
 
 class Outbox:
-    """The outbox in a store; methods that take `tr` act inside that transaction, others see what is committed."""
+    """The outbox in a store.
+
+    Methods that take `tr` act inside that transaction, others see what is committed.
+    """
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -93,9 +100,9 @@ class Outbox:
         return sorted(int(found[1]) for found in names if found)
 
     def end(self) -> OutboxEnd | None:
-        """Read what the newest entry says of the repository; None for a repository that never had one.
+        """Read what the newest entry says of the repository; None without an entry.
 
-        Decoded by hand, which spares a push the decoders of all its parts. Raises MalformedEvent, TornRecord.
+        Decoded by hand, which spares a push the decoders of all parts of an entry. Raises MalformedEvent and TornRecord.
         """
         for number in reversed(self.segments()):
             record = self._segment(number).last()
@@ -109,9 +116,10 @@ class Outbox:
         return None if end is None else end.newest
 
     def append(self, tr: Any, entries: Sequence[Entry]) -> bytes:
-        """Append under `tr` and return the segment's name; call it in a finalizer, holding the store lock.
+        """Append entries under `tr` and return the segment's name.
 
-        A full segment is never written to again; `prune` removes those that the log has whole.
+        The caller calls it in a finalizer, holding the store lock. A full segment is never written to again; `prune` removes those
+        that the log has whole.
         """
         segment = self._last_segment(tr)
         segment.append(tr, [to_json(entry) for entry in entries])
@@ -143,7 +151,7 @@ class Outbox:
                 before = record.start
 
     def has_unsent(self) -> bool:
-        """Whether a committed entry is behind the marker; does not read the entries."""
+        """Return whether a committed entry is behind the marker; read no entries."""
         sent, numbers = self.sent(), self.segments()
         if sent is None:
             return any(self._segment(number).tail() for number in numbers)
@@ -165,7 +173,10 @@ class Outbox:
             return None
 
     def fits(self, sent: SentMark) -> bool:
-        """Whether the marker's event stands where it says; yes if damage hides it."""
+        """Return whether the marker's event stands where the marker says.
+
+        If damage hides the event, the answer is yes.
+        """
         segment = self._segment(sent.segment)
         if segment.tail() < sent.end:
             return False
@@ -178,27 +189,33 @@ class Outbox:
             return True
 
     def mark_sent(self, sent: SentMark) -> None:
-        """Move the marker under the sending lock; if a power cut undoes it, events repeat."""
+        """Move the marker; the caller holds the sending lock.
+
+        If a power cut undoes that, events repeat.
+        """
         self.prepare_sent(sent)
         self.move_sent(sent)
 
     def prepare_sent(self, sent: SentMark) -> None:
-        """Write the marker that `move_sent` puts in place: so a full disk is noticed before events are sent, not after."""
+        """Write the marker that `move_sent` puts in place.
+
+        So a full disk is noticed before events are sent, not after.
+        """
         with create_file(self._folder, self._folder.join(SENT) + b".new") as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
 
     def move_sent(self, sent: SentMark) -> None:
-        """Move the marker to what was prepared, with its place in the log."""
+        """Put the prepared marker in place, with its event's place in the log."""
         prepared = self._folder.join(SENT) + b".new"
         with open(prepared, "r+b") as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
         os.replace(prepared, self._folder.join(SENT))
 
     def send_again(self) -> int | None:
-        """Move the marker to before the oldest kept event of the present incarnation; return that event's sequence.
+        """Move the marker to before the oldest kept event of the present incarnation.
 
-        None if there is nothing to send again. Events before the last adoption are not sent again: they may be what the log
-        must never have. The caller holds the sending lock.
+        Returns that event's sequence; None if there is nothing to send again. Events before the last adoption are not sent again:
+        they may be what the log must never have. The caller holds the sending lock.
         """
         newest, before = self.newest(), None
         for place in self.kept():
@@ -215,8 +232,8 @@ class Outbox:
     def prune(self) -> list[int]:
         """Remove segments that the log has whole; return their numbers.
 
-        The newest segment stays, since it holds the newest event; so does the one before it, for a log that loses its newest
-        records, and one that Mercurial's undo file names. The caller holds the store lock, outside a transaction.
+        Three kinds stay: the newest segment, since it holds the newest event; the one before it, for a log that loses its newest
+        records; and one that Mercurial's undo file names. The caller holds the store lock, outside a transaction.
         """
         sent, numbers = self.sent(), self.segments()
         if sent is None or len(numbers) < 3:
@@ -232,7 +249,10 @@ class Outbox:
 
     @contextlib.contextmanager
     def sending(self, *, wait: bool) -> Iterator[bool]:
-        """Hold the sending lock; False if another process holds it and `wait` is off."""
+        """Hold the sending lock within the block, and give True.
+
+        If another process holds it and `wait` is off, give False.
+        """
         descriptor = os.open(self._folder.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             match_mode(self._folder, descriptor)
@@ -258,7 +278,7 @@ class Outbox:
             return Fork(reason=reason, incarnation=found[1] if found else None)
 
     def set_fork(self, fork: Fork | None) -> None:
-        """Have this repository refuse pushes for that reason, or with None take them."""
+        """Make this repository refuse pushes for this reason, or with None take them."""
         if fork is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._folder.join(FORK))
@@ -283,7 +303,7 @@ class Outbox:
 
 
 def outbox_of(folder: str) -> Outbox:
-    """Return the outbox of the repository in a folder, which is not opened with Mercurial."""
+    """Return the outbox of the repository in a folder, which Mercurial does not open."""
     return Outbox(Store(os.path.join(folder, ".hg", "store")))
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The store folder of a repository: where its files are, and how the outbox writes those outside transactions."""
+"""The files in a repository's store, and how the outbox writes some of them.
+
+Those are the files that it writes outside transactions.
+"""
 
 import os
 import stat
@@ -31,7 +34,7 @@ def create_file(folder: Folder, path: bytes) -> IO[bytes]:
 
 
 def replace_file(folder: Folder, name: bytes, content: bytes) -> None:
-    """Give a file of the store this content in one step; not synced."""
+    """Replace the content of a file of the store in one step, without a sync."""
     path = folder.join(name)
     temporary = b"%s.%d.tmp" % (path, os.getpid())
     with create_file(folder, temporary) as file:
@@ -40,7 +43,7 @@ def replace_file(folder: Folder, name: bytes, content: bytes) -> None:
 
 
 def read_file(path: bytes) -> bytes:
-    """Return the content of a file, nothing if it does not exist."""
+    """Return the content of a file, empty if it does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -49,7 +52,10 @@ def read_file(path: bytes) -> bytes:
 
 
 def match_mode(folder: Folder, descriptor: int) -> None:
-    """Give all who may write to the store access to a file, under any umask."""
+    """Give a file the read and write permissions of the store, under any umask.
+
+    The file of another user stays as it is.
+    """
     now, wanted = os.fstat(descriptor), os.stat(folder.join(b"")).st_mode & 0o666
     if stat.S_IMODE(now.st_mode) != wanted and now.st_uid == os.geteuid():
         os.fchmod(descriptor, wanted)

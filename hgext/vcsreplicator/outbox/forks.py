@@ -30,9 +30,10 @@ def known_state(log: Log, repository: str) -> RepositoryState | None:
 
 
 def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> Fork | None:
-    """Say why the events in the outbox cannot follow the newest one that the log is known to have; None if they can.
+    """Return why the outbox's events cannot follow the log's; None if they can.
 
-    Reads around the marker, where outbox and log should meet: unsent events are not read, however many there are.
+    `known` is the newest event that the log is known to have. The function reads around the marker, where outbox and log should
+    meet: unsent events are not read, however many there are.
     """
     newest = box.newest()
     if newest is None:
@@ -54,7 +55,10 @@ def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> Fork | None
 
 
 def fork_behind(box: Outbox) -> Fork | None:
-    """Say that the log has more than the outbox, if the outbox's own marker shows it."""
+    """Return a fork if the outbox's own marker shows that the log has more events.
+
+    None if it does not.
+    """
     sent = box.sent()
     if sent is None or box.newest() is None or box.fits(sent):
         return None
@@ -62,7 +66,7 @@ def fork_behind(box: Outbox) -> Fork | None:
 
 
 def _is_adopted(old: str, new: str, box: Outbox) -> bool:
-    """Whether an adoption replaced incarnation `old` by `new`, the present one."""
+    """Return whether an adoption replaced incarnation `old` by the present `new`."""
     for entry in box.acknowledged():
         if old in replaced_incarnations(entry.event):
             return True
@@ -77,7 +81,7 @@ def _is_adopted(old: str, new: str, box: Outbox) -> bool:
 
 
 def _find_event_id(incarnation: str, seq: int, box: Outbox) -> str | None:
-    """Return the id of this event of the present incarnation, None if not kept."""
+    """Return the id of this event of the present incarnation; None if not kept."""
     for entry in box.acknowledged():
         if entry.event.incarnation != incarnation or entry.event.seq < seq:
             break

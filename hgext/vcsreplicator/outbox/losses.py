@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Losses: the log came back without its newest records, restored from a copy or by a broker with older data.
+"""Losses: the log came back without its newest records.
 
-An outbox stores beside its marker the place in the log of the newest event that it sent (`outbox.SentMark`). If the log has another
-record there, or none, events were lost, and everything that the outbox keeps is sent again; readers drop repeats. So a doubt costs
-repeats and never an event. Standard library only, because a push that sends its own events imports it.
+It was restored from a copy, or a broker came back with older data. An outbox's marker has the place in the log of the newest event
+that was sent (`file.SentMark`). If the log has another record there, or none, events were lost, and the sender sends again
+everything that the outbox keeps; readers drop repeats. So a doubt costs repeats and never an event. Standard library only, because
+a push that sends its own events imports it.
 """
 
 import time
@@ -29,9 +30,10 @@ class EventPlace(Value):
 
 
 def find_standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
-    """Return the partitions of `events` in which the wanted event stands at its offset.
+    """Return the partitions of `events` where the wanted event is at its offset.
 
-    An event that retention removed counts as standing. Raises Unavailable if the log cannot tell.
+    `wanted` has one event for each partition. An event that retention removed counts as there. Raises Unavailable if the log
+    cannot tell.
     """
     beginnings, ends = log.beginnings(EVENTS), log.ends(EVENTS)
     found, left = set(), {}
@@ -59,9 +61,10 @@ def find_standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
 
 
 def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
-    """Whether the log lacks the newest event that was sent of this outbox; `state` is what the aggregator saw of it.
+    """Return whether the log lacks the newest event that was sent of this outbox.
 
-    The event of a marker without a place, of an older release, counts as lost unless the aggregator saw it.
+    `state` is what the aggregator saw of the repository. The event of a marker without a place, of an older release, counts as
+    lost unless the aggregator saw it.
     """
     sent = box.sent()
     if sent is None:
@@ -74,7 +77,7 @@ def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
 
 
 def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool:
-    """Whether the aggregator saw the event of this marker in the log."""
+    """Return whether the aggregator saw the event of this marker in the log."""
     newest = box.newest()
     if state is None or newest is None or state.incarnation != newest.incarnation:
         return False
@@ -82,9 +85,10 @@ def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool
 
 
 def send_again(box: Outbox, state: RepositoryState | None) -> tuple[int, int] | None:
-    """Move the marker back, so that all kept events are sent again; the caller holds the sending lock.
+    """Move the marker back, so that the kept events are sent again.
 
-    Returns the first and last sequence that the aggregator never saw and the outbox keeps no more; None if there are none.
+    `Outbox.send_again` chooses the events. The caller holds the sending lock. Returns the first and last sequence that the
+    aggregator never saw and the outbox keeps no more; None if there are none.
     """
     first = box.send_again()
     newest = box.newest()

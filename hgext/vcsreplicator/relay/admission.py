@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's socket: one relay holds its path, and who may connect to it.
+"""The relay's socket: which relay holds its path, and which peers may connect.
 
-The socket has the group of the repositories and mode 0660, and the peer must be root, the relay's own user or in that group.
+Only one relay holds the path. The socket has the group of the repositories and mode 0660, and the peer must be root, the relay's
+own user or in that group.
 """
 
 import contextlib
@@ -18,7 +19,10 @@ _SO_PEERGROUPS = 59
 
 
 class RelaySocket:
-    """The listening socket at `path`; `group_of` is the folder whose group may connect."""
+    """The listening socket at `path`.
+
+    The group of the folder `group_of` may connect to it.
+    """
 
     def __init__(self, path: str, *, group_of: str) -> None:
         self._path = path
@@ -27,7 +31,10 @@ class RelaySocket:
         self._listener: socket.socket | None = None
 
     def open(self) -> socket.socket:
-        """Take the path and listen; raises BadConfig if another relay has it or it cannot be made."""
+        """Take the path and listen.
+
+        Raise BadConfig if another relay has the path or the socket cannot be made.
+        """
         try:
             self._claim = os.open(self._path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +56,7 @@ class RelaySocket:
             os.close(self._claim)
 
     def is_admitted(self, connection: socket.socket) -> bool:
-        """Whether the process at the other end may talk to the relay."""
+        """Return whether the process at the other end may talk to the relay."""
         _, user, group = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if user in (0, os.getuid()) or group == self._group:
             return True

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push's connection to the relay, opened with the transaction: the relay notices if the pusher dies in it.
+"""A push's connection to the relay, opened with the transaction.
 
-The conversation, one JSON object a line, over a Unix stream socket:
+So the relay notices if the pushing process dies in the transaction. The conversation, one JSON object a line, over a Unix stream
+socket:
 
     push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: does its history follow the log's?
     push  → relay   {"seq": 12}                       committed up to 12: send it, and answer when the log has it
     relay → push    {"sent": 12}                      the log has it
 
-The end of the connection is a message too: a process that dies in a transaction leaves the transaction behind, and the relay rolls
-it back. Standard library only, because a push imports it; nothing here raises but a programming error.
+The end of the connection is a message too: a process that dies in a transaction leaves the transaction behind, and the relay
+rolls it back. Standard library only, because a push imports it. Only a programming error raises an exception here.
 """
 
 import contextlib
@@ -27,7 +28,10 @@ class RelayLine:
 
     @classmethod
     def open(cls, path: str, folder: str, *, patience: float = 0.5) -> Self | None:
-        """Connect to the relay at `path`, about the repository in `folder`; None if no relay answers."""
+        """Connect to the relay at `path`; return None if no relay answers.
+
+        The conversation is about the repository in `folder`.
+        """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(patience)
         try:
@@ -39,13 +43,16 @@ class RelayLine:
         return cls(connection)
 
     def report_commit(self, seq: int) -> None:
-        """Report that event `seq` is committed; does not wait for the answer."""
+        """Report that event `seq` is committed, without waiting for the answer."""
         with contextlib.suppress(OSError):
             self._connection.sendall(_encode_line({"seq": seq}))
             self._committed = seq
 
     def wait_until_sent(self, *, patience: float) -> bool:
-        """Whether the relay answers, within `patience` seconds, that the log has everything up to the reported event."""
+        """Return whether the log has everything up to the reported event.
+
+        Wait up to `patience` seconds for the relay's answer; return False if it does not come.
+        """
         if not self._committed:
             return False
         deadline = time.monotonic() + patience

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay daemon: moves the events of a master's repositories from their outboxes to the log, oldest first.
+"""The relay daemon: moves a master's events from the outboxes to the log.
 
-A push pokes it over a Unix socket and waits for its answer (`client`); at start, and every now and then, it makes a round over all
-repositories, so that a lost poke costs time and nothing else. Many repositories are sent at once, one batch at a time each. It also
-rolls back transactions whose process died, announces repositories that have no event, and compares the outboxes with what the
-aggregator saw (`fork`).
+In each repository the oldest event goes first. A push pokes the relay over a Unix socket and waits for its answer (`client`). At
+start, and every now and then, the relay makes a round over all repositories, so that a lost poke costs time and nothing else. It
+sends from many repositories at once, one batch at a time from each. It also rolls back transactions whose process died, announces
+repositories that have no event, and compares the outboxes with what the aggregator saw (`fork`).
 """
 
 import os
@@ -42,7 +42,10 @@ DRAIN = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySettings:
-    """The section [relay]: `roots` maps folders to wire prefixes; docs/install.md explains each key."""
+    """The section [relay]; docs/install.md explains each key.
+
+    `roots` maps folders to wire prefixes.
+    """
 
     socket: str
     source: str
@@ -75,7 +78,10 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Relay until `stop`; raises BadConfig if the socket cannot be had or another relay has it."""
+    """Relay until `stop` is set.
+
+    Raise BadConfig if the socket cannot be made or another relay has it.
+    """
     relay = _Relay(settings, log, port, stop, clock or SystemClock())
     try:
         relay.start()
@@ -87,7 +93,10 @@ def run(
 
 
 class _Relay:
-    """The parts of a relay, and its rounds over all repositories, which remember since when one is gone."""
+    """The parts of a relay, and its rounds over all repositories.
+
+    It remembers since when a repository is gone.
+    """
 
     def __init__(
         self, settings: RelaySettings, log: Log, port: MasterPort, stop: threading.Event, clock: Clock
@@ -132,13 +141,13 @@ class _Relay:
                 logger.warning("old blobs not removed", reason=str(error))
 
     def close(self) -> None:
-        """Take no more pushes, and let running jobs end; `stop` is set."""
+        """Take no more pushes, and let running jobs end; the caller has set `stop`."""
         self._server.close()
         self._work.drain(DRAIN)
         self._watch.close()
 
     def _make_round(self) -> None:
-        """Make one, and report what is wrong with the repositories."""
+        """Make one round, and report what is wrong with the repositories."""
         settings, now, states = self._settings, self._clock.now(), self._watch.states()
         folders, self._found = find_work(settings.roots, self._port, self._work, self._losses, now)
         self._gone = find_gone(states, settings.roots, folders, self._gone, now, source=settings.source)

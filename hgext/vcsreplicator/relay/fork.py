@@ -28,7 +28,10 @@ POLL = 10.0
 
 
 class StateWatch:
-    """Follows `state` in a thread of its own; remembers what the relay sends, since the aggregator may see that late."""
+    """Follows the topic `state` in a thread of its own.
+
+    It remembers what the relay sends, since the aggregator may see that late.
+    """
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
         self._log, self._stop = log, stop
@@ -51,9 +54,9 @@ class StateWatch:
             self._thread.join(2.0)
 
     def fork(self, box: Outbox) -> Fork | None:
-        """Say, for an operator, why this outbox is forked; None if it is not.
+        """Return, for an operator, why this outbox is forked; None if it is not.
 
-        Raises Unavailable until everything that stood in the topic at the start was read: a relay that does not know the log's
+        Raise Unavailable until everything that stood in the topic at the start was read: a relay that does not know the log's
         history must not continue it.
         """
         if not self._read_once.is_set():
@@ -67,11 +70,11 @@ class StateWatch:
         return None
 
     def state(self, repository: str) -> RepositoryState | None:
-        """Return what the aggregator last wrote about a repository, as far as that was read."""
+        """Return what the aggregator last wrote about a repository, as far as read."""
         return self._states.get(repository)
 
     def states(self) -> dict[str, RepositoryState]:
-        """Return what the aggregator last wrote about all repositories, as far as that was read."""
+        """Return what the aggregator last wrote about all repositories, as far as read."""
         return dict(self._states)
 
     def sent(self, event: Event) -> None:

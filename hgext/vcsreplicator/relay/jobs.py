@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the relay does in one repository: roll back an abandoned transaction, announce, send."""
+"""The relay's jobs in one repository: recover, announce, send.
+
+To recover is to roll back an abandoned transaction.
+"""
 
 import enum
 import os
@@ -40,18 +43,27 @@ class Job(enum.StrEnum):
 
 
 class RepositoryBusy(Exception):
-    """Another process holds a lock that a job needs: nothing is wrong, and no worker waits for it."""
+    """Another process holds a lock that a job needs.
+
+    Nothing is wrong, and no worker waits for the lock.
+    """
 
 
 class RepositoryJobs:
-    """The jobs, each given the folder of a repository; `on_sent` is called with folder and sequence of each sent event."""
+    """The jobs, each given the folder of a repository.
+
+    They call `on_sent` with the folder and the sequence of each sent event.
+    """
 
     def __init__(self, sender: EventSender, port: MasterPort, watch: StateWatch, losses: LossWatch) -> None:
         self.on_sent: Callable[[str, int], None] = lambda folder, seq: None
         self._sender, self._port, self._watch, self._losses = sender, port, watch, losses
 
     def table(self) -> Mapping[Job, Callable[[str], None]]:
-        """Return what does each job. They raise RepositoryBusy, Refused, Unavailable, or anything unexpected."""
+        """Return the function that does each job.
+
+        The functions raise RepositoryBusy, Refused, Unavailable, or any unexpected exception.
+        """
         return {Job.RECOVER: self._recover, Job.ANNOUNCE: self._announce, Job.SEND: self._send}
 
     def _recover(self, folder: str) -> None:
@@ -89,7 +101,10 @@ class RepositoryJobs:
             self.on_sent(folder, sent.seq)
 
     def _is_forked(self, folder: str, box: Outbox) -> bool:
-        """Whether nothing of this outbox may be sent; a new fork is marked, so that pushes are refused."""
+        """Return whether nothing of this outbox may be sent.
+
+        Mark a new fork, so that the repository refuses pushes.
+        """
         fork = self._watch.fork(box) or fork_behind(box)
         if box.fork() is not None:
             return True
@@ -101,7 +116,10 @@ class RepositoryJobs:
         return True
 
     def _send_events(self, folder: str, box: Outbox) -> int:
-        """Send what is unsent or lost, holding the sending lock; return the number of events."""
+        """Send what is unsent or lost; return the number of events.
+
+        The caller holds the sending lock.
+        """
         self._losses.check(folder, box)
         before, eras, previous = self._losses.newest_places(), self._losses.eras(), box.sent()
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is wrong with a master's repositories: found by the relay's rounds, or by `check` while the relay is silent."""
+"""What is wrong with a master's repositories.
+
+The relay's rounds find it, or `check` does while the relay is silent.
+"""
 
 import contextlib
 import os
@@ -17,7 +20,10 @@ ADOPT = "bring back the pushes that it lacks if you have them, then run `hg repl
 
 
 def has_outbox(roots: Iterable[str]) -> bool:
-    """Whether a repository below the roots has an outbox: only a master's have, and a mirror may use the same roots."""
+    """Return whether a repository below the roots has an outbox.
+
+    Only a master's repositories have one, and a mirror may use the same roots.
+    """
     for root in roots:
         for folder in find_repositories(root):
             with contextlib.suppress(OSError):
@@ -27,7 +33,10 @@ def has_outbox(roots: Iterable[str]) -> bool:
 
 
 def find_trouble(folder: str, box: Outbox, now: float, next_step: str) -> ServiceTrouble | None:
-    """Find that a repository refuses pushes, events that wait in its outbox for SILENT seconds, or that it cannot be read."""
+    """Find what is wrong with a repository's outbox; None if nothing is.
+
+    The repository refuses pushes, events have waited in its outbox for more than SILENT seconds, or the outbox cannot be read.
+    """
     try:
         fork = box.fork()
         if fork is not None:
@@ -51,10 +60,10 @@ def find_gone(
     *,
     source: str,
 ) -> dict[str, float]:
-    """Return by id the repositories of which the log knows and that are in no folder of these roots any more, and since when.
+    """Return the repositories that are gone from these roots, and since when, by id.
 
-    `known` are the folders of the last round, `before` what this returned after the round before. What a master with another
-    `source` sent is none of this one's.
+    The log knows of them, but no folder of the roots has them any more. `known` are the folders of the last round, `before` what
+    this function returned after the round before. What a master with another `source` sent is none of this one's.
     """
     there, found = set(known), {}
     for name, state in states.items():
@@ -76,9 +85,9 @@ def find_places(path: str, roots: Mapping[str, str]) -> Iterable[str]:
 
 
 def find_lacking(roots: Iterable[str], log: Log, now: float) -> list[ServiceTrouble]:
-    """Find what is wrong with the outboxes, and events that were sent and that the log has lost.
+    """Find what is wrong with the outboxes, and sent events that the log has lost.
 
-    Of each partition only the newest event is looked for, because a log loses its newest records first. `now` is this machine's
+    Of each partition it looks for the newest event only, because a log loses its newest records first. `now` is this machine's
     time, which stamped the events.
     """
     found: list[ServiceTrouble] = []

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's watch for losses (`outbox.losses`): whether the log still has what was sent to it.
+"""The relay's watch for losses: whether the log still has what was sent to it.
 
-A log that loses records loses its newest: while the newest known record of a partition stands where it stood, so does everything
-before it. So one check of each partition, every now and then and after each trouble, is enough for all repositories.
+`outbox.losses` describes losses. A log that loses records loses its newest: while the newest known record of a partition stands
+where it stood, so does everything before it. So one check of each partition, every now and then and after each trouble, is enough
+for all repositories.
 
 Rules of this file: an *era* of a partition ends when a loss is found in it. A repository is confirmed in the era in which its
-newest event was seen in the log or sent to it; in the first era, it is enough that the aggregator saw it. A repository that is not
-confirmed is checked before anything else of it is sent. What was sent while a loss was not known yet may stand behind records that
-were lost: so the event that was sent before it is looked for, too.
+newest event was seen in the log or sent to it; in the first era, it is enough that the aggregator saw it. A repository that is
+not confirmed is checked before anything else of it is sent. What was sent while a loss was not known yet may stand behind records
+that were lost: so the relay looks for the event that was sent before it, too.
 """
 
 import threading
@@ -35,7 +36,7 @@ NEXT_STEP = "run `hg replicatesync` in it: mirrors then copy what they lack; the
 
 
 class Confirmation(Value):
-    """In which era of its partition the log had a repository's newest sent event."""
+    """The era of its partition in which the log had a repository's newest sent event."""
 
     repository: str
     partition: int
@@ -49,7 +50,10 @@ class KnownPlace(EventPlace):
 
 
 class LossWatch:
-    """What the log is known to have; `state` returns what the aggregator saw of a repository. May be used from any thread."""
+    """What the log is known to have; any thread may use it.
+
+    `state` returns what the aggregator saw of a repository.
+    """
 
     def __init__(self, log: Log, state: Callable[[str], RepositoryState | None]) -> None:
         self._log, self._state = log, state
@@ -62,21 +66,33 @@ class LossWatch:
         self._doubts = self._answered = 0
 
     def is_confirmed(self, folder: str) -> bool:
-        """Whether the log is known to have the newest event that was sent of the repository in `folder`."""
+        """Return whether the log is known to have the newest sent event of a repository.
+
+        The repository is the one in `folder`.
+        """
         known = self._confirmed.get(folder)
         return known is not None and known.era == self._eras[known.partition]
 
     def doubt(self) -> None:
-        """Have the partitions checked before anything else is sent, since the log did not answer."""
+        """Have the partitions checked before anything else is sent.
+
+        The caller had no answer from the log.
+        """
         self._doubts += 1
 
     @property
     def is_doubted(self) -> bool:
-        """Whether nothing may be sent before the partitions are checked; so it is until the check has ended."""
+        """Whether nothing may be sent before the partitions are checked.
+
+        It stays true until that check has ended.
+        """
         return self._doubts != self._answered
 
     def check_partitions(self) -> None:
-        """Check that the newest known record of each partition still stands there. Raises Unavailable, BadConfig."""
+        """Check that the newest known record of each partition still stands there.
+
+        Raise Unavailable, BadConfig.
+        """
         with self._checking:
             known, doubts = self.newest_places(), self._doubts
             try:
@@ -89,7 +105,10 @@ class LossWatch:
             self._answered = doubts
 
     def check(self, folder: str, box: Outbox) -> None:
-        """Move the marker back if the log lost events; the caller holds the sending lock. Raises Unavailable."""
+        """Move the marker back if the log lost events.
+
+        The caller holds the sending lock. Raise Unavailable.
+        """
         sent, newest = box.sent(), box.newest()
         if sent is None or newest is None:
             return
@@ -125,7 +144,10 @@ class LossWatch:
             return Counter(self._eras)
 
     def check_appended(self, partition: int, offset: int, before: Mapping[int, KnownPlace]) -> None:
-        """Check the first new record against what the partition had `before`; raises Unavailable after a loss."""
+        """Check the first new record against what the partition had `before`.
+
+        Raise Unavailable after a loss.
+        """
         known = before.get(partition)
         if known is not None and (offset <= known.offset or self._eras[partition] != known.era):
             self._end_era(partition, known)
@@ -134,7 +156,10 @@ class LossWatch:
     def confirm(
         self, folder: str, repository: str, sent: SentMark, before: Mapping[int, int], previous: SentMark | None = None
     ) -> None:
-        """Remember that the log took the marked event, in the eras `before` or later, and the `previous` marker."""
+        """Remember that the log took the marked event, and the `previous` marker.
+
+        The log took the event in the eras `before` or later.
+        """
         if sent.partition is None:
             return
         era = before[sent.partition]
@@ -144,14 +169,20 @@ class LossWatch:
             self._previous[folder] = previous
 
     def _has_lost_previous(self, folder: str) -> bool:
-        """Whether the log lost what it had of a repository when its newest event was sent; raise Unavailable."""
+        """Return whether the log lost the event of a repository's previous marker.
+
+        That is what the log had of the repository when its newest event was sent. Raise Unavailable.
+        """
         previous = self._previous.get(folder)
         if previous is None or previous.partition is None or previous.offset is None:
             return False
         return not find_standing(self._log, {previous.partition: EventPlace(id=previous.id, offset=previous.offset)})
 
     def _send_again(self, folder: str, box: Outbox, newest: NewestEvent, partition: int) -> None:
-        """Have all kept events sent again; if the newest known record is lost too, end the partition's era."""
+        """Have all kept events sent again.
+
+        If the newest known record of the partition is lost too, end the partition's era.
+        """
         known = self._newest.get(partition)
         if known is not None and not find_standing(self._log, {partition: known}):
             self._end_era(partition, known)

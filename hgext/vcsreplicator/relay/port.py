@@ -11,13 +11,25 @@ class MasterPort(Protocol):
     """The repositories of a master; implemented by `hg.master.relaying`."""
 
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:
-        """Make the bundle of an entry of the repository in `folder`; raises ChangesetsGone."""
+        """Make the bundle of an entry of the repository in `folder`.
+
+        Raise ChangesetsGone if the entry's changesets are gone.
+        """
 
     def recover(self, folder: str) -> bool:
-        """Roll back an abandoned transaction, unless another process holds the lock; whether it did."""
+        """Roll back an abandoned transaction; return whether that was done.
+
+        Leave the transaction if another process holds the lock.
+        """
 
     def announce(self, folder: str) -> bool:
-        """Write a repository's first event; False if its lock is held elsewhere. Refused if it cannot be replicated."""
+        """Write a repository's first event; return False if its lock is held elsewhere.
+
+        Raise Refused if the repository cannot be replicated.
+        """
 
     def finish(self, root: str) -> list[str]:
-        """Finish the strips, deletions and renames that a kill interrupted; describe those that could not be finished."""
+        """Finish the strips, deletions and renames that a kill interrupted.
+
+        Return a description of each that could not be finished.
+        """

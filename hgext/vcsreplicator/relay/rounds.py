@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A round over all repositories: the relay finds what there is to do without any push asking for it."""
+"""A round over all repositories: the relay finds work that no push asked for."""
 
 import os
 import shutil
@@ -24,7 +24,10 @@ ANNOUNCE_AFTER = 10.0
 def find_work(
     roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float
 ) -> tuple[list[str], list[ServiceTrouble]]:
-    """Start the jobs that are due in every repository below the roots; return the folders, and what is wrong in them."""
+    """Start the jobs that are due in every repository below the roots.
+
+    Return the folders of the repositories, and what is wrong in them.
+    """
     folders, found = [], []
     for root in roots:
         for problem in port.finish(root):
@@ -40,7 +43,10 @@ def find_work(
 
 
 def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> ServiceTrouble | None:
-    """Start the jobs that are due in one repository; a new one is left to the process that makes it for a while."""
+    """Start the jobs that are due in one repository; return what is wrong in it.
+
+    For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it.
+    """
     try:
         names = set(os.listdir(os.path.join(folder, ".hg", "store")))
         if "journal" in names:
@@ -69,7 +75,10 @@ def _list_deleted(folder: str) -> list[str]:
 
 
 def _check_deleted(folder: str, work: Work) -> None:
-    """Remove a deleted repository once the log has all of it, or the rest of one whose removal was interrupted."""
+    """Remove a deleted repository once the log has all of it.
+
+    Remove the rest of one whose removal was interrupted, too.
+    """
     try:
         if os.path.isdir(os.path.join(folder, ".hg", "store")) and outbox_of(folder).has_unsent():
             work.poke(folder)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The repositories below a folder: all of them, dotted folders and repositories inside repositories included.
+"""All repositories below a folder.
 
-Standard library only, because commands of Mercurial use it too.
+Those in dotted folders and inside other repositories are included. Standard library only, because commands of Mercurial use it
+too.
 """
 
 import os
@@ -11,7 +12,10 @@ _NOT_ENTERED = frozenset({".hg", ".vcsreplicator"})
 
 
 def find_repositories(root: str) -> Iterator[str]:
-    """Give the folders that hold a repository with a store of its own (shares have none), `root` itself included."""
+    """Yield the folders that hold a repository with a store of its own.
+
+    Shares have no store of their own. `root` itself is included.
+    """
     stack = [root]
     while stack:
         folder = stack.pop()
@@ -26,7 +30,10 @@ def find_repositories(root: str) -> Iterator[str]:
 
 
 def _is_complete(control: str) -> bool:
-    """Whether Mercurial finished making this repository, which a killed `hg init` did not, and it has its own store."""
+    """Return whether Mercurial finished making this repository with its own store.
+
+    A killed `hg init` did not finish it.
+    """
     store = os.path.join(control, "store")
     try:
         with open(os.path.join(control, "requires"), encoding="ascii", errors="replace") as file:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sending the events of one repository to the log: in order, at least once, marked after the log has them.
+"""Sending the events of one repository to the log: in order, at least once.
 
-Used by the relay daemon and, where there is none, by the push itself, under the repository's sending lock. Standard library only
-beside the log that is handed in.
+The sender marks them as sent after the log has them. The relay daemon uses this module and, where there is none, the push itself
+does, under the repository's sending lock. Standard library only, beside the log that the caller hands in.
 
-Write, then acknowledge: read an entry, make its record, append, move the marker. Killed before the append, nothing happened;
-killed before the marker moved, the entry is sent again, and readers drop the repeat.
+Write, then acknowledge: read an entry, make its record, append, move the marker. After a kill before the append, nothing
+happened; after a kill before the marker moved, the entry is sent again, and readers drop the repeat.
 """
 
 import itertools
@@ -26,7 +26,7 @@ BATCH = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSender:
-    """Everything that sending needs; `timeout` in seconds for one append.
+    """Everything that sending needs; `timeout` is in seconds for one append.
 
     `make_bundle` makes the bundle of an entry of the repository in a folder and raises ChangesetsGone; `store_blob` stores a
     bundle that a record cannot hold and raises Unavailable. `on_appended` gets the place of a batch's first record before the
@@ -43,10 +43,10 @@ class EventSender:
     on_marked: Callable[[SentMark], None] | None = None
 
     def send(self, folder: str, box: Outbox) -> int:
-        """Send what is unsent and return the number of entries. The caller holds the sending lock.
+        """Send what is unsent and return the number of entries.
 
-        Raises Unavailable if the log or the blob store does not take it now, or the log has lost what is marked; what was marked
-        stays marked.
+        The caller holds the sending lock. Raise Unavailable if the log or the blob store does not take it now, or if the log has
+        lost what is marked. What was marked stays marked.
         """
         count = 0
         for batch in split_into_batches(box.unsent()):
@@ -71,9 +71,10 @@ class EventSender:
         return count
 
     def _append(self, folder: str, batch: list[Place], box: Outbox) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Append the batch and return the (partition, offset) of its first and of its last record.
+        """Append the batch; return where its first and its last record stand.
 
-        An event whose record is too large for this log, which may take less than ours do, goes without its bundle.
+        Each place is (partition, offset). If a record is too large for this log, which may take less than a log that this project
+        set up, its event goes without the bundle.
         """
         try:
             taken = self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
@@ -89,7 +90,10 @@ class EventSender:
         return taken[0], taken[-1]
 
     def message(self, folder: str, entry: Entry, box: Outbox, *, room: int = wire.INLINE_LIMIT) -> NewRecord:
-        """Make the record of `events` for an entry, of up to `room` bytes with a bundle inside."""
+        """Make the record of `events` for an entry.
+
+        With a bundle inside, the record has up to `room` bytes.
+        """
         event = entry.event
         attachment, body = self._attach(folder, entry, box, room)
         return NewRecord(
@@ -111,7 +115,10 @@ class EventSender:
         return Attachment(where=Where.MASTER), b""
 
     def _place_bundle(self, entry: Entry, bundle: Bundle, room: int) -> tuple[Attachment, bytes]:
-        """Put the bundle into the record or into the blob store; with neither, mirrors pull it from the master."""
+        """Put the bundle into the record or into the blob store.
+
+        With neither, mirrors pull it from the master.
+        """
         chunks = iter(bundle)
         body, is_whole = _read_up_to(chunks, max(room - len(wire.encode(entry.event)), 0))
         if is_whole and room and bundle.unpacked <= wire.UNPACKED_LIMIT:
@@ -122,14 +129,17 @@ class EventSender:
 
 
 def split_into_batches(places: Iterable[Place]) -> Iterator[list[Place]]:
-    """Give the places in order, in lists of up to BATCH."""
+    """Yield the places in order, in lists of up to BATCH."""
     iterator = iter(places)
     while batch := list(itertools.islice(iterator, BATCH)):
         yield batch
 
 
 def _read_up_to(chunks: Iterator[bytes], room: int) -> tuple[bytes, bool]:
-    """Read to the end or until more than `room` bytes are there: (what was read, whether that is all)."""
+    """Read to the end, or until more than `room` bytes are there.
+
+    Return what was read, and whether that is all.
+    """
     parts, size = [], 0
     for chunk in chunks:
         parts.append(chunk)

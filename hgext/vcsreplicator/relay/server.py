@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's conversations with pushes: one thread that reads and answers (`client` describes the conversation).
+"""The relay's conversations with pushes (`client` describes the conversation).
 
-What a peer sends is checked: a line of at most 8 KiB, a repository below one of the roots.
+One thread reads what peers send, and workers send the answers. The thread checks each message: a line of at most 8 KiB, a
+repository below one of the roots.
 """
 
 import contextlib
@@ -28,7 +29,10 @@ FULL_PAUSE = 1.0
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """One connection: its repository, and the sequence whose acknowledgement it waits for (0: none)."""
+    """One connection and its repository.
+
+    `waits_for` is the sequence whose acknowledgement the peer waits for, 0 for none.
+    """
 
     connection: socket.socket
     folder: str | None = None
@@ -51,7 +55,10 @@ class Server:
         self._listener: socket.socket | None = None
 
     def start(self) -> None:
-        """Open the socket and serve; raises BadConfig if another relay has it or it cannot be made."""
+        """Open the socket and serve.
+
+        Raise BadConfig if another relay has the socket or it cannot be made.
+        """
         self._listener = self._socket.open()
         self._woken.setblocking(False)
         for source in (self._listener, self._woken):
@@ -59,7 +66,10 @@ class Server:
         self._thread.start()
 
     def sent(self, folder: str, seq: int) -> None:
-        """Answer every peer that waits for event `seq` or an earlier one; called by workers."""
+        """Answer every peer that waits for event `seq` or an earlier one.
+
+        Workers call this method.
+        """
         with self._lock:
             waiting = [peer for peer in self._peers.get(folder, ()) if 0 < peer.waits_for <= seq]
             for peer in waiting:
@@ -146,7 +156,7 @@ class Server:
                 return
 
     def _take_message(self, peer: _Peer, line: bytes) -> bool:
-        """Do what a message asks for; False if it cannot be understood."""
+        """Do what a message asks for; return False if it cannot be understood."""
         try:
             message: Any = json.loads(line)
             if "repository" in message and peer.folder is None:
@@ -172,7 +182,10 @@ class Server:
         return True
 
     def _remove_peer(self, peer: _Peer) -> None:
-        """Forget a peer; if it died in a transaction, that is rolled back now rather than by the next push."""
+        """Forget a peer; if it died in a transaction, have that rolled back now.
+
+        Otherwise the next push would roll it back.
+        """
         self._selector.unregister(peer.connection)
         peer.connection.close()
         if peer.folder is None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When the relay does which job: many repositories at once, one job at a time in each, failures retried indefinitely."""
+"""When the relay does which job.
+
+It works in many repositories at once, on one job at a time in each, and retries failures indefinitely.
+"""
 
 import os
 import random
@@ -32,7 +35,10 @@ QUIET_FAILURES = 3
 
 @dataclass(slots=True)
 class _RepositoryTask:
-    """The jobs that wait in one repository; `running` while a worker does some of them."""
+    """The jobs that wait in one repository.
+
+    `running` is true while a worker does some of them.
+    """
 
     jobs: set[Job] = field(default_factory=set)
     running: bool = False
@@ -41,7 +47,10 @@ class _RepositoryTask:
 
 
 class Work:
-    """The jobs to do, by repository folder; `table` says what does each job. May be called from any thread."""
+    """The jobs to do, by repository folder; any thread may use it.
+
+    `table` has the function that does each job.
+    """
 
     def __init__(
         self, table: Mapping[Job, Callable[[str], None]], *, workers: int, stop: threading.Event, clock: Clock
@@ -54,7 +63,10 @@ class Work:
         self._timer.start()
 
     def poke(self, folder: str, *, now: bool = False) -> None:
-        """Have the events of a repository sent; `now` does not wait for the retry of an earlier failure."""
+        """Have the events of a repository sent.
+
+        With `now`, do not wait for the retry of an earlier failure.
+        """
         self._add_job(folder, Job.SEND, now=now)
 
     def recover(self, folder: str) -> None:

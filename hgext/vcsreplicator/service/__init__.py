@@ -126,7 +126,7 @@ def notify(text: str) -> None:
 
 
 def _start_server(listen: tuple[str, int] | None, pages: Pages) -> Any:
-    """Start the HTTP server of a service in a thread; None without an address."""
+    """Start the HTTP server of a service in a thread; return None without an address."""
     if listen is None:
         return None
     host, port = listen
@@ -139,7 +139,10 @@ def _start_server(listen: tuple[str, int] | None, pages: Pages) -> Any:
 
 
 def application(pages: Pages) -> Callable[..., Iterable[bytes]]:
-    """Make the WSGI application with /metrics and the pages: JSON, with status 503 for `"ready": false`."""
+    """Make the WSGI application with /metrics and the pages.
+
+    Each page is JSON, with status 503 for `"ready": false`.
+    """
     # Only here: a service without this page, such as `web`, needs nothing of it.
     import prometheus_client
 

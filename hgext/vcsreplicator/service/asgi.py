@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The HTTP server of a service with an ASGI application: uvicorn, which an event stops and which logs nothing of its own.
+"""The HTTP server of a service with an ASGI application: uvicorn.
 
-What uvicorn reports of single connections is not logged, because it may hold addresses.
+The service stops it (`is_over`). uvicorn logs nothing of its own: what it reports of single connections may hold addresses.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from ..words.errors import BadConfig
 
 
 def bind(host: str, port: int, key: str) -> socket.socket:
-    """Listen on this address; raise BadConfig naming the key that says it."""
+    """Listen on this address; raise BadConfig with the name of its key if that fails."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -40,7 +40,10 @@ def configure(application: Any, **options: Any) -> uvicorn.Config:
 
 
 class StoppableServer(uvicorn.Server):
-    """A server that runs until `is_over`; `ready` is called once it accepts connections."""
+    """A server that runs until `is_over` returns true.
+
+    It calls `ready` once it accepts connections.
+    """
 
     def __init__(self, config: uvicorn.Config, is_over: Callable[[], bool], ready: Callable[[], None]) -> None:
         super().__init__(config)

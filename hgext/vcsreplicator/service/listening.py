@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, **options: Any) -> Any:
-    """Make a server that listens; raises OSError if the address cannot be used."""
+    """Make a server that listens; raise OSError if the address cannot be used."""
     server = waitress.server.create_server(
         application,
         host=host,

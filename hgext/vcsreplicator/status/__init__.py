@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far everything is: one picture of roster, repositories, mirrors, services and their lag, made of the log alone. Pure."""
+"""A picture of how far replication is, made from the log alone. Pure.
+
+It holds the roster, repositories, mirrors, services and their lag.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,12 +25,14 @@ SILENT = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class Picture:
-    """The present, as far as the log shows it; times in seconds since the epoch, by the clock that stamps the log's records.
+    """The present state of the installation, as far as the log shows it.
 
-    `newest` is of the newest record, `changed` of the roster's, `heard` of the last sign of life of each mirror and the aggregator,
-    with its offset: what they say of their own clocks does not matter. `moved` says when each state was written. `groups` are the
-    positions of destinations in `notices`, `lags` how many notices each lacks, and `oldest` of when the first of them is (see
-    `look_at_destinations`). `reports` are of relays and destinations, by their key in `services`.
+    Times are in seconds since the epoch, by the clock that stamps the log's records. `newest` is the time of the newest record,
+    `changed` that of the roster's newest record. `heard` has the offset and the time of the last sign of life of each mirror, of
+    the aggregator and of each service: what they say of their own clocks does not matter. `moved` says when each state was
+    written. `groups` are the positions of destinations in `notices`, `lags` how many notices each destination lacks, and `oldest`
+    the time of the first of them (see `look_at_destinations`). `reports` are those of relays and destinations, by their key in
+    `services`.
     """
 
     roster: rosters.Roster | None = None
@@ -47,7 +52,7 @@ class Picture:
     has_services: bool = True
 
     def absorb(self, record: Record) -> None:
-        """Take one record of a compacted topic into the picture; pass over records of no known form."""
+        """Add one record of a compacted topic to the picture; skip an unknown form."""
         self.newest = max(self.newest, record.time)
         if record.topic == ROSTER:
             self.changed = record.time
@@ -84,37 +89,53 @@ class Picture:
         return sorted((ack for ack in self.acks.values() if ack.detached), key=lambda ack: (ack.mirror, ack.repository))
 
     def waiting(self) -> list[RepositoryState]:
-        """Return the repositories with events that have no notice yet, the longest queue first."""
+        """Return the repositories with events that lack a notice, longest queue first."""
         late = [state for state in self.states.values() if state.noticed < state.seq]
         return sorted(late, key=lambda state: state.noticed - state.seq)
 
     def behind(self, mirror: str) -> int:
-        """Count the events that this mirror has not applied, over what it has acked and what it must have."""
+        """Count the events that this mirror has not applied.
+
+        The count covers what the mirror has acked and what it must have (see `measure_lags`).
+        """
         return sum(lag.unapplied for _, lag in self.measure_lags(mirror))
 
     def late(self, mirror: str, now: float) -> list[RepositoryState]:
-        """Return by path what this mirror lacks though nothing is new for SILENT seconds, less what is detached."""
+        """Return the repositories in which this mirror makes no progress, by path.
+
+        The mirror lacks something of such a repository, and its state was not written for SILENT seconds (see `rests`). A
+        repository that the mirror has detached does not count.
+        """
         late = (state for state, lag in self.measure_lags(mirror) if lag.is_late and self.rests(state, now))
         found = (state for state in late if not ((ack := self.acks.get((mirror, state.repository))) and ack.detached))
         return sorted(found, key=lambda state: state.path)
 
     def holding(self, state: RepositoryState) -> list[str]:
-        """Name the gating mirrors that have not applied all of the repository, or do not serve what is released."""
+        """Return the names of the gating mirrors that this repository waits for.
+
+        They have not applied all of its events, or do not serve what is released.
+        """
         gating = (mirror for mirror in self._mirrors() if mirror.gates(state.repository, state.path))
         return sorted(mirror.name for mirror in gating if self.measure_lag(mirror.name, state).is_late)
 
     def rests(self, state: RepositoryState, now: float) -> bool:
-        """Whether the aggregator wrote nothing of this repository for SILENT seconds."""
+        """Return whether the aggregator has not written this state for SILENT seconds."""
         return now - self.moved.get(state.repository, now) > SILENT
 
     def measure_lag(self, mirror: str, state: RepositoryState) -> Lag:
-        """Measure what this mirror lacks of the repository; only a level of the present incarnation counts."""
+        """Measure what this mirror lacks of the repository.
+
+        Only a level of the present incarnation counts.
+        """
         ack = self.acks.get((mirror, state.repository))
         counts = ack if ack and ack.incarnation == state.incarnation else None
         return measure_lag(counts, seq=state.seq, released=state.released)
 
     def measure_lags(self, mirror: str) -> list[tuple[RepositoryState, Lag]]:
-        """Measure what the mirror has acked or must have, but for what it is deactivated for."""
+        """Measure what the mirror lacks of each repository it has acked or must have.
+
+        Repositories for which the mirror is deactivated are left out.
+        """
         known = self.roster.mirror(mirror) if self.roster else None
         given_up = known.deactivated if known else ()
         return [
@@ -124,20 +145,29 @@ class Picture:
         ]
 
     def must_have(self, mirror: str, state: RepositoryState) -> bool:
-        """Whether the roster has the mirror carry this repository, which is not deleted."""
+        """Return whether the roster has the mirror carry this repository.
+
+        No mirror must have a deleted repository.
+        """
         known = self.roster.mirror(mirror) if self.roster else None
         return known is not None and not state.deleted and known.carries(state.path)
 
     def silent(self, now: float) -> list[str]:
-        """Name the mirrors that should be alive, without a sign of life for SILENT seconds."""
+        """Return the names of the mirrors that should be alive but are silent.
+
+        A mirror is silent once SILENT seconds have passed since its last sign of life and since the roster's last change.
+        """
         return [name for name in self.expected() if now - max(self.seen(name), self.changed) > SILENT]
 
     def seen(self, name: str) -> float:
-        """Return when a mirror or the aggregator gave its last sign of life; 0 for never."""
+        """Return when this name gave its last sign of life; 0 for never.
+
+        The name is a mirror's, the aggregator's, or a service's key in `services`.
+        """
         return self.heard[name][1] if name in self.heard else 0.0
 
     def expected(self) -> list[str]:
-        """Name the mirrors that should be alive: joining or active."""
+        """Return the names of the mirrors that should be alive: joining or active."""
         alive = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
         return sorted(mirror.name for mirror in self._mirrors() if mirror.state in alive)
 

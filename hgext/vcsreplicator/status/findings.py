@@ -34,7 +34,10 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something an operator must know: `level` 1 warning, 2 critical; one line that says what to do."""
+    """Something that an operator must know.
+
+    `level` is 1 for a warning, 2 for critical; `text` is one line that says what to do.
+    """
 
     level: int
     text: str
@@ -52,8 +55,8 @@ def findings(
 ) -> list[Finding]:
     """Find what an operator must know, the worst first.
 
-    `destinations`, if known, must be there and no others; `relay` is the source of the one that must be there. `patience` is for
-    how many seconds a relay or a destination may be silent or in trouble.
+    `destinations`, if given, names those that must be there; findings about others are left out. `relay` is the source of the
+    relay that must be there. `patience` is the number of seconds for which a relay or a destination may be silent or in trouble.
     """
     found = []
     if picture.aggregator is None or now - picture.seen(AGGREGATOR) > 30:
@@ -91,7 +94,7 @@ def _find_mirrors(picture: Picture, now: float, warn: int, critical: int) -> lis
 
 
 def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
-    """Describe a trouble that has lasted for so many seconds."""
+    """Describe a trouble that has lasted for `lasts` seconds."""
     is_critical = trouble.is_urgent or lasts > STALLED
     return Finding(level=2 if is_critical else 1, text=f"{trouble.text} ({_format_since(now - lasts, now)})")
 
@@ -130,7 +133,10 @@ def _find_reported(
 
 
 def _find_silent(picture: Picture, name: str, now: float) -> Finding:
-    """Describe a silent mirror: it holds back the notices of what it gates; nothing waits for a backup."""
+    """Describe a silent mirror and the notices that it holds back.
+
+    It holds back the notices of what it gates; no notice waits for a backup.
+    """
     mirror = picture.roster.mirror(name) if picture.roster else None
     since = _format_since(picture.seen(name), now) if picture.seen(name) else "since it was added"
     if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
@@ -142,7 +148,10 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
 
 
 def _refused_rules(picture: Picture) -> list[Finding]:
-    """Find rules that an older release let in and that cannot be evaluated, with the command that mends them."""
+    """Find rules that cannot be evaluated, with the command that mends them.
+
+    An older release accepted such rules.
+    """
     found = []
     for mirror in picture.roster.mirrors if picture.roster else ():
         if mirror.state is rosters.MirrorState.REMOVED:
@@ -155,7 +164,7 @@ def _refused_rules(picture: Picture) -> list[Finding]:
 
 
 def _rules_command(mirror: rosters.Mirror, bad: Collection[str]) -> str:
-    """Return the command that sets this mirror's rules, with RULE in place of each that is bad."""
+    """Return the command that sets this mirror's rules, with RULE for each bad one."""
     words = ["vcsreplicator", "roster", "rules", mirror.name]
     for option, rules in (("--include", mirror.rules.include), ("--exclude", mirror.rules.exclude)):
         for rule in rules:

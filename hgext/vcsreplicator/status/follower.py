@@ -43,7 +43,10 @@ class Follower:
         self._reader.close()
 
     def update(self) -> Picture:
-        """Return the picture with everything committed before the call, nothing that the log has lost. Raise Unavailable."""
+        """Return the picture with everything committed before the call.
+
+        It has nothing that the log has lost: after a loss this method makes the picture anew. Raise Unavailable.
+        """
         try:
             return self._read_on()
         except Expired:
@@ -67,14 +70,18 @@ class Follower:
         return self.picture
 
     def now(self) -> float:
-        """Return the time by the log's clock, from its records and this follower's monotonic clock."""
+        """Return the time by the log's clock.
+
+        It follows from the log's newest record and this follower's monotonic clock.
+        """
         return self.picture.newest + self._clock.monotonic() - self._grew
 
     def present(self, pause: Callable[[float], object] = time.sleep) -> float:
-        """Update the picture and return the time by the log's clock, for a command that reads the log once.
+        """Update the picture and return the time by the log's clock.
 
-        The newest record may be old, and the clocks of this machine and of the log may differ: unless they agree that it is
-        fresh, this watches for up to WATCH seconds. If nothing comes in all of them, every service is silent.
+        A command that reads the log once uses this method. The newest record may be old, and the clocks of this machine and of
+        the log may differ. Unless the clocks agree that the record is fresh, this method watches for up to WATCH seconds. If no
+        record comes in that time, it returns a time by which every service is silent.
         """
         newest = self.update().newest
         if newest == 0 or 0 <= self._clock.now() - newest <= FRESH:
@@ -88,10 +95,10 @@ class Follower:
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:
-    """Count what each destination lacks and find the time of the first of it; count `errors`.
+    """Count the notices that each destination lacks, and the records of `errors`.
 
-    On Kafka each transaction takes an offset too, so some records are read; of more than that the difference of the offsets is
-    good enough.
+    Find the time of the first notice that each lacks, too. On Kafka each transaction takes an offset as well, so this function
+    reads some records to count them; if there are more, the difference of the offsets is good enough.
     """
     beginning, end = log.beginnings(NOTICES)[0], log.ends(NOTICES)[0]
     lags, oldest = {}, {}

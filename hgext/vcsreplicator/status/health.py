@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Whether a load balancer may send clients to a mirror, and if not, why.
 
-`judge` decides, purely, from the picture that the log gives. `Endpoint` is what a mirror's /health asks: it keeps a picture, and
+`judge` decides, purely, from the picture that the log gives. `Endpoint` answers a mirror's /health: it keeps a picture, and
 remembers since when each repository is late, because a push is always late for some milliseconds.
 """
 
@@ -36,7 +36,10 @@ class HealthSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthVerdict:
-    """Why a mirror is not ready, and why it is degraded: nothing new is released, for all mirrors alike."""
+    """Why a mirror is not ready, and why it is degraded.
+
+    Degraded means that nothing new is released, for all mirrors alike.
+    """
 
     reasons: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
@@ -45,7 +48,10 @@ class HealthVerdict:
 def judge(
     picture: Picture, mirror: str, *, since: Mapping[str, float], silence: Silence, now: float, settings: HealthSettings
 ) -> HealthVerdict:
-    """Judge the mirror; `since` has by repository since when it is late, on the monotonic clock."""
+    """Judge whether the mirror is ready, and whether it is degraded.
+
+    `since` says, by repository, since when the mirror is late with it, on the monotonic clock.
+    """
     behind, limit = picture.behind(mirror), settings.behind
     reasons = (
         _standing(picture, mirror),
@@ -69,7 +75,10 @@ def _degrade(verdict: HealthVerdict, reason: str | None, settings: HealthSetting
 
 
 def late(picture: Picture, mirror: str) -> Set[str]:
-    """Return the repositories, carried and not deleted, of which the mirror shows less than is released."""
+    """Return the repositories of which the mirror serves less than is released.
+
+    Only those count that it carries and that are not deleted.
+    """
     lags = picture.measure_lags(mirror)
     return {state.repository for state, lag in lags if lag.unserved and picture.must_have(mirror, state)}
 
@@ -96,7 +105,10 @@ def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, se
 
 
 class Endpoint:
-    """The answers to /health of one mirror; may be called by several threads. Not ready before the log was read once."""
+    """The answers to /health of one mirror; several threads may call it.
+
+    The mirror is not ready before the log was read once.
+    """
 
     def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
@@ -124,7 +136,11 @@ class Endpoint:
         }
 
     def _judge_without_log(self, reason: str) -> HealthVerdict:
-        """Keep to what was known last; that nothing is heard through a log that is away is no silence."""
+        """Return the last known verdict, degraded by `reason`.
+
+        Without a known verdict the mirror is not ready. While the log cannot be read no sign of life can arrive, so all silence
+        begins anew.
+        """
         self._silence = Silence(self._clock.monotonic())
         if self._known is None:
             return HealthVerdict(reasons=(reason,))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What happened to one event, stage by stage, and when: from the commit on the master to its notice."""
+"""What happened to one event, stage by stage, and when.
+
+The stages go from the commit on the master to the event's notice.
+"""
 
 import enum
 import threading
@@ -18,7 +21,7 @@ from . import Picture
 
 
 class Stage(enum.StrEnum):
-    """How far an event is; each follows the one before."""
+    """How far an event is; each stage follows the one before."""
 
     COMMITTED = "committed"
     LOGGED = "in the log"
@@ -31,9 +34,10 @@ class Stage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineStep:
-    """A stage that an event has reached, or what it waits for (`is_done` false), in one line.
+    """A stage that an event has reached, or that it waits for, in one line.
 
-    `at` is in seconds since the epoch, None where it is not known; `mirror` names the mirror of a stage that each has.
+    `is_done` is false for a stage that the event waits for. `at` is in seconds since the epoch, None where it is not known.
+    `mirror` names the mirror of a stage that each mirror has.
     """
 
     stage: Stage
@@ -50,7 +54,7 @@ Announcement = tuple[Notice, Record]
 def list_steps(
     picture: Picture, state: RepositoryState, event: Event, record: Record, notice: Announcement | None, now: float
 ) -> list[TimelineStep]:
-    """List the steps of the event in the order of their times, those without a time last."""
+    """List the steps of the event in the order of time, those without a time last."""
     steps = [
         TimelineStep(stage=Stage.COMMITTED, text="committed on the master", at=event.time),
         TimelineStep(
@@ -67,7 +71,10 @@ def list_steps(
 def _list_mirror_steps(
     picture: Picture, state: RepositoryState, event: Event, notice: Announcement | None
 ) -> Iterator[TimelineStep]:
-    """Yield what the notice proves of each gating mirror, and of the others their present levels."""
+    """Yield the steps of the event on each mirror.
+
+    For a gating mirror they are what the notice proves, for any other its present level.
+    """
     proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}
     for name, proof in proofs.items():
         yield TimelineStep(stage=Stage.APPLIED, text=f"applied on {name}", at=proof.applied_at, mirror=name)
@@ -79,7 +86,10 @@ def _list_mirror_steps(
 
 
 def _describe_level(ack: Ack, event: Event) -> TimelineStep:
-    """Describe the present level of a mirror, with its time if it is just that of the event."""
+    """Describe the present level of a mirror.
+
+    The step has a time only if the level is exactly that of the event.
+    """
     detached = f", detached: {ack.detached} {ack.note or ''}".rstrip() if ack.detached else ""
     is_same = ack.incarnation == event.incarnation
     has_applied, is_serving = is_same and ack.applied >= event.seq, is_same and ack.serving >= event.seq
@@ -106,7 +116,10 @@ def _find_last_step(state: RepositoryState, event: Event, notice: Announcement |
 
 
 def is_wanted(event: Event, push: int | None, seq: int | None) -> bool:
-    """Whether this is the event of that push, or with that number; without both every event is."""
+    """Return whether this is the event of that push and with that sequence.
+
+    None for the push or the sequence matches every event.
+    """
     entry = event.changes.push
     return (push is None or (entry is not None and entry.id == push)) and (seq is None or event.seq == seq)
 
@@ -114,7 +127,10 @@ def is_wanted(event: Event, push: int | None, seq: int | None) -> bool:
 def find_event(
     log: Log, state: RepositoryState, push: int | None, seq: int | None, *, stop: threading.Event | None = None
 ) -> tuple[Event, Record] | None:
-    """Read the wanted event where it first appears; without push and number the newest. `stop` raises ReadStopped."""
+    """Read the wanted event where it first appears.
+
+    Without `push` and `seq` this is the newest event. Raise ReadStopped once `stop` is set.
+    """
     found: tuple[Event, Record] | None = None
     partition = partition_of(state.repository, log.partitions(EVENTS))
     for record in _read_key(log, EVENTS, partition, state.repository, stop):
@@ -131,7 +147,10 @@ def find_event(
 def find_notice(
     log: Log, state: RepositoryState, event: Event, *, stop: threading.Event | None = None
 ) -> Announcement | None:
-    """Read the notice of an event, not that of a replay; None without one. `stop` raises ReadStopped."""
+    """Read the notice of an event, not that of a replay; None without one.
+
+    Raise ReadStopped once `stop` is set.
+    """
     if event.incarnation == state.incarnation and state.noticed < event.seq:
         return None
     for record in _read_key(log, NOTICES, 0, state.repository, stop):
@@ -142,7 +161,10 @@ def find_notice(
 
 
 def read_at(log: Log, topic: str, partition: int, offset: int) -> Record | None:
-    """Read the record at an offset; None if it does not come within seconds. Raise Expired if the log has lost it."""
+    """Read the record at an offset; None if it does not come within 5 seconds.
+
+    Raise Expired if the log has lost it.
+    """
     with closing(log.reader({(topic, partition): offset})) as reader:
         return next(iter(reader.poll(5.0, limit=1)), None)
 

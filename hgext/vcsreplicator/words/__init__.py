@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What every room speaks: events, levels, paths, errors, values. Pure: the standard library, and RE2 for rules."""
+"""The vocabulary that all packages share: events, levels, paths, errors, values.
+
+Pure: its modules need only the standard library, and `rules` also RE2.
+"""

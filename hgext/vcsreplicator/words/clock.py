@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Time as an argument: the one place, beside the surfaces, that knows the system clock."""
+"""Clocks that stages take as arguments, so that tests can move time."""
 
 import time
 from collections.abc import Hashable
@@ -10,13 +10,16 @@ DAY = 86400.0
 
 
 class Clock(Protocol):
-    """Where a stage gets its time from; tests move theirs by hand."""
+    """The clock of a stage; tests move theirs by hand."""
 
     def now(self) -> float:
-        """Return the seconds since the epoch, UTC; they jump when the system's time is set."""
+        """Return the seconds since the epoch, UTC.
+
+        They jump when the system's time is set.
+        """
 
     def monotonic(self) -> float:
-        """Return seconds that never go back; only differences mean anything."""
+        """Return seconds that never go back; only differences have a meaning."""
 
 
 class SystemClock:
@@ -30,9 +33,10 @@ class SystemClock:
 
 
 class Silence:
-    """How long others have been silent, in seconds of the observer's own monotonic clock: clocks of machines are never compared.
+    """The seconds of others' silence, by the observer's own monotonic clock.
 
-    A sign of life counts when it differs from the last one that was seen. Without any, the silence began with the observer.
+    Clocks of different machines are never compared. A sign of life counts when it differs from the last one that was seen. Without
+    any sign, the silence began with the observer.
     """
 
     def __init__(self, began: float) -> None:
@@ -40,12 +44,12 @@ class Silence:
         self._last: dict[Hashable, tuple[Hashable, float]] = {}
 
     def heard(self, who: Hashable, sign: Hashable, now: float) -> None:
-        """Take the newest sign of life, which may be one that was taken before."""
+        """Record the newest sign of life of `who`; a repeated one changes nothing."""
         known = self._last.get(who)
         if known is None or known[0] != sign:
             self._last[who] = sign, now
 
     def seconds(self, who: Hashable, now: float) -> float:
-        """Return the seconds since the last new sign."""
+        """Return the seconds since the last new sign of life of `who`."""
         known = self._last.get(who)
         return now - (known[1] if known else self._began)

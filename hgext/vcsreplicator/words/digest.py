@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The running digest of a repository: equal digests at equal sequence mean equal histories of changes.
+"""The running digest of a repository's changes.
 
-digest(0) is SHA-256 over the empty text, digest(N) = SHA-256(digest(N−1) as 32 bytes + canonical change N). The canonical change
-names nodes, never revision numbers, so a mirror computes the same from what it observed itself.
+Equal digests at equal sequence mean equal histories of changes. digest(0) is SHA-256 over the empty text,
+digest(N) = SHA-256(digest(N−1) as 32 bytes + canonical change N). The canonical change names nodes, never revision numbers, so a
+mirror computes the same from what it observed itself.
 """
 
 import hashlib
@@ -21,7 +22,10 @@ def advance(digest: str, kind: Type, changes: Changes) -> str:
 
 
 def canonical(kind: Type, changes: Changes) -> bytes:
-    """Return one text for one change, in any order of observation; of the markers it has the hash."""
+    """Return the canonical form of a change, JSON in ASCII.
+
+    It does not depend on the order in which heads, phases and bookmarks were observed; of the markers it has the hash.
+    """
     phases = {move.phase: sorted(move.nodes) for move in changes.phases if move.nodes}
     bookmarks = sorted((bookmark.name, bookmark.node) for bookmark in changes.bookmarks)
     content = {

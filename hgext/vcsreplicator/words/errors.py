@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can go wrong, by the next step: wait, reject, heal, or stop.
+"""Errors, each with its next step: wait, reject, heal, or stop.
 
 Adapters translate the exceptions of their clients into these, with the cause chained. Above the adapters only the loop of a
 service catches `Exception`. A message says what, where, and the operator's next step, in one line.
@@ -11,19 +11,25 @@ class ReplicationError(Exception):
 
 
 class Unavailable(ReplicationError):
-    """Something outside does not answer now; it is tried again indefinitely."""
+    """Something outside does not answer now; services try again indefinitely."""
 
 
 class Expired(ReplicationError):
-    """The log no longer holds the position asked for; only a snapshot can fill the gap."""
+    """The log no longer has the requested position; only a snapshot fills the gap."""
 
 
 class Rewound(Expired):
-    """The log lost its newest records, restored from a copy or made anew: positions in it mean nothing any more."""
+    """The log lost its newest records; positions in it no longer mean anything.
+
+    It was restored from a copy or made anew.
+    """
 
 
 class Fenced(ReplicationError):
-    """A newer instance with the same identity took over; this one must exit and stay down."""
+    """A newer instance with the same identity took over.
+
+    This instance must exit and stay down.
+    """
 
 
 class Rejected(ReplicationError):
@@ -39,21 +45,30 @@ class UnknownEvent(Rejected):
 
 
 class Diverged(ReplicationError):
-    """The mirror differs from what the event says it must be; the repository is detached and healed."""
+    """The mirror's repository differs from what the event says it must be.
+
+    The mirror detaches and heals the repository.
+    """
 
 
 class Refused(ReplicationError):
-    """A request of a user or an operator that must not be carried out, with the reason."""
+    """A user's or an operator's request that must not be carried out; says why."""
 
 
 class BadConfig(ReplicationError):
-    """A setting is missing or wrong; the message names file, key and expected value. Stop at start."""
+    """A setting is missing or wrong; a service stops at its start.
+
+    The message names file, key and expected value.
+    """
 
 
 class TopicMissing(BadConfig):
-    """A topic is not in the log yet; services wait until `vcsreplicator topics create` has made it."""
+    """A topic is not in the log yet.
+
+    Services wait until `vcsreplicator topics create` has made it.
+    """
 
 
 def visible(text: str) -> str:
-    """Write what others chose in one line; control characters are escaped, as in `\\x1b`."""
+    """Return untrusted text as one line, with control characters escaped (`\\x1b`)."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Levels: the small records by which mirrors and aggregator report to each other how far they are.
+"""Levels: records in which mirrors and aggregator report how far they are.
 
 All are the latest value of their key in a compacted topic: reading a topic whole gives the present, and an older value never
 matters. Sequences count from 1; 0 means nothing yet. Mirrors and aggregator are upgraded one by one: members that a
@@ -22,7 +22,7 @@ MIRROR_FORMAT = 2
 
 
 class Reason(enum.StrEnum):
-    """Why a mirror detached a repository."""
+    """The reasons why a mirror detaches a repository."""
 
     SLOW = "slow"
     LOCKED = "locked"
@@ -42,14 +42,14 @@ class Reason(enum.StrEnum):
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """The level of a mirror in one repository. Topic `acks`, key `MIRROR/REPOSITORY`; may go down (a restored mirror).
+    """The level of a mirror in one repository. Topic `acks`, key `MIRROR/REPOSITORY`.
 
-    `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times are when those levels were
-    reached. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve: it was filled to there, or
-    what came before was stripped since. `detached` names the reason while the repository is detached: a Reason, or one that only
-    newer mirrors know. A mirror that no longer carries a repository writes a tombstone. A deletion is acked like any other event
-    (applied and serving), because its notice waits for that; the tombstone may follow once `state` says that the deletion is
-    noticed. When it starts, a mirror makes sure that all its levels are in the log.
+    It may go down (a restored mirror). `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times
+    are when the mirror reached those levels. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve:
+    it was filled to there, or what came before was stripped since. `detached` names the reason while the repository is detached: a
+    Reason, or one that only newer mirrors know. A mirror that no longer carries a repository writes a tombstone. A deletion is
+    acked like any other event (applied and serving), because its notice waits for that; the tombstone may follow once `state` says
+    that the deletion is noticed. When it starts, a mirror makes sure that all its levels are in the log.
     """
 
     mirror: str
@@ -67,19 +67,25 @@ class Ack:
 
 
 class Lag(NamedTuple):
-    """What a mirror lacks of one repository: events that it has not applied, and released ones that it does not serve."""
+    """The lag of a mirror in one repository.
+
+    `unapplied` counts the events that it has not applied, `unserved` the released ones that it does not serve.
+    """
 
     unapplied: int
     unserved: int
 
     @property
     def is_late(self) -> bool:
-        """Whether it lacks anything."""
+        """Whether the mirror lacks anything."""
         return self.unapplied > 0 or self.unserved > 0
 
 
 def measure_lag(ack: Ack | None, *, seq: int, released: int) -> Lag:
-    """Compare a mirror's level with an event, and with what is released; `ack` is None if it has none that counts."""
+    """Compare a mirror's level with the sequence of an event and the released one.
+
+    `ack` is None if the mirror has no level that counts.
+    """
     applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
     return Lag(unapplied=max(0, seq - applied), unserved=max(0, released - serving))
 
@@ -89,9 +95,10 @@ def measure_lag(ack: Ack | None, *, seq: int, released: int) -> Lag:
 class Beat:
     """A mirror's sign of life, every few seconds. Topic `acks`, key `MIRROR`.
 
-    `positions` are the mirror's stored positions in `events`, partition → offset; `version` the program's, `format` what its acks
-    say (MIRROR_FORMAT; 1 if it does not say). `instance` distinguishes mirrors of one name: it stays over restarts, and ends
-    in `@` and the name of the machine. `trouble` says why the mirror cannot write its notes, for example since its disk is full.
+    `positions` are the mirror's stored positions in `events`, partition → offset; `version` is the program's; `format` is that of
+    its acks (MIRROR_FORMAT; 1 if the record does not say). `instance` distinguishes mirrors of one name: it stays the same over
+    restarts, and ends in `@` and the name of the machine. `trouble` says why the mirror cannot write its notes, for example because
+    its disk is full.
     """
 
     mirror: str
@@ -106,7 +113,10 @@ class Beat:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """A path that a repository has left by its event `until` (a rename or its deletion), and its generation there."""
+    """A path that a repository has left, and its generation there.
+
+    It left by its event `until`, a rename or its deletion.
+    """
 
     path: str
     generation: int
@@ -116,14 +126,15 @@ class Stay:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryState:
-    """What the aggregator holds true of one repository. Topic `state`, key REPOSITORY; written with each release and notice.
+    """The aggregator's view of one repository. Topic `state`, key REPOSITORY.
 
-    `seq`, `event` and `digest` are the newest event seen in the log; `released` what mirrors may serve; `noticed` the newest
-    event whose notice is written. `streams` keeps the id of the last notice of each public stream. `roster` is the version of
-    the roster behind the newest decision. Relay and mirrors hold their own view against `seq`, `event` and `incarnation`.
-    `retired` are the incarnations before this one, `base` how many sequences they took: a public sequence is `base` + `seq` and
-    never goes back. `stays` are the paths that it left by events that are not noticed yet. `fork` is the id of the newest event
-    that did not fit the chain. `source` is the master that sent the newest event, as its record says.
+    The aggregator writes it with each release and notice. `seq`, `event` and `digest` are of the newest event seen in the log;
+    `released` is the sequence up to which mirrors may serve; `noticed` that of the newest event whose notice is written. `streams`
+    keeps the id of the last notice of each public stream. `roster` is the version of the roster behind the newest decision. Relay
+    and mirrors compare their own view with `seq`, `event` and `incarnation`. `retired` are the incarnations before this one, `base`
+    how many sequences they took: a public sequence is `base` + `seq` and never goes back. `stays` are the paths that the repository
+    left by events that are not noticed yet. `fork` is the id of the newest event that did not fit the chain. `source` is the master
+    that sent the newest event, as its record says.
     """
 
     repository: str
@@ -148,12 +159,13 @@ class RepositoryState:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorBeat:
-    """The aggregator's sign of life. Topic `state`, key `aggregator`; mirrors call themselves stale without one for 30 s.
+    """The aggregator's sign of life. Topic `state`, key `aggregator`.
 
-    `alarms` are those that an operator cannot see in any other record, each in one line. `notices` is how far that topic went
-    before: what stands there from this offset on may be newer than the states that were written before this sign of life.
-    `format` is AGGREGATOR_FORMAT, 1 if it does not say. `cut` has the partitions of `events` that lost their newest records and are
-    being read again, partition → where they ended then: a start goes on with that.
+    Mirrors call themselves stale without one for 30 s. `alarms` are those that an operator cannot see in any other record, each in
+    one line. `notices` is how far that topic went before: what stands there from this offset on may be newer than the states that
+    were written before this sign of life. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the partitions of
+    `events` that lost their newest records and are being read again, partition → where it ended then: an aggregator that starts
+    goes on with that.
     """
 
     time: Time
@@ -168,9 +180,10 @@ class AggregatorBeat:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTrouble:
-    """What is wrong `since` then, by the clock of its reporter, in one line that says what to do.
+    """A trouble of a service, in one line that says what to do.
 
-    `is_urgent`: an operator must know of it now; else once it has lasted for a while.
+    `since` is by the clock of its reporter. An operator must know of an urgent trouble now, of any other once it has lasted for a
+    while.
     """
 
     text: str
@@ -181,9 +194,10 @@ class ServiceTrouble:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
-    """The sign of life of a relay or a destination. Topic `services`, key `relay SOURCE` or `destination NAME`.
+    """The sign of life of a relay or a destination, with its troubles.
 
-    `count` troubles, of which the oldest are here.
+    Topic `services`, key `relay SOURCE` or `destination NAME`. `count` is the number of all troubles; `troubles` holds the first of
+    them, urgent ones before others and older before newer.
     """
 
     time: Time
@@ -194,7 +208,10 @@ class ServiceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """An event that waits for its notice. Topic `pending`, key `REPOSITORY/SEQ`; a tombstone once noticed."""
+    """An event that waits for its notice. Topic `pending`, key `REPOSITORY/SEQ`.
+
+    Once the notice is written, a tombstone replaces it.
+    """
 
     event: Event
     partition: Count
@@ -204,7 +221,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorProof:
-    """When one gating mirror reached the notice's sequence."""
+    """The times at which one gating mirror reached the notice's sequence."""
 
     mirror: str
     applied_at: Time
@@ -213,12 +230,13 @@ class MirrorProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A record of the topic `notices`, key REPOSITORY: the event without its bundle, and the proof that it may be announced.
+    """The notice of an event that may be announced. Topic `notices`, key REPOSITORY.
 
-    `previous` maps each public stream to the id of the notice before this one in that stream for the same repository (the id of
-    a notice is its event's id); a stream that this event does not appear in is absent. `roster` is the roster's version,
-    `acks` the gating mirrors at that version. `replay` is set on records made by an operator's replay: who and when, in words.
-    `base` is added to the event's sequence to make the public one; None without earlier incarnations.
+    It is the event without its bundle, and the proof that it may be announced. `previous` maps each public stream to the id of the
+    notice before this one in that stream for the same repository (the id of a notice is its event's id); a stream that this event
+    does not appear in is absent. `roster` is the roster's version, `acks` the gating mirrors at that version. `replay` is set on
+    records made by an operator's replay: who and when, in words. `base` is added to the event's sequence to make the public one;
+    None without earlier incarnations.
     """
 
     event: Event
@@ -237,10 +255,10 @@ KEY_KEPT = 200
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """A record of the topic `errors`: something that can never work, kept with its reason and its bytes (base64, cut at 64 KiB).
+    """A record or message that can never work, with the reason. Topic `errors`.
 
-    `traceback` is there if an unexpected exception made it a reject: see `unexpected`. The decoder keeps the whole payload
-    as value, and the message's `attributes` with those that say what was wrong.
+    Its bytes are kept as base64, cut at 64 KiB. `traceback` is there if an unexpected exception made it a reject: see `unexpected`.
+    The decoder keeps the whole payload as value, and the message's `attributes` with those that say what was wrong.
     """
 
     time: Time

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether trouble passes while a service waits: a shortage, a failing disk, a port in use, a missing topic. All else does not."""
+"""The errors that may pass while a service waits.
+
+They are shortages (memory, disk space, quota, file descriptors), a failing disk, a stale file handle, an interrupted call, a locked
+database, a port in use, an address that is not available, and a missing topic. All others do not pass.
+"""
 
 import errno
 import os
@@ -22,7 +26,7 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether what the error came from may be gone at the next attempt."""
+    """Return whether the cause of the error may be gone at the next attempt."""
     while error is not None:
         if isinstance(error, TopicMissing):
             return True
@@ -35,7 +39,7 @@ def is_passing(error: BaseException | None) -> bool:
 
 
 def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
-    """Whether what an error of the database at `path` came from may be gone.
+    """Return whether the cause of an error of the database at `path` may pass.
 
     SQLite does not say why it cannot open a file: if nothing is found that stands in its way, it was short of file descriptors.
     """
@@ -46,9 +50,9 @@ def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
 
 
 def _obstacle(path: str) -> OSError | None:
-    """Return what is wrong with the files, None if nothing is found.
+    """Return what is wrong with the database's files, None if nothing is found.
 
-    Opens none: closing a file gives up the locks that other connections of the process have on it.
+    It opens none of them: closing a file gives up the locks that other connections of the process have on it.
     """
     for file in (path + name for name in _BESIDE):
         try:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Wire paths: how a repository is named in the log, the same on every machine and for any folder.
+"""Wire paths: the names of repositories in the log.
 
-A wire path is relative, uses `/`, and stays inside its root on any mirror: no `..`, no empty or dot-only part, no part that
-Mercurial or a file system treats specially. Checked before any I/O, because it arrives from the log.
+A repository has the same wire path on every machine, in any folder. A wire path is relative, uses `/`, and stays inside its root
+on any mirror: no `..`, no empty or dot-only part, no part that Mercurial or a file system treats specially. It is checked before
+any I/O, because it arrives from the log.
 """
 
 import unicodedata
@@ -17,7 +18,7 @@ _FORBIDDEN_PARTS = frozenset({".", "..", ".hg", ".hglf", ".hgsub", ".hgsubstate"
 
 
 def check_path(path: str) -> str:
-    """Return the wire path if a mirror may create it; raises MalformedEvent."""
+    """Return the wire path if a mirror may create it; raise MalformedEvent if not."""
     problem = _problem(path)
     if problem:
         raise MalformedEvent(f"repository path {path[:80]!r}: {problem}")
@@ -51,15 +52,18 @@ def check_prefix(prefix: str, where: str) -> None:
 
 
 def twin(path: str) -> str:
-    """Return what is equal for paths that a file system takes for one if it ignores case or normalises Unicode."""
+    """Return a form of the path that is equal for twins.
+
+    Twins are paths that a file system takes for one if it ignores case or normalises Unicode.
+    """
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())
 
 
 def wire_path(local: str, roots: Mapping[str, str]) -> str | None:
     """Return the wire path of a local folder; None outside all roots.
 
-    The longest root `{folder: wire prefix}` that matches decides. A prefix of "" puts the repository's path relative to the root
-    on the wire as it is.
+    `roots` are folder → wire prefix; the longest folder that matches decides. With a prefix of "" the wire path is the path
+    relative to that root. None also for the root itself, if its prefix is "".
     """
     for root in sorted(roots, key=len, reverse=True):
         folder = root.rstrip("/")

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long to wait before the next attempt; pure, the caller sleeps."""
+"""Delays before the next attempt; pure, the caller sleeps."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential delays between `first` and `longest` seconds, spread by `jitter` (0.2 = ±20 %)."""
+    """Exponential delays between `first` and `longest` seconds, with jitter.
+
+    `factor` is from one delay to the next; `jitter` spreads each (0.2 = ±20 %).
+    """
 
     first: float = 0.1
     longest: float = 30.0
@@ -14,7 +17,10 @@ class Backoff:
     jitter: float = 0.2
 
     def delay(self, attempt: int, chance: float = 0.5) -> float:
-        """Return the seconds to wait after failed attempt `attempt` (from 1); `chance` in [0, 1) picks the jitter."""
+        """Return the seconds to wait after failed attempt `attempt` (from 1).
+
+        `chance` in [0, 1) picks the jitter.
+        """
         exponent = min(max(attempt - 1, 0), 64)
         plain = min(self.longest, self.first * self.factor**exponent)
         return plain * (1 + self.jitter * (2 * chance - 1))

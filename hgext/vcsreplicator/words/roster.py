@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The roster: which mirrors there are, which of them gate, and what an operator's request makes of it. Pure.
+"""The roster: the mirrors, which of them gate, and how requests change it. Pure.
 
 A mirror *gates* a repository when the notices of that repository wait for it: it is active or joining, carries the repository
 (its rules include the path), is no backup, and was not deactivated for this repository. A joining mirror gates what came after
@@ -15,8 +15,8 @@ the point at which it joined; everything else takes effect at once, on all that 
     rules        any but removed    the same   what it no longer carries stops waiting, what it now carries waits
     allow-empty                                whether notices go out when no mirror gates
 
-Requests travel in the topic `roster-requests`; the aggregator decides each at a version of the roster, in its transaction, and
-keeps the newest decisions in the roster, where those who asked find them. Topic `roster`, key `roster`.
+Operators' requests travel in the topic `roster-requests`; the aggregator decides each at a version of the roster, in its
+transaction, and keeps the newest decisions in the roster, where the operators find them. Topic `roster`, key `roster`.
 """
 
 import enum
@@ -40,7 +40,7 @@ _RESERVED = frozenset({"aggregator", KEY})
 
 
 class Verb(enum.StrEnum):
-    """What can be asked for."""
+    """The kinds of requests."""
 
     ADD = "add"
     JOIN = "join"
@@ -52,7 +52,7 @@ class Verb(enum.StrEnum):
 
 
 class MirrorState(enum.StrEnum):
-    """Where a mirror stands."""
+    """The states of a mirror."""
 
     JOINING = "joining"
     ACTIVE = "active"
@@ -61,7 +61,10 @@ class MirrorState(enum.StrEnum):
 
 
 class MirrorRole(enum.StrEnum):
-    """A backup applies everything but deletions, and nothing waits for it."""
+    """The roles of a mirror.
+
+    A backup applies everything but deletions, and nothing waits for it.
+    """
 
     SERVING = "serving"
     BACKUP = "backup"
@@ -69,9 +72,10 @@ class MirrorRole(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """One mirror. `deactivated` are ids of repositories that do not wait for it; `since` is when it came into its state.
+    """One mirror of the roster.
 
-    `joined`, only while joining: partition of `events` → first offset that waits for it (an absent partition: all of it).
+    `deactivated` are ids of repositories that do not wait for it; `since` is when it came into its state. `joined`, only while
+    joining, is its joining point: partition of `events` → first offset that waits for it (an absent partition: all of it).
     """
 
     name: str
@@ -83,11 +87,14 @@ class Mirror:
     since: Time = 0.0
 
     def carries(self, path: str) -> bool:
-        """Whether the repository at this wire path belongs on this mirror."""
+        """Return whether the repository at this wire path belongs on this mirror."""
         return self.state is not MirrorState.REMOVED and self.rules.carries(path)
 
     def gates(self, repository: str, path: str | None) -> bool:
-        """Whether its notices wait for this mirror, from the joining point on; without a path, by all but the rules."""
+        """Return whether the repository's notices wait for this mirror.
+
+        They do from the joining point on (see `gates_at`). Without a path the mirror's rules are left out.
+        """
         return (
             self.state in (MirrorState.ACTIVE, MirrorState.JOINING)
             and self.role is not MirrorRole.BACKUP
@@ -96,16 +103,20 @@ class Mirror:
         )
 
     def gates_at(self, partition: int, offset: int) -> bool:
-        """Whether an event at this place of `events` lies behind the joining point."""
+        """Return whether an event at this place of `events` waits for this mirror.
+
+        It does from the joining point on; always, if the mirror is not joining.
+        """
         return self.joined is None or offset >= self.joined.get(str(partition), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterRequest:
-    """What an operator asks for; `who` and `reason` are kept with the decision. Topic `roster-requests`, key `id`.
+    """A request of an operator. Topic `roster-requests`, key `id`.
 
-    `repository` (activate, deactivate) is an id: this repository only. `role` and `inactive` belong to add: an inactive mirror
-    is known and gates nothing until it joins. `rules` belong to add and rules, `allow` to allow-empty.
+    `who` and `reason` are kept with the decision. `repository` (activate, deactivate) is an id: the request concerns this
+    repository only. `role` and `inactive` belong to add: an inactive mirror is known and gates nothing until it joins. `rules`
+    belong to add and rules, `allow` to allow-empty.
     """
 
     id: str
@@ -123,7 +134,10 @@ class RosterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What became of a request: done at `version`, or refused with a reason (and the version stayed)."""
+    """The outcome of a request.
+
+    It was done at `version`; or it was refused with the reason `refusal`, and the version stayed.
+    """
 
     request: RosterRequest
     version: Count
@@ -133,7 +147,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roster:
-    """All mirrors by name; `version` counts the changes, `recent` are the newest decisions, oldest first."""
+    """All mirrors by name, and the newest decisions.
+
+    `version` counts the changes; `recent` are the decisions, oldest first.
+    """
 
     version: Count = 0
     allow_empty: bool = False
@@ -141,28 +158,28 @@ class Roster:
     recent: tuple[Decision, ...] = ()
 
     def mirror(self, name: str | None) -> Mirror | None:
-        """Return the mirror of this name, also a removed one."""
+        """Return the mirror of this name, also a removed one; None if there is none."""
         return next((mirror for mirror in self.mirrors if mirror.name == name), None)
 
     def decision(self, request: str) -> Decision | None:
-        """Return the decision about the request with this id, if it is remembered."""
+        """Return the decision about the request with this id; None if not kept."""
         return next((decision for decision in self.recent if decision.request.id == request), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a request is not carried out, in one line for the operator who asked."""
+    """The reason not to carry out a request, one line for the operator who asked."""
 
     reason: str
 
 
 def gating(roster: Roster, repository: str, path: str) -> tuple[str, ...]:
-    """Return the names of the mirrors that gate the repository, joining ones included."""
+    """Return the names of the repository's gating mirrors, joining ones included."""
     return tuple(mirror.name for mirror in roster.mirrors if mirror.gates(repository, path))
 
 
 def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, int], now: float) -> Roster | Refusal:
-    """Return the roster after the request, one version on, or the refusal.
+    """Return the roster after the request, as its next version, or the refusal.
 
     `positions` are the aggregator's in `events`, the joining point of a mirror that joins now. The decision itself is not yet
     among `recent`: see `remember`.
@@ -179,7 +196,7 @@ def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, in
 
 
 def with_mirror(roster: Roster, changed: Mirror) -> Roster:
-    """Return the roster, one version on, with this mirror instead of its namesake."""
+    """Return the next version of the roster, with this mirror under its name."""
     others = [mirror for mirror in roster.mirrors if mirror.name != changed.name]
     mirrors = tuple(sorted([*others, changed], key=lambda mirror: mirror.name))
     return replace(roster, version=roster.version + 1, mirrors=mirrors)
@@ -193,7 +210,10 @@ def remember(roster: Roster, request: RosterRequest, *, now: float, refusal: Ref
 
 
 def promoted(roster: Roster, name: str, *, now: float) -> Roster:
-    """Return the roster after a joining mirror has served all that was released."""
+    """Return the roster with the joining mirror of this name made active.
+
+    A mirror is promoted once it serves all that was released; the decision is among `recent`.
+    """
     mirror = roster.mirror(name)
     assert mirror is not None
     reason = "serves all that was released"
@@ -221,7 +241,7 @@ _TO: Mapping[Verb, MirrorState] = {
 
 
 def _problem(request: RosterRequest) -> str | None:
-    """Return what is wrong with the request in itself."""
+    """Return what is wrong with the request in itself; None if nothing is."""
     if not request.id or len(request.id) > 100 or not request.who.strip():
         return "a request needs an id of at most 100 characters, and who asks"
     if len(to_json(request)) > _REQUEST_LIMIT:
@@ -245,7 +265,7 @@ def _problem(request: RosterRequest) -> str | None:
 
 
 def _out_of_place(mirror: Mirror | None, request: RosterRequest) -> str | None:
-    """Return why the request does not fit the mirror's state."""
+    """Return why the request does not fit the mirror's state; None if it does."""
     if request.verb is Verb.ALLOW_EMPTY:
         return None
     if mirror is None:
@@ -271,7 +291,7 @@ def _repository_out_of_place(mirror: Mirror, request: RosterRequest) -> str | No
 
 
 def _changed(mirror: Mirror | None, request: RosterRequest, positions: Mapping[int, int], now: float) -> Mirror:
-    """Return the mirror after a request that fits."""
+    """Return the mirror after a request that fits its state."""
     if request.verb is Verb.ADD:
         fresh = Mirror(
             name=request.mirror or "",
@@ -291,7 +311,7 @@ def _changed(mirror: Mirror | None, request: RosterRequest, positions: Mapping[i
 
 
 def _moved(mirror: Mirror, state: MirrorState, positions: Mapping[int, int], now: float) -> Mirror:
-    """Return the mirror in another state; one that joins keeps its joining point."""
+    """Return the mirror in another state; one that joins gets its joining point."""
     joins = state is MirrorState.JOINING
     joined = {str(partition): offset for partition, offset in sorted(positions.items())} if joins else None
     return replace(mirror, state=state, joined=joined, since=now)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rules: which repositories a mirror carries, or a notifier may announce, by their wire paths.
+"""Rules: which repositories a mirror carries or a notifier may announce.
 
-Expressions are written by operators and arrive from the log. RE2 matches each in time linear in the path;
-Python's `re` may take longer than a service lives. A push never loads this module.
+They decide by wire paths. Operators write the expressions, and they arrive from the log. RE2 matches each in time linear in the
+path; Python's `re` may take longer than a service lives. A push never loads this module.
 """
 
 import functools
@@ -21,18 +21,22 @@ MEMORY = 1024 * 1024
 
 
 class Rules(Value):
-    """Which repositories a mirror carries: `path:EXACT` or `re:REGULAR EXPRESSION` (matched at the start of the path).
+    """The rules that decide which repositories a mirror carries.
 
-    Exact paths come first, include before exclude; then exclude expressions over include expressions. With no rules at all
-    everything is carried; with rules, what matches none is left out. A rule that `check_rules` refuses, in a roster of an
-    older release, leaves nothing out: notices rather wait for a mirror too many.
+    A rule is `path:EXACT` or `re:REGULAR EXPRESSION` (matched at the start of the path). Exact paths come first, include before
+    exclude; then exclude expressions over include expressions. With no rules at all everything is carried; with rules, what matches
+    none is left out. A rule that `check_rules` refuses, in a roster of an older release, leaves nothing out: notices rather wait
+    for a mirror too many.
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
     def carries(self, path: str) -> bool:
-        """Whether the repository at this wire path is carried; the one evaluator for mirror and aggregator."""
+        """Return whether the repository at this wire path is carried.
+
+        Mirror and aggregator both decide by this method alone.
+        """
         if not self.include and not self.exclude:
             return True
         exact = f"path:{path}"
@@ -44,7 +48,10 @@ class Rules(Value):
 
 
 def check_rules(rules: Rules) -> Rules:
-    """Return the rules; raises MalformedEvent naming the first that cannot be evaluated."""
+    """Return the rules if all can be evaluated.
+
+    Raises MalformedEvent that names the first that cannot.
+    """
     for rule, problem in refused((*rules.include, *rules.exclude)).items():
         raise MalformedEvent(f"rule {rule[:200]!r}: {problem}")
     return rules
@@ -56,7 +63,10 @@ def refused(rules: Sequence[str]) -> dict[str, str]:
 
 
 def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:
-    """Whether one of the expressions matches; `refused` is what a rule counts as that cannot be evaluated."""
+    """Return whether one of the expressions matches the path.
+
+    `refused` says whether a rule that cannot be evaluated counts as one that matches.
+    """
     text = path.encode(errors="replace")
     for rule in rules:
         expression, problem = _compiled(rule)
@@ -67,7 +77,10 @@ def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(rule: str) -> tuple[Any, str]:
-    """Return the compiled expression of a rule, None for an exact path; and why the rule is refused, or "" """
+    """Return the compiled expression of a rule, and why the rule is refused or "".
+
+    The expression is None for an exact path and for a refused rule.
+    """
     kind, _, pattern = rule.partition(":")
     if kind not in ("path", "re") or not pattern:
         return None, "expected path:EXACT or re:EXPRESSION"
@@ -99,6 +112,9 @@ _HINTS = {"invalid perl operator": "; it has neither lookahead nor lookbehind", 
 
 
 def _words(error: Any) -> str:
-    """Return what RE2 says of an expression, with what it cannot do where that is likely to be meant."""
+    """Return RE2's reason to refuse an expression, with a hint if there is one.
+
+    The hint says what RE2 cannot do, where the expression likely needs that.
+    """
     said = error.args[0].decode(errors="replace") if error.args else "no reason given"
     return said + next((hint for word, hint in _HINTS.items() if word in said), "")

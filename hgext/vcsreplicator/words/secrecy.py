@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What gives data or secrets away: plain text to another machine, a password in a URL, a file of secrets that others may read.
+"""Settings that give data or secrets away.
 
-Each is refused unless the configuration names it in `insecure`. On the loopback interface plain text and a password are fine.
-Standard library only, because a push imports it.
+They are plain text to another machine, a password in a URL, and a file of secrets that all users may read. Each is refused unless
+the configuration names it in `insecure`. On the loopback interface plain text and a password are fine. Standard library only,
+because a push imports it.
 """
 
 import enum
@@ -15,7 +16,7 @@ from .errors import BadConfig
 
 
 class Exposure(enum.StrEnum):
-    """What a configuration may name in `insecure`: that it is meant."""
+    """The kinds of exposure that a configuration may allow in `insecure`."""
 
     PLAIN_TEXT = "plain-text"
     PASSWORD = "password-in-url"
@@ -57,7 +58,7 @@ def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this machine."""
+    """Return whether what is sent to `host` stays on this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -65,7 +66,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check(tables: Mapping[str, Any], file: str, mode: int) -> None:
-    """Raise BadConfig for what the services' file exposes and `insecure` does not name."""
+    """Raise BadConfig for an exposure that `insecure` does not name.
+
+    `tables` are the contents of the services' file `file`, `mode` its permissions.
+    """
     meant = _meant(tables.get("insecure", []), file)
     secret_at = list(_secret_headers(tables))
     for where, url in _urls(tables):
@@ -91,7 +95,10 @@ def _meant(value: Any, file: str) -> Collection[str]:
 
 
 def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return (key, URL) of every connection of a service, except webhooks (`allow-http`)."""
+    """Return (key, URL) of every connection of a service, except webhooks.
+
+    `allow-http` decides about those.
+    """
     found = [("log", tables.get("log"))]
     for name, mirror in _sections(tables.get("mirror")):
         found.append((f"mirror.{name}.master", mirror.get("master")))
@@ -107,7 +114,7 @@ def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _secret_headers(tables: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the headers of webhooks whose names say that their values are secrets."""
+    """Yield the keys of webhooks' headers whose names say that they hold secrets."""
     for name, destination in _sections(tables.get("notifier")):
         for each, subscription in _sections(destination.get("subscriptions")):
             headers = subscription.get("headers")
@@ -117,7 +124,7 @@ def _secret_headers(tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sections(table: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the well-formed subsections; what reads the others refuses them."""
+    """Yield the well-formed subsections; the readers of the others refuse them."""
     for name, section in table.items() if isinstance(table, Mapping) else ():
         if isinstance(section, Mapping):
             yield name, section

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Public streams: in which of them an event appears, and how its messages are named there.
+"""Public streams: which of them an event appears in, and the ids of its messages.
 
 A stream is one type of public message of one repository: a receiver that takes `changegroup.1` of a repository sees a chain in
 which each message names the one before. An event may appear in several streams (a push with changesets and markers), in one

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Unexpected exceptions while one record is handled: the record becomes a reject, and the service goes on.
+"""Unexpected exceptions while a service handles one record.
 
-Half-done work on the record must not count: the caller discards it and repeats the work without the record. A shortage of the
-machine, such as of memory or of space on a disk, is not a fault of the record.
+The record becomes a reject, and the service goes on. Half-done work on the record must not count: the caller discards it and
+repeats the work without the record. A shortage of the machine, such as of memory or of space on a disk, is not a fault of the
+record.
 """
 
 import traceback
@@ -34,7 +35,10 @@ class UnexpectedError(Rejected):
 
 
 def fault(error: Exception) -> Fault | None:
-    """Describe an unexpected exception; None if it is one of ours, or a shortage of the machine."""
+    """Describe an unexpected exception.
+
+    None for one of this project's errors, and for an error that may pass, such as a shortage of the machine.
+    """
     if isinstance(error, ReplicationError | MemoryError) or is_passing(error):
         return None
     try:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Frozen dataclasses that are cheap to define, for the modules that every push loads.
+"""Frozen dataclasses that are cheap to define.
 
-`dataclass(frozen=True, slots=True, kw_only=True)` compiles eight functions and makes each class twice: 0.5 to 1 ms a class, and a
-push would define some thirty. A subclass of `Value` is a dataclass, too (`fields`, `replace` and type checkers know it), whose
-functions are those of this class: 0.05 ms. A class that no push loads is better an ordinary dataclass.
+They are for the modules that every push loads. `dataclass(frozen=True, slots=True, kw_only=True)` compiles eight functions and
+makes each class twice: 0.5 to 1 ms a class, and a push would define some thirty. A subclass of `Value` is a dataclass, too
+(`fields`, `replace` and type checkers know it), whose functions are those of this class: 0.05 ms. A class that no push loads is
+better an ordinary dataclass.
 """
 
 import dataclasses
@@ -13,7 +14,10 @@ from typing import Any, ClassVar
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Value:
-    """Members are given by name and never change; equal members make equal values. A default is one object for all values."""
+    """A frozen dataclass whose members are given by name.
+
+    Values of one class with equal members are equal. A default is one object that all values share.
+    """
 
     _members: ClassVar[frozenset[str]]
     _order: ClassVar[tuple[str, ...]]
@@ -31,7 +35,7 @@ class Value:
         cls._defaults.update((name, make()) for name, make in made)
 
     def __init__(self, **members: Any) -> None:
-        """Take the members; raises TypeError for a missing or unknown one."""
+        """Take the members; raise TypeError for a missing or unknown one."""
         values = self.__dict__
         values.update(self._defaults)
         values.update(members)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The decisions of the aggregator as one object, which is loaded, fed with records, and asked for batches. Pure."""
+"""The decisions of the aggregator as one object. Pure.
+
+It is loaded, fed with records, and asked for batches.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -20,14 +23,14 @@ from .succession import Succession
 
 
 class Aggregation:
-    """All repositories, levels and the roster of one installation; used by one thread.
+    """All repositories, levels and the roster of one installation.
 
-    Feed it records (`events.take`, `levels.take`, `request`), let it `decide`, and write what `batch` returns in one transaction.
-    When the outcome of a transaction is unknown, throw the whole object away and load another from the log.
+    One thread uses it. Feed it records (`events.take`, `levels.take`, `request`), let it `decide`, and write what `batch` returns
+    in one transaction. When the outcome of a transaction is unknown, throw the whole object away and load another from the log.
 
     `positions` are where the reading of `events` and `roster-requests` goes on, as (topic, partition) → offset; in `acks`, up to
-    where unreadable levels are recorded. `repositories` are by id; `lost` counts the events of each that the log has lost, and
-    `poison` is left out. A batch holds at most about `limit` notices, or BATCH_BYTES.
+    where unreadable levels are recorded. `repositories` are by id. `lost` counts, for each of them, the events that the log has
+    lost. What `poison` names is left out. A batch holds at most about `limit` notices, or BATCH_BYTES.
     """
 
     def __init__(
@@ -51,12 +54,15 @@ class Aggregation:
     # Loading
 
     def load_state(self, state: RepositoryState) -> None:
-        """Take a stored state; all of them before anything is decided."""
+        """Take a stored state; take all of them before anything is decided."""
         self._memory.repository(state.repository).state = state
         self.succession.note(state)
 
     def load_pending(self, key: str, value: bytes) -> None:
-        """Take a record of `pending`, in any order, to be read later. Raise ValueError if the key is none of ours."""
+        """Take a record of `pending`, in any order, to be read later.
+
+        Raise ValueError if the key does not have the form of the aggregator's keys.
+        """
         name, _, place = key.partition("/")
         partition, newer, offset = place.rpartition(":")
         if newer:
@@ -67,7 +73,10 @@ class Aggregation:
         self._memory.touched[name] = repository
 
     def loaded(self, now: float) -> None:
-        """Finish loading: everything stored was taken, acks included, and earlier decisions count from here on."""
+        """Finish loading; earlier decisions count from here on.
+
+        The caller has passed in everything stored, acks included.
+        """
         for repository in self.repositories.values():
             broken = self.poison.repositories.get(repository.id)
             if broken is not None:
@@ -83,7 +92,10 @@ class Aggregation:
         self._membership.survey()
 
     def recover(self, notice: Notice) -> bool:
-        """Take a notice, the oldest first; return whether the state of its repository was lost or is older."""
+        """Take a notice, the oldest first; return whether it restored a state.
+
+        It does if the state of its repository was lost or is older.
+        """
         repository = self._memory.repository(notice.event.repository)
         if not is_older(repository.state, notice):
             return False
@@ -95,11 +107,17 @@ class Aggregation:
     # Input and decisions
 
     def request(self, record: Record, now: float) -> RecordOutcome:
-        """Take a record of `roster-requests` and decide it; its position passes it unless the outcome asks for it again."""
+        """Take a record of `roster-requests` and decide it.
+
+        Its position passes it unless the outcome asks for it again.
+        """
         return self._memory.pass_record(record, self._memory.guarded(self._membership.request, record, now))
 
     def decide(self, now: float) -> bool:
-        """Release and announce what can be, and promote mirrors, until a batch is full; return whether something is left."""
+        """Release and announce what can be, and promote mirrors, until a batch is full.
+
+        Return whether something is left.
+        """
         self._decisions.decide(now)
         self._membership.promote(now)
         return self.is_undecided
@@ -119,7 +137,8 @@ class Aggregation:
     def batch(self, *, may_defer: bool = False) -> OutputBatch:
         """Return all that changed since the last batch, to be written in one transaction.
 
-        With `may_defer` positions that only say which events were taken wait for a later one: after a crash these are repeats.
+        With `may_defer`, positions that only say which events were taken wait for a later batch: after a crash these events are
+        repeats.
         """
         return self._memory.batch(may_defer=may_defer)
 
@@ -140,9 +159,12 @@ class Aggregation:
 
     @property
     def held(self) -> int:
-        """Events without a notice."""
+        """The number of events without a notice."""
         return sum(len(repository.queue) + len(repository.newer) for repository in self.repositories.values())
 
     def incomplete(self) -> set[str]:
-        """Return the ids of repositories of which events that wait for their notice are missing."""
+        """Return the ids of the repositories whose queues lack events.
+
+        These are events that wait for their notice.
+        """
         return {name for name, repository in self.repositories.items() if repository.is_incomplete}

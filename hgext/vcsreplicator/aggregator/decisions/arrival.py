@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An event arrives: does it continue what the aggregator holds true of its repository? Pure.
+"""Whether an arriving event continues the known history of its repository. Pure.
 
 Records of `events` may stand twice, a restored master may write a history that forks, and records may be missing after a loss of
-the log. Only what continues the chain moves a level; everything else is named here and recorded by the caller.
+the log. Only what continues the chain moves a level; everything else is named here, and the caller records it.
 """
 
 import enum
@@ -35,11 +35,14 @@ def judge(
     is_forked: bool = False,
     is_again: bool = False,
 ) -> Arrival:
-    """Judge what the event is; `known` gives the id of an earlier event by its sequence, None if it is forgotten.
+    """Judge what the event is to the state of its repository.
 
-    A gap is taken only while no fork was seen, by the state or, with `is_forked`, since: behind a fork it is unknown whose history
-    it is. An earlier sequence whose id is forgotten counts as a repeat. With `is_again` the event lies before the position: an
-    adoption there may be older than the state, which may have forgotten it, and is taken only if it replaces the present history.
+    `known` gives the id of an earlier event by its sequence, None if it is forgotten. A gap is taken only while no fork was seen,
+    by the state or, with `is_forked`, since: behind a fork it is unknown whose history it is. An earlier sequence whose id is
+    forgotten counts as a repeat.
+
+    With `is_again` the event lies before the position: an adoption there may be older than the state, which may have forgotten
+    it. Then an adoption that names the incarnations it replaces is taken only if the present one is among them.
     """
     if state is None:
         return Arrival.FIRST if event.seq == 1 else Arrival.GAP
@@ -53,7 +56,10 @@ def judge(
 
 
 def adopts(state: RepositoryState | None, event: Event, arrival: Arrival) -> bool:
-    """Whether the event adopts a history, or did so with the present one: what did not fit before it is settled."""
+    """Return whether the event adopts a history, or adopted the present one.
+
+    Then what did not fit before it is settled.
+    """
     if state is None or arrival is Arrival.ADOPTED:
         return arrival is Arrival.ADOPTED
     return event.seq == 1 and event.incarnation == state.incarnation and bool(state.retired)
@@ -72,7 +78,10 @@ def _other_incarnation(state: RepositoryState, event: Event, *, is_again: bool) 
 def follow(
     state: RepositoryState | None, event: Event, arrival: Arrival, roster: int, source: str | None = None
 ) -> RepositoryState:
-    """Return the state after an event that is taken; releases and notices start over with an adopted history."""
+    """Return the state after an event that is taken.
+
+    With an adopted history releases and notices start over.
+    """
     fresh = state is None or arrival is Arrival.ADOPTED
     before = event.seq - 1
     return RepositoryState(
@@ -97,7 +106,10 @@ def follow(
 
 
 def is_older(state: RepositoryState | None, notice: Notice) -> bool:
-    """Whether the state is from before this notice, which both were written in one transaction."""
+    """Return whether the state is from before this notice.
+
+    One transaction writes a notice and the state that belongs to it.
+    """
     event = notice.event
     if state is None or event.incarnation != state.incarnation:
         return state is None or event.incarnation not in state.retired
@@ -105,7 +117,10 @@ def is_older(state: RepositoryState | None, notice: Notice) -> bool:
 
 
 def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
-    """Return the state as far as notices say: after this one, when `state` was after one before."""
+    """Return the state after this notice, as far as notices say.
+
+    The given state is the one after the notice before.
+    """
     event = notice.event
     if state is not None and state.incarnation == event.incarnation and event.seq <= state.seq:
         found = state
@@ -125,7 +140,10 @@ def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
 
 
 def forked(state: RepositoryState, event: Event) -> RepositoryState:
-    """Return the state after an event that does not fit: the same levels, and the event's id as the mark of the fork."""
+    """Return the state after an event that does not fit.
+
+    It has the same levels, and the event's id as the mark of the fork.
+    """
     return replace(state, fork=event.id)
 
 
@@ -145,7 +163,10 @@ def _follow_base(state: RepositoryState | None, arrival: Arrival) -> int:
 
 
 def _follow_retired(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[str, ...]:
-    """Return the incarnations before this one, those included of which nothing was seen but that the adoption replaced them."""
+    """Return the incarnations before this one.
+
+    They include those of which the aggregator saw nothing, but which the adoption says it replaced.
+    """
     before = () if state is None else state.retired
     present = (state.incarnation,) if state is not None and arrival is Arrival.ADOPTED else ()
     unseen = replaced_incarnations(event) if event.seq == 1 else ()

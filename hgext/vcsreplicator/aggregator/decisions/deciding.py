@@ -16,7 +16,10 @@ from .succession import Succession
 
 
 class Decisions:
-    """Decides about repositories: first those that were touched, then the backlog. A batch holds at most about `limit` notices."""
+    """Decides about repositories: first those that were touched, then the backlog.
+
+    A batch holds at most about `limit` notices.
+    """
 
     def __init__(self, memory: Memory, membership: RosterMembership, succession: Succession, limit: int) -> None:
         self._memory, self._membership, self._succession, self._limit = memory, membership, succession, limit
@@ -31,7 +34,7 @@ class Decisions:
     def decide(self, now: float) -> None:
         """Release and announce what can be, until a batch is full.
 
-        What is new goes first: a long backlog of others delays no release, and no notice by more than a batch.
+        What is new goes first: a long backlog of other repositories delays no release, and no notice by more than a batch.
         """
         touched, self._memory.touched = {**self._successors, **self._memory.touched}, {}
         self._successors = {}
@@ -49,11 +52,12 @@ class Decisions:
                 break
 
     def retire(self, repository: Repository, adopted: Event, now: float) -> bool:
-        """End the old history: announce what can be announced of it, and record the rest as overtaken by the adopted one.
+        """End the old history of a repository that has adopted another one.
 
-        Return False if the batch was full before the end. The newest is overtaken first: after a kill in the middle, the rest is
-        announced without a hole, or overtaken the next time. Raise UnknownEvent, with nothing changed, if a newer aggregator stored
-        some of it.
+        Announce what can be announced of it, and record the rest as overtaken by the adopted history. Return False if the batch
+        was full before the end. The newest event is overtaken first: after a kill in the middle, the rest is announced without a
+        hole, or overtaken the next time. Raise UnknownEvent, with nothing changed, if a newer aggregator stored some of the old
+        history.
         """
         for held in repository.queue:
             if held.pending is None and held.readable():
@@ -71,7 +75,10 @@ class Decisions:
             return self._advance(repository, now)
 
     def _advance(self, repository: Repository, now: float) -> bool:
-        """Release, then announce, in order; return False when the batch was full before the end."""
+        """Release, then announce, in order.
+
+        Return False if the batch was full before the end.
+        """
         while True:
             try:
                 return self._step(repository, now)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The levels of mirrors, from `acks`: each counts, waits until its event is known, or is recorded as an error. Pure."""
+"""The levels of mirrors, from `acks`. Pure.
+
+Each level counts, waits until its event is known, or is recorded as an error.
+"""
 
 from ...log import ACKS, Record
 from ...words import shape
@@ -11,7 +14,10 @@ from .standing import Standing
 
 
 class MirrorLevels:
-    """Takes levels and signs of life. `formats` has by mirror which members of an ack it knows."""
+    """Takes levels and signs of life.
+
+    `formats` says by mirror which members of an ack it knows.
+    """
 
     def __init__(self, memory: Memory, membership: RosterMembership) -> None:
         self._memory, self._membership = memory, membership
@@ -20,11 +26,14 @@ class MirrorLevels:
         self.is_loaded = False
 
     def take(self, record: Record, now: float) -> RecordOutcome:
-        """Take a record of `acks`: a level, the end of one, or a sign of life. What cannot be read is recorded once."""
+        """Take a record of `acks`: a level, the end of one, or a sign of life.
+
+        A record that cannot be read is recorded once.
+        """
         return self._memory.guarded(self._take, record, now, self._refuse)
 
     def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
-        """Set a level aside of which the whole log knows no event."""
+        """Set aside a level at an event that the whole log does not have."""
         repository = self._memory.repositories[name]
         text = (
             f"{repository.path}: {mirror} says that it has applied event {applied}, which is not in the log; "

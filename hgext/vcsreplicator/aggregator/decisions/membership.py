@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The roster: requests are decided, and a joining mirror that is caught up everywhere becomes active. Pure."""
+"""The roster: decides requests, and makes joining mirrors active. Pure.
+
+A joining mirror becomes active once it is caught up everywhere.
+"""
 
 from collections.abc import Iterator
 
@@ -13,7 +16,10 @@ from .repository import Repository
 
 
 class RosterMembership:
-    """The present roster, and what each joining mirror lacks, as repository → sequence that it must serve."""
+    """The present roster, and what each joining mirror lacks.
+
+    What it lacks is kept as repository → sequence that it must serve.
+    """
 
     def __init__(self, roster: Roster, memory: Memory) -> None:
         self.roster = roster
@@ -40,12 +46,18 @@ class RosterMembership:
         return RecordOutcome.TAKEN
 
     def survey(self) -> None:
-        """Compare every joining mirror with every repository anew: what is released now is what it must serve."""
+        """Compare every joining mirror with every repository anew.
+
+        What is released now is what the mirror must serve.
+        """
         joining = [mirror for mirror in self.roster.mirrors if mirror.state is MirrorState.JOINING]
         self._behind = {mirror.name: dict(self._find_behind(mirror)) for mirror in joining}
 
     def survey_joining(self) -> None:
-        """Compare anew if any mirror joins: a repository has moved, is deleted, or has another history."""
+        """Compare anew if any mirror joins.
+
+        Call this once a repository has moved, is deleted, or has another history.
+        """
         if self._behind:
             self.survey()
 
@@ -70,7 +82,10 @@ class RosterMembership:
                 yield repository.id, state.released
 
     def _set_roster(self, roster: Roster) -> None:
-        """Write a version of the roster; each is a record of its own, because decisions name it."""
+        """Write a version of the roster.
+
+        Each version is a record of its own, because decisions name it.
+        """
         changed = roster.version != self.roster.version
         self.roster, self._memory.output.roster = roster, True
         self._memory.output.add(NewRecord(topic=ROSTER, key=rosters.KEY, value=shape.to_json(roster)))
@@ -79,7 +94,10 @@ class RosterMembership:
             self.survey()
 
     def _forget(self, mirror: str) -> bool:
-        """Forget the levels of a mirror that is removed or comes back; return False if the batch was full before the end."""
+        """Forget the levels of a mirror that is removed or comes back.
+
+        Return False if the batch was full before the end.
+        """
         for repository in self._memory.repositories.values():
             if mirror in repository.acks:
                 if self._memory.output.is_full:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one aggregation holds in memory, for all of its parts: the log's present plus what the next batch will make of it. Pure."""
+"""What one aggregation holds in memory, for all of its parts. Pure.
+
+It is the log's present, and what the next batch will make of it.
+"""
 
 import enum
 from collections import Counter
@@ -14,8 +17,8 @@ from .repository import Repository
 class RecordOutcome(enum.StrEnum):
     """The outcome of a record, for metrics and log lines.
 
-    An unfinished record is entered again once the batch is written. So is one that says `read again`, before which events may be
-    missing, once its partition is read again: see `rereading`.
+    An unfinished record must be entered again once the batch is written. A record with the outcome `read again`, before which
+    events may be missing, must be entered again once its partition was read again: see `rereading`.
     """
 
     TAKEN = "taken"
@@ -36,7 +39,7 @@ class RecordOutcome(enum.StrEnum):
 class Memory:
     """All repositories and positions, and what the next batch holds.
 
-    `touched` are the repositories to be decided next. `lost` counts by repository the events that the log has lost.
+    `touched` are the repositories to be decided next. `lost` counts, by repository, the events that the log has lost.
     """
 
     def __init__(self, positions: Mapping[tuple[str, int], int], poison: Poison) -> None:
@@ -54,7 +57,10 @@ class Memory:
         return found
 
     def batch(self, *, may_defer: bool = False) -> OutputBatch:
-        """Return all that changed since the last batch, but for positions that wait if they may."""
+        """Return all that changed since the last batch.
+
+        With `may_defer`, positions wait for a later batch if they may.
+        """
         output, self.output = self.output, Outgoing()
         if may_defer and output.may_repeat:
             self.output.passed, output.passed = output.passed, {}
@@ -67,7 +73,10 @@ class Memory:
         now: float,
         refuse: Callable[[Record, str, float, str | None], RecordOutcome] | None = None,
     ) -> RecordOutcome:
-        """Return what `take` makes of the record; refuse it if it was poisoned before. Raise Poisoned."""
+        """Return what `take` makes of the record.
+
+        Refuse the record if it was poisoned before. Raise Poisoned in place of an unexpected exception.
+        """
         known = self.poison.records.get(place_of(record))
         if known is not None:
             return (refuse or self.refuse)(record, known.reason, now, known.traceback)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events of a newer version, and what follows them in their repository: kept in `pending` as they came. Pure.
+"""Events of a newer version, and what follows them in their repository. Pure.
 
-Their order and their chain depend on what this aggregator does not understand, so it judges none of them. A newer aggregator takes
-them first when it starts. Their key has a form of its own, `REPOSITORY/PARTITION:OFFSET`.
+They are kept in `pending` as they came. Their order and their chain depend on what this aggregator does not understand, so it
+judges none of them. A newer aggregator takes them first when it starts. Their key has a form of its own,
+`REPOSITORY/PARTITION:OFFSET`.
 """
 
 from ...log import EVENTS, Record
@@ -13,7 +14,10 @@ Place = tuple[str, int, int]
 
 
 class NewerEvents:
-    """What is kept, by repository and place: a log that lost records has others at the same places."""
+    """The kept records, by repository and place.
+
+    The place alone is not enough: a log that lost records has others at the same places.
+    """
 
     def __init__(self) -> None:
         self._stored: list[Record] = []
@@ -27,7 +31,7 @@ class NewerEvents:
         self._places.add((repository, partition, offset))
 
     def sort(self) -> None:
-        """Put what was loaded into the order in which it came; once all of it is there."""
+        """Sort what was loaded in the order in which it came; call it once all is there."""
         self._stored.sort(key=lambda record: record.offset, reverse=True)
 
     @property
@@ -36,11 +40,14 @@ class NewerEvents:
         return self._stored[-1] if self._stored else None
 
     def pass_next(self) -> None:
-        """Go on to the one after `next`."""
+        """Go on to the record after `next`."""
         self._stored.pop()
 
     def keep(self, repository: Repository, record: Record, output: Outgoing, *, is_again: bool = False) -> None:
-        """Keep one more for a newer aggregator; one that is met again is stored already."""
+        """Keep one more record for a newer aggregator.
+
+        A record that is met again is written only if it is not stored already.
+        """
         place = _find_place(record)
         repository.hold_newer(record)
         if not is_again or place not in self._places:
@@ -48,7 +55,7 @@ class NewerEvents:
             output.keep(record)
 
     def give_up(self, record: Record, output: Outgoing) -> None:
-        """Keep the record no longer: it was taken."""
+        """Keep the record no longer, because it was taken."""
         self._places.discard(_find_place(record))
         output.give_up(record)
 

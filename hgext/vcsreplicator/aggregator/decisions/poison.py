@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the aggregator leaves out because work on it raised an unexpected exception. Pure.
+"""What the aggregator leaves out after an unexpected exception. Pure.
 
-A record that failed becomes a reject; a repository whose decisions failed is stalled, and the others go on. Either way memory may
-be half changed: it is thrown away and loaded again, this time without what failed.
+Work on it raised that exception. A record that failed becomes a reject; a repository whose decisions failed is stalled, and the
+others go on. Either way memory may be half changed: the aggregator throws it away and loads it again, this time without what
+failed.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ Place = tuple[str, int, int]
 
 
 class Poisoned(Exception):
-    """Work on this record or repository failed, and nothing in memory counts any more."""
+    """Work on this record or repository failed; nothing in memory counts any more."""
 
     def __init__(self, what: Place | str, fault: Fault) -> None:
         super().__init__(f"{what}: {fault.reason}")
@@ -32,7 +33,10 @@ class Poison:
     repositories: dict[str, Fault] = field(default_factory=dict)
 
     def add(self, found: Poisoned) -> bool:
-        """Leave it out from now on; return False if it was left out already, so that loading again would not help."""
+        """Leave it out from now on; return False if it was left out already.
+
+        In that case loading again would not help.
+        """
         if isinstance(found.what, str):
             known = self.repositories.setdefault(found.what, found.fault)
         else:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One repository as the aggregator holds it: its state, the mirrors' levels, and the events that wait for their notice. Pure."""
+"""One repository as the aggregator holds it. Pure.
+
+It has the state, the mirrors' levels, and the events that wait for their notice.
+"""
 
 from bisect import bisect_left
 from collections import deque
@@ -16,11 +19,11 @@ from .standing import Standing, compare, gating_at, is_applied, is_served, make_
 
 
 class Repository:
-    """State, levels and queue of one repository. `queue` is in order of sequence, its first `released` items are released.
+    """State, levels and queue of one repository.
 
-    `newer` are the offsets of the records since the first event of a newer version, which the log keeps as they came.
-    `is_incomplete`: events that wait for their notice are missing in the queue. `newest_at` is when its newest event came, by the
-    aggregator's clock; 0 if that was before its start.
+    `queue` is in order of sequence; its first `released` items are released. `newer` are the offsets of the records since the
+    first event of a newer version, which the log keeps as they came. `is_incomplete`: events that wait for their notice are
+    missing in the queue. `newest_at` is when its newest event came, by the aggregator's clock; 0 if that was before its start.
     """
 
     __slots__ = (
@@ -54,7 +57,7 @@ class Repository:
 
     @property
     def path(self) -> str:
-        """The path that it has now; its id if none is known."""
+        """The path that it has now; its id if no path is known."""
         return self.state.path if self.state else self.id
 
     @property
@@ -63,14 +66,18 @@ class Repository:
         return self.state.seq if self.state else 0
 
     def add(self, held: HeldEvent) -> None:
-        """Take one more; while loading in any order, later the next in sequence."""
+        """Add one more event to the queue.
+
+        While loading, events come in any order; later, the next in sequence comes.
+        """
         self.queue.append(held)
         self._standings.clear()
 
     def loaded(self) -> None:
-        """Put what was stored into order; what the state calls announced needs no second notice.
+        """Put what was stored into order.
 
-        A lost state is made anew from the queue: then more may be announced again, and nothing is forgotten.
+        What the state calls announced needs no second notice. A lost state is made anew from the queue: then more may be
+        announced again, and nothing is forgotten.
         """
         if self.queue and self._is_behind(max(self.queue, key=lambda held: held.seq)):
             self.state = self._state_of_queue()
@@ -81,14 +88,20 @@ class Repository:
         self._standings.clear()
 
     def _is_behind(self, newest: HeldEvent) -> bool:
-        """Whether the stored state may be older than the newest event that waits, which may belong to an adopted history."""
+        """Return whether the stored state may be older than the newest waiting event.
+
+        That event may belong to an adopted history.
+        """
         state = self.state
         if state is None or newest.seq > state.seq:
             return True
         return newest.known() and newest.event.incarnation not in (state.incarnation, *state.retired)
 
     def lacks(self, event: Event) -> bool:
-        """Whether the event waits for its notice by the state, but is missing in the queue that was stored."""
+        """Return whether the stored queue lacks this event, which waits for its notice.
+
+        The state says that it waits.
+        """
         state = self.state
         if not self.is_incomplete or state is None or event.incarnation != state.incarnation:
             return False
@@ -105,7 +118,7 @@ class Repository:
         self.newer.add(record.offset)
 
     def is_behind_newer(self, record: Record) -> bool:
-        """Whether the record is the first of a newer version, or stands behind it."""
+        """Return whether the record is the first of a newer version, or stands behind it."""
         return bool(self.newer) and record.offset >= self._newer_from
 
     def fill(self, held: HeldEvent) -> None:
@@ -117,7 +130,10 @@ class Repository:
         self._standings.clear()
 
     def pass_lost(self) -> int:
-        """Count what the queue still lacks as lost: released and announced in its turn; return how many events."""
+        """Count what the queue still lacks as lost; return how many events those are.
+
+        They count as released and announced in their turn.
+        """
         state = self.state
         if not self.is_incomplete or state is None:
             return 0
@@ -129,7 +145,10 @@ class Repository:
         return lost
 
     def _set_levels(self, *, released: int, noticed: int) -> None:
-        """Set the levels; where the queue is incomplete they pass over what is lost behind them."""
+        """Set the levels.
+
+        Where the queue is incomplete, they pass over the lost events behind them.
+        """
         assert self.state is not None
         if self.is_incomplete:
             beyond = self.state.seq + 1
@@ -139,7 +158,10 @@ class Repository:
         self.state = replace(self.state, released=released, noticed=noticed, stays=stays)
 
     def _state_of_queue(self) -> RepositoryState | None:
-        """The state after all that is stored of the newest history, each event of which may have left a path."""
+        """Return the state after all stored events of the newest history.
+
+        It follows each of them, because each may have left a path.
+        """
         events = [held.event for held in sorted(self.queue, key=lambda held: held.seq) if held.known()]
         if not events:
             return self.state
@@ -152,7 +174,7 @@ class Repository:
         return state
 
     def drop_broken(self) -> HeldEvent:
-        """Take out and return the next event to be decided, which cannot be read."""
+        """Take out and return the next event to decide about, which cannot be read."""
         ends = (at for at in (self.released, 0) if at < len(self.queue))
         at = next(at for at in ends if not self.queue[at].readable())
         held = self.queue[at]
@@ -161,7 +183,7 @@ class Repository:
         return held
 
     def known(self, seq: int) -> str | None:
-        """Return the id of the event with this sequence, if it is still held or the newest."""
+        """Return the id of the event with this sequence, if it is held or the newest."""
         if self.state is not None and seq == self.state.seq:
             return self.state.event
         held = self._find_held(seq)
@@ -172,7 +194,10 @@ class Repository:
         return self.queue[at] if at < len(self.queue) and self.queue[at].seq == seq else None
 
     def unwritten(self) -> list[HeldEvent]:
-        """Return what is not in the log yet, the oldest first; it counts as written from now on."""
+        """Return the events that are not in the log yet, the oldest first.
+
+        They count as written from now on.
+        """
         found = []
         for held in reversed(self.queue):
             if held.written:
@@ -216,9 +241,10 @@ class Repository:
         return self.acks.get(mirror) if self.standing(mirror) is Standing.COUNTS else None
 
     def is_caught_up(self, mirror: str, released: int) -> bool:
-        """Whether the mirror serves what was released, or was filled beyond it and serves it with the next release.
+        """Return whether the mirror serves what was released.
 
-        One that is ahead of the log, which may have lost what the mirror has, must serve it now: what follows may never come.
+        It counts, too, if the mirror was filled beyond it and serves it with the next release. A mirror that is ahead of the log,
+        which may have lost what the mirror has, must serve it now: what follows may never come.
         """
         ack = self.ack(mirror)
         if ack is not None:
@@ -229,10 +255,11 @@ class Repository:
         return released <= (min(ahead.applied, ahead.serving) if ahead.incarnation == self.state.incarnation else 0)
 
     def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[HeldEvent]:
-        """Yield what can be released now, in order; the caller releases each before it asks for the next.
+        """Yield the events that can be released now, in order.
 
-        What changes URL or visibility waits until everything before it is announced: that names what is there now. But not
-        for a mirror that cannot serve what is before it alone.
+        The caller releases each before it asks for the next. What changes URL or visibility waits until everything before it is
+        announced, because those notices name what is there now. But it does not wait if a mirror cannot serve what is before it
+        alone.
         """
         while self.released < len(self.queue):
             held = self.queue[self.released]
@@ -247,11 +274,14 @@ class Repository:
             yield held
 
     def next_to_release(self) -> HeldEvent | None:
-        """Return what is released next."""
+        """Return the event that is released next; None if there is none."""
         return self.queue[self.released] if self.released < len(self.queue) else None
 
     def find_late(self, roster: Roster) -> tuple[str, ...]:
-        """Return the mirrors that the oldest event waits for: to apply it, and to serve it once it is released."""
+        """Return the names of the mirrors that the oldest event waits for.
+
+        It waits for them to apply it, and once it is released, to serve it.
+        """
         if not self.queue:
             return ()
         held = self.queue[0]
@@ -260,7 +290,10 @@ class Repository:
         return tuple(name for name in names if measure_lag(self.ack(name), seq=held.seq, released=released).is_late)
 
     def occupies(self, path: str, generation: int) -> bool | None:
-        """Whether notices are left of a time before that generation at the path; None: it never left, and nothing waits."""
+        """Return whether notices are left of a time before that generation at the path.
+
+        None means that the repository never left the path, and nothing of it waits.
+        """
         state = self.state
         if state is None:
             return False
@@ -271,7 +304,7 @@ class Repository:
         return True if self.queue or self.newer or self.is_stored_newer else None
 
     def release(self, held: HeldEvent, version: int) -> None:
-        """Allow mirrors to serve this one."""
+        """Allow mirrors to serve this event."""
         assert self.state is not None
         self.released += 1
         self.state = replace(self.state, roster=version)
@@ -280,7 +313,10 @@ class Repository:
     def announceable(
         self, gating: tuple[Mirror, ...], *, allow_empty: bool
     ) -> Iterator[tuple[HeldEvent, tuple[MirrorProof, ...]]]:
-        """Yield what can be announced now with its proof, in order; the caller announces each before the next."""
+        """Yield the events that can be announced now with their proof, in order.
+
+        The caller announces each before it asks for the next.
+        """
         while self.released:
             held = self.queue[0]
             mirrors = gating_at(held, gating)
@@ -292,7 +328,10 @@ class Repository:
             yield held, tuple(make_proof(ack) for ack in acks)
 
     def announced(self, held: HeldEvent, version: int, last: Mapping[str, str] | None) -> None:
-        """Pass this one, whose notice is written; `last` are the newest events of the public streams."""
+        """Pass this event, whose notice is written.
+
+        `last` has the newest event of each public stream.
+        """
         assert self.state is not None
         self.queue.popleft()
         self.released -= 1

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How a mirror stands to one event of a repository: which gate it, and whether their levels count and reach it. Pure."""
+"""How a mirror stands to one event of a repository. Pure.
+
+It says which mirrors gate the event, and whether their levels count and reach it.
+"""
 
 import enum
 from collections.abc import Callable
@@ -10,10 +13,10 @@ from .held import HeldEvent
 
 
 class Standing(enum.StrEnum):
-    """What a mirror's level is to what is known of the repository; only the first may let anything go.
+    """What a mirror's level is to what is known of the repository.
 
-    `ahead`: at an event that is not known (yet), so it may be the mirror's invention. `foreign`: at a known
-    sequence, but of another event or digest. `former`: of a history that was replaced.
+    Only the first may let anything go. `ahead`: at an event that is not known (yet), so the mirror may have invented it.
+    `foreign`: at a known sequence, but of another event or digest. `former`: of a history that was replaced.
     """
 
     COUNTS = "counts"
@@ -25,7 +28,10 @@ class Standing(enum.StrEnum):
 def compare(
     ack: Ack, state: RepositoryState | None, newer: int, find_held: Callable[[int], HeldEvent | None]
 ) -> Standing:
-    """Compare a level; the `newer` events, and those that cannot be read, are taken at the mirror's word."""
+    """Compare a level with what is known of the repository.
+
+    For the `newer` events, and for those that cannot be read, the mirror's word counts.
+    """
     if state is not None and ack.incarnation in state.retired:
         return Standing.FORMER
     if state is None or ack.incarnation != state.incarnation or ack.applied > state.seq + newer:
@@ -39,21 +45,27 @@ def compare(
 
 
 def gating_at(held: HeldEvent, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]:
-    """Return the mirrors that this event waits for: a joining one only behind its joining point."""
+    """Return the mirrors that this event waits for.
+
+    It waits for a joining mirror only behind the mirror's joining point.
+    """
     if all(mirror.joined is None for mirror in gating):
         return gating
     return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))
 
 
 def is_applied(ack: Ack | None, held: HeldEvent) -> bool:
-    """Whether the mirror is at the event or past it, by a level that counts; at the event itself both must mean the same."""
+    """Return whether the mirror is at the event or past it, by a level that counts.
+
+    At the event itself both must have the same id and digest.
+    """
     if ack is None or ack.applied < held.seq:
         return False
     return ack.applied > held.seq or (ack.event, ack.digest) == (held.event.id, held.event.digest)
 
 
 def is_served(ack: Ack, held: HeldEvent) -> bool:
-    """Whether the mirror serves the event."""
+    """Return whether the mirror serves the event."""
     return ack.serving >= held.seq and is_applied(ack, held)
 
 

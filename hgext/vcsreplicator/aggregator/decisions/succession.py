@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Successors at a path: all notices of a repository come before the release of the one that follows it there. Pure."""
+"""Successors at a path: repositories that follow another one there. Pure.
+
+All notices of a repository come before the release of the one that follows it at its path.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +18,10 @@ DEPARTURE_PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """A repository whose creation at `path`, or rename to it, waits for notices of `predecessors` since then (wall clock)."""
+    """A repository that waits for others at its path.
+
+    Its creation at `path`, or its rename to it, has waited for notices of `predecessors` since `since` (wall clock).
+    """
 
     successor: Repository
     path: str
@@ -32,12 +38,18 @@ class Succession:
         self._waits: dict[str, tuple[HeldEvent, tuple[Repository, ...]]] = {}
 
     def note(self, state: RepositoryState) -> None:
-        """Take the paths that the repository may have to leave before another is released there."""
+        """Take the paths that the repository may have to leave.
+
+        It has to leave a path before another repository is released there.
+        """
         for path in (state.path, *(stay.path for stay in state.stays)):
             self._paths.setdefault(path, set()).add(state.repository)
 
     def must_wait(self, repository: Repository, held: HeldEvent, now: float) -> bool:
-        """Whether the event, which stands next to be released, waits for another repository at its path."""
+        """Return whether the event waits for another repository at its path.
+
+        The event is the next to be released.
+        """
         self._waits.pop(repository.id, None)
         event = held.event
         if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
@@ -49,7 +61,10 @@ class Succession:
         return bool(found)
 
     def waits(self) -> Iterator[Wait]:
-        """Yield the successors that wait as of the newest decision about them, the longest first."""
+        """Yield the successors that wait, the longest wait first.
+
+        They wait as of the newest decision about them.
+        """
         found = []
         for name, (held, predecessors) in self._waits.items():
             repository = self._repositories[name]

@@ -15,9 +15,10 @@ NOTHING = Changes(added=None)
 
 
 class Announcement(Value):
-    """An event to come that does not follow from the transaction's own changes; `identify` changes the identity before it.
+    """An event to come that does not follow from the transaction's own changes.
 
-    `first` is where the revisions of its bundle begin, `source` what it names as the origin of the change (default: its type).
+    `identify` changes the identity that precedes the event. `first` is where the revisions of its bundle begin, `source` what it
+    names as the origin of the change (default: its type).
     """
 
     kind: Type

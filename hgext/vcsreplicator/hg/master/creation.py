@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""New repositories: `hg init` and clones of every kind, local or over a network; and the notes that outlive a repository.
+"""New repositories, and the notes that outlive a repository.
 
-Mercurial makes a repository's folder first and opens it afterwards; its first event is written when it is opened. Killed in
-between, the repository has no event yet: the relay's next round, or the first transaction, announces it then.
+New repositories come from `hg init` and from clones of every kind, local or over a network. Mercurial makes a repository's folder
+first and opens it afterwards; its first event is written when it is opened. Killed in between, the repository has no event yet: the
+relay's next round, or the first transaction, announces it then.
 
 Generations count the repositories that have lived at one path, so that a new one is not taken for the old. The count survives the
 repository in `ROOT/.vcsreplicator/generations/`, one small file a path; written before the event, so a kill leaves at most a gap.
@@ -32,9 +33,10 @@ _created: set[bytes] = set()
 
 
 def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments: Any, **keywords: Any) -> Any:
-    """Wrap `localrepo.createrepository`: remember which repositories this process made (`tests/hg/master/init.t`).
+    """Wrap `localrepo.createrepository`: note which repositories this process made.
 
-    Invalid settings, or a name that mirrors cannot have, are refused before anything is written.
+    Proven by `tests/hg/master/init.t`. Invalid settings, or a name that mirrors cannot have, are refused before anything is
+    written.
     """
     configured = settings.role(ui)
     is_master = configured is settings.MachineRole.MASTER
@@ -57,7 +59,7 @@ def _reserve_name(ui: Ui, folder: str) -> contextlib.AbstractContextManager[None
 
 
 def take_just_created(repo: localrepository) -> bool:
-    """Whether this process made the repository; true once."""
+    """Return whether this process made the repository; True only once."""
     root = os.path.realpath(repo.root)
     if root not in _created:
         return False

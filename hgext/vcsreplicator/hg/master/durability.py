@@ -64,13 +64,16 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
 
 
 def reserve_and_sync(repo: localrepository, tr: Transaction) -> None:
-    """Do step 1 for the outbox too: one sync for the changelog, the pushlog, which journals its file before, and the outbox."""
+    """Do step 1 for the outbox too, with one sync of the journal.
+
+    The sync serves the changelog, the pushlog, which journals its file before, and the outbox.
+    """
     Outbox(repo.svfs).reserve(tr)
     sync_journal(repo)
 
 
 def sync_journal(repo: localrepository) -> None:
-    """Sync what undoes what is written next."""
+    """Sync the journal, which undoes what is written next."""
     for name in (b"journal", b"journal.backupfiles"):
         _sync_file(repo.svfs.join(name))
     _sync_folder(repo.svfs.join(b""))
@@ -114,9 +117,10 @@ def after_commit(repo: localrepository) -> None:
 
 
 def _list_touched(repo: localrepository, tr: Transaction) -> Iterable[bytes]:
-    """List the files that the transaction appended to, created or replaced so far, and the journal that names them.
+    """List the files that the transaction touched so far, and the journal.
 
-    Without the outbox, which is synced once its record is there, and files that still are their own backups: not replaced yet.
+    It appended to them, created or replaced them, and the journal names them. The outbox is left out, because it is synced once its
+    record is there. Files that still are their own backups are left out too: they are not replaced yet.
     """
     yield repo.svfs.join(b"journal")
     yield repo.svfs.join(b"journal.backupfiles")

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Wire commands for mirrors that copy or compare a repository, hidden changesets included.
+"""Wire commands for mirrors that copy or compare a repository.
+
+Hidden changesets are included.
 
     replication-state first-push     newest event, phases, bookmarks, hgrc; all markers; the pushlog from that id on ("": not these)
     replication-changesets first tip last   a bundle of revisions from number `first` on, as many as are reasonable at once
     replication-fingerprint          hashes of everything, with the sequence they belong to
 
-They show what clients must not see, so they are refused to everyone but those in `[vcsreplicator] snapshot-allow`: a list of users
+They show what clients must not see, so they are refused to all but those in `[vcsreplicator] snapshot-allow`: a list of users
 (as the web server or SSH authenticated them), of addresses or networks of HTTP clients that connect without a proxy, or `*`.
 Answers are framed as in `frames`.
 """
@@ -48,7 +50,7 @@ def register() -> None:
 
 
 def _guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
-    """Return the command that checks the client, our errors part of the answer."""
+    """Return a command that checks the client, and makes our errors its answer."""
 
     def command(repo: localrepository, proto: Any, *arguments: bytes) -> Any:
         try:
@@ -86,9 +88,10 @@ def _user_of(proto: Any) -> bytes | None:
 
 
 def _address_of(proto: Any) -> bytes | None:
-    """Return the address of an HTTP client; None behind a proxy, which connects on behalf of any client.
+    """Return the address of an HTTP client; None over SSH or behind a proxy.
 
-    REMOTE_HOST does not count: where a server looks names up, the client's own name server decides what it is.
+    A proxy connects on behalf of any client. REMOTE_HOST does not count: where a server looks names up, the client's own name
+    server decides what it is.
     """
     if proto.name == wireprototypes.SSHV1:
         return None
@@ -152,7 +155,7 @@ def _last_push_id(repo: localrepository) -> int:
 
 
 def _push_rows(repo: localrepository, first: int, last: int) -> Iterator[bytes]:
-    """Give the pushes as JSON lists with a line feed each: id, user, date, nodes."""
+    """Yield the pushes as JSON lists with a line feed each: id, user, date, nodes."""
     from pushlog import api
 
     for number, user, date, nodes in api.pushes(repo, first):

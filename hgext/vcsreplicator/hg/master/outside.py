@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Changes from outside: a Mercurial without the extension changed the repository after its newest event.
+"""Changes from outside, made by a Mercurial without the extension.
+
+The changes came after the newest event of the repository.
 
 Pushes that the pushlog has become events, one each, as if they had been captured: changesets, heads and the phases that they have
 now. Then comes one `sync`, for bookmarks, markers, phases of older changesets, and changesets that no push brought; for those,
@@ -59,7 +61,7 @@ def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Annou
 def _find_pushes(
     repo: localrepository, before: Tip, now: Tip, push_of: Callable[[bytes], PushRow | None]
 ) -> Iterator[Announcement]:
-    """Give an event for each push, and before it one for what no push brought."""
+    """Yield an event for each push, and before it one for what no push brought."""
     first = start = before.length
     last_id = 0
     while start < now.length:
@@ -79,7 +81,7 @@ def _find_pushes(
 
 
 def _are_revisions(repo: localrepository, nodes: list[bytes], start: int, end: int) -> bool:
-    """Whether the changesets of a push are these revisions."""
+    """Return whether the changesets of a push are these revisions."""
     get_rev = repo.changelog.index.get_rev
     return {get_rev(bin(node)) for node in nodes} == set(range(start, end))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Overlays, `hg -R some.hg` or `-R union:a+b`: repositories with further changesets laid over them, which are read-only.
+"""Overlays: read-only repositories with further changesets laid over them.
 
-An overlay has the store of the repository beneath: a change would be written to that repository, and its event would name
-changesets that it does not have.
+`hg -R some.hg` and `hg -R union:a+b` open overlays. An overlay has the store of the repository beneath: a change would be written
+to that repository, and its event would name changesets that it does not have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mercurial.transaction import transaction as Transaction
 
 
 def is_overlay(repo: localrepository) -> bool:
-    """Whether this repository is laid over another, whose store it has."""
+    """Return whether this repository is laid over another, whose store it has."""
     return repo.url().startswith((b"bundle:", b"union:"))
 
 
@@ -34,7 +34,10 @@ def refuse(repo: localrepository) -> None:
 
 
 def read_only(base: type[localrepository]) -> type[localrepository]:
-    """Return the class of an overlay, which refuses every transaction (`tests/hg/master/overlay.t`)."""
+    """Return the class of an overlay, which refuses every transaction.
+
+    Proven by `tests/hg/master/overlay.t`.
+    """
 
     class overlaidrepository(base):  # type: ignore[misc, valid-type]
         def transaction(self, desc: bytes, report: Any = None) -> Transaction:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the pushlog has of a transaction and of changesets, if the extension is on."""
+"""What the pushlog has of a transaction and of changesets.
+
+Without the extension pushlog, it has nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ def push_entry(repo: localrepository, tr: Transaction) -> PushEntry | None:
 
 
 def entry_of(row: PushRow | None) -> PushEntry | None:
-    """Return a row of the pushlog as events have it; None if it is too odd for one."""
+    """Return a row of the pushlog as events have it.
+
+    None without a row, and for one with an id or a date that no event can hold.
+    """
     if row is None or not 0 <= row[0] <= LARGEST or not EARLIEST <= row[2] <= LATEST:
         return None
     return PushEntry(id=row[0], user=utf8(row[1]), date=row[2])
@@ -38,7 +44,7 @@ def entry_of(row: PushRow | None) -> PushEntry | None:
 
 @contextlib.contextmanager
 def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow | None]]:
-    """Give a function from a changeset to the row of its push, None without.
+    """Provide a function from a changeset to the row of its push; None without.
 
     The pushlog is opened once for all of them; raises Abort if it cannot be read.
     """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a kill left behind in a repository is undone or finished before anything else happens there."""
+"""Recovery from a kill, before anything else happens in a repository.
+
+What the kill left behind is undone or finished.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ RACED = b"an abandoned transaction was in the way and is rolled back; please pus
 
 
 def recover_abandoned(repo: localrepository) -> bool:
-    """Roll back an abandoned transaction, before anything is read; whether there was one.
+    """Roll back an abandoned transaction, and return whether there was one.
 
-    A transaction whose process lives is left alone, since that process holds the lock. Called when a repository is opened, so that
-    a push begins with what is really there (`tests/hg/master/abandoned.t`).
+    A transaction whose process lives is left alone, since that process holds the lock. Called when a repository is opened, before
+    anything is read, so that a push begins with what is really there (`tests/hg/master/abandoned.t`).
     """
     try:
         lock = repo.lock(wait=False)
@@ -35,9 +38,10 @@ def recover_abandoned(repo: localrepository) -> bool:
 
 
 def recover_before_change(repo: localrepository, transaction: bytes) -> None:
-    """Roll back an abandoned transaction under the lock of a change; `transaction` is the name of the one that is to follow.
+    """Roll back an abandoned transaction under the lock of a change.
 
-    Raises PushRaced or Abort for a push that has seen what is rolled back: it must begin again.
+    `transaction` is the name of the transaction that is to follow. Raises PushRaced or Abort for a push that has seen what is
+    rolled back: it must begin again.
     """
     if not repo.svfs.exists(b"journal"):
         return
@@ -54,9 +58,9 @@ def recover_before_change(repo: localrepository, transaction: bytes) -> None:
 
 
 def finish_interrupted(repo: MasterRepository, settings: ExtensionSettings) -> None:
-    """Finish the act that a kill interrupted in this repository; the caller holds the lock.
+    """Finish the act that a kill interrupted in this repository.
 
-    Raises Abort if the repository is to be moved, which happens once the lock is released.
+    The caller holds the lock. Raises Abort if the repository is to be moved, which happens once the lock is released.
     """
     root, intent = repo.replication_root, intents.read(repo.replication_root, repo.replication_path)
     if intent is None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a master refuses because mirrors could not have it, or its disk is full: by Abort, which refuses the push."""
+"""What a master refuses by Abort, which refuses the push.
+
+It refuses what mirrors could not have, and what finds no room on its disk.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ _CONTROL = r"[\x00-\x1f\x7f]"
 
 
 def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *arguments: Any) -> Any:
-    """Wrap `exchange.unbundle`: a full disk is an Abort, which Mercurial answers so that the client can read it."""
+    """Wrap `exchange.unbundle`: turn the error of a full disk into Abort.
+
+    Mercurial answers Abort so that the client can read it.
+    """
     try:
         return orig(repo, cg, *arguments)
     except OSError as problem:
@@ -74,7 +80,10 @@ def refuse_odd_markers(markers: list[_Marker]) -> None:
 
 
 def refuse_odd_phases(tr: Transaction) -> None:
-    """Raise Abort for a phase that is not replicated, whose content mirrors would show."""
+    """Raise Abort for a phase that is not replicated.
+
+    Mirrors would show the content of its changesets.
+    """
     for revs, (_old, new) in tr.changes[b"phases"]:
         if revs and new not in observe.PHASES:
             raise error.Abort(
@@ -114,9 +123,10 @@ def refuse_other_path(newest: NewestEvent, path: str) -> None:
 
 
 def fitting(entry: Entry) -> Entry:
-    """Return the entry, without the markers' descriptions if one record of the log cannot hold its event otherwise.
+    """Return the entry, made to fit into one record of the log.
 
-    Raises Abort if it is too large even so, or if the outbox could not read it back: a marker may carry any number of notes.
+    The markers' descriptions are removed if one record of the log cannot hold the event otherwise. Raises Abort if it is too large
+    even so, or if the outbox could not read it back: a marker may carry any number of notes.
     """
     event = entry.event
     if len(to_json(entry)) > RECORD_LIMIT:
@@ -141,7 +151,7 @@ def refuse_large(changes: Changes, *, hint: bytes) -> None:
 
 
 def fits(changes: Changes) -> bool:
-    """Whether an event can hold these changes."""
+    """Return whether an event can hold these changes."""
     return len(to_json(changes)) <= EVENT_LIMIT - EVENT_REST
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's port to Mercurial (`relay.port.MasterPort`): bundles, recovery, first events, and interrupted acts."""
+"""The relay's port to Mercurial (`relay.port.MasterPort`).
+
+It gives the relay bundles, recovery, first events, and the completion of interrupted acts.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +50,17 @@ class MasterRepositories(RepositoryOpener):
         )
 
     def recover(self, folder: str) -> bool:
-        """Roll back an abandoned transaction; one whose process lives holds the lock."""
+        """Roll back an abandoned transaction, and return whether there was one.
+
+        A transaction whose process lives is left alone, since that process holds the lock.
+        """
         return recovery.recover_abandoned(self.open(folder))
 
     def announce(self, folder: str) -> bool:
-        """Write the first event if there is none; False if locked, Refused if not allowed."""
+        """Write the first event if there is none; return False if another process locks.
+
+        Raises Refused if the event is not allowed.
+        """
         repo = self.open(folder)
         if Outbox(repo.svfs).end() is None:
             transactions.set_up(repo, self._settings)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What happens after the commit: the event is handed to the relay, and the pusher gets one line. Nothing here raises."""
+"""What happens after the commit.
+
+The event is handed to the relay, and the pusher gets one line. Nothing here raises.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def finish_commit(captured: Capture, line: RelayLine | None) -> None:
-    """Do what is left under the lock; a failure concerns the operator, not the pusher, whose push is committed.
+    """Do what is left to do under the lock after the commit.
 
-    The relay gets the event as soon as the commit is on disk: it sends while Mercurial writes its caches and releases the locks.
+    A failure concerns the operator, not the pusher, whose push is committed. The relay gets the event as soon as the commit is on
+    disk: it sends while Mercurial writes its caches and releases the locks.
     """
     repo = captured.repo
     captured.committed = time.monotonic()
@@ -36,9 +40,9 @@ def finish_commit(captured: Capture, line: RelayLine | None) -> None:
 
 
 def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
-    """Wait, with the locks released, until the log has the event, as long as the settings say; then write the pusher's line.
+    """Wait until the log has the event, then write the pusher's line.
 
-    Without a relay the event is sent now.
+    The locks are released. The settings limit how long this waits. Without a relay the event is sent now.
     """
     ui, settings = captured.repo.ui, captured.configuration
     fork = None
@@ -85,7 +89,7 @@ def _report_sent(captured: Capture, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _logging_errors(repo: localrepository) -> Iterator[None]:
-    """Within, errors of the disk go to Mercurial's log."""
+    """Write errors of the disk within the block to Mercurial's log."""
     try:
         yield
     except OSError as problem:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A replicated repository of a master: how to recognize it, silence it, and refuse one that is not replicated."""
+"""A replicated repository of a master: how to recognize it and silence it.
+
+Also how to refuse a repository that is not replicated.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def replicated(repo: localrepository) -> MasterRepository | None:
 
 @contextlib.contextmanager
 def silenced(repo: localrepository) -> Iterator[None]:
-    """Within, transactions write no event: the caller writes one for all of them."""
+    """Let transactions write no event within the block.
+
+    The caller writes one event for all of them.
+    """
     repo = repo.unfiltered()
     setattr(repo, SILENT, True)
     try:
@@ -49,7 +55,7 @@ def silenced(repo: localrepository) -> Iterator[None]:
 
 
 def is_silenced(repo: localrepository) -> bool:
-    """Whether transactions of this repository write no event now."""
+    """Return whether transactions of this repository write no event now."""
     return bool(getattr(repo.unfiltered(), SILENT, False))
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Twins: repositories whose names are one name to some file systems, `PROJ` and `proj`, or two spellings of `é`.
+"""Twins: repositories whose names are one name to some file systems.
 
-A mirror takes one of two twins and refuses the other, wherever it runs. So the second is refused where it is made: on the master,
-by creation, clone, rename, and adoption of a copy. Twins that exist already go on as they are, and `config check` names them.
+Examples are `PROJ` and `proj`, or two spellings of `é`. A mirror takes one of two twins and refuses the other, wherever it runs. So
+the second is refused where it is made: on the master, by creation, clone, rename, and adoption of a copy. Twins that exist already
+go on as they are, and `config check` names them.
 """
 
 import contextlib
@@ -23,7 +24,10 @@ LOCK_PAUSE = 0.05
 
 @contextlib.contextmanager
 def reserved(ui: Ui, path: str, folder: str, roots: Mapping[str, str]) -> Iterator[None]:
-    """Refuse a twin as `refuse` does; within, no other process passes. Raise Abort if one stays longer than `ui.timeout`."""
+    """Hold a path within the block, and refuse a twin as `refuse` does.
+
+    No other process passes meanwhile. Raises Abort if another process stays longer than `ui.timeout`.
+    """
     with contextlib.ExitStack() as held:
         # One folder can be two roots, by a mount; a process would wait for itself.
         states = {root: os.stat(root) for root in sorted(roots) if os.path.isdir(root)}
@@ -50,7 +54,10 @@ def refuse(path: str, folder: str, roots: Mapping[str, str]) -> None:
 
 
 def _lock(root: str, descriptor: int, patience: int) -> None:
-    """Wait so many seconds for the lock on a root; without a limit if they are negative, as for Mercurial's own locks."""
+    """Wait at most `patience` seconds for the lock on a root, or raise Abort.
+
+    Negative `patience` means no limit, as for Mercurial's own locks.
+    """
     end = time.monotonic() + patience
     while True:
         try:

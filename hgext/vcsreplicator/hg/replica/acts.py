@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events that are no Mercurial transaction on the master: configuration, strip, censor, rename, delete, outside changes.
+"""Events that are no Mercurial transaction on the master.
 
-Each first does its work so that doing it again is harmless, then writes the checkpoint. Killed in between, the event is read again
-and finds its work done. What an event says of URL and visibility (path, deletion, configuration) is written into the checkpoint,
-and acts at its release (`releasing`).
+These are configuration, strip, censor, rename, delete, and outside changes. Each first does its work so that doing it again is
+harmless, then writes the checkpoint. Killed in between, the event is read again and finds its work done. What an event says of URL
+and visibility (path, deletion, configuration) is written into the checkpoint, and acts at its release (`releasing`).
 """
 
 import glob

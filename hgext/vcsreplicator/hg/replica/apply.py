@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events applied to a mirror's repository: in one Mercurial transaction with the checkpoint they lead to.
+"""Events applied to a mirror's repository.
 
-Rules of this file, for a kill or an error at any line:
+Events and the checkpoint that they lead to are written in one Mercurial transaction. Rules of this file, for a kill or an error at
+any line:
 
 1. The checkpoint is read under the lock, so of two processes with one event the second finds it applied.
 2. What the transaction did is observed as on the master, event by event; unless that gives the event's digest and the changelog
@@ -42,7 +43,7 @@ def apply_events(
 ) -> Checkpoint:
     """Apply consecutive events in one transaction, and return the checkpoint reached.
 
-    The caller holds the locks. Raises Diverged if an event does not lead where it says, MalformedEvent for a bundle that is none.
+    The caller holds the locks. Raises Diverged if an event does not lead where it says, MalformedEvent for a damaged bundle.
     """
     reached = []
     with repo.transaction(b"replicated") as tr:
@@ -150,7 +151,10 @@ def _unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -
 
 
 def _check_form(repo: localrepository, part: Any) -> None:
-    """Raise BundleUnknownFeatureError for changesets in a form that Mercurial would fail at without words."""
+    """Raise BundleUnknownFeatureError for changesets in a form that is not known.
+
+    Mercurial alone would fail at them without saying why.
+    """
     version = part.params.get(b"version", b"01")
     if part.type == b"changegroup" and version not in changegroup.allsupportedversions(repo):
         raise error.BundleUnknownFeatureError(part.type, (b"version",), (version,))
@@ -184,7 +188,7 @@ class _BoundedEngine:
 
 
 class _SlowFile:
-    """A file read little by little, for Mercurial unpacks at once all that it gets."""
+    """A file read little by little: Mercurial unpacks at once all that it gets."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -209,7 +213,7 @@ class _LimitedFile:
 
 
 def _difference(event: Event, observed: Changes, tip: Any) -> str:
-    """Say in words what is first not as the event says."""
+    """Describe what is first not as the event says."""
     if tip != event.after:
         return f"expected {event.after.length} changesets up to {event.after.node}, found {tip.length} up to {tip.node}"
     expected = event.changes

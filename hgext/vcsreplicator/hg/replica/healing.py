@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repository repaired from the master: brought up to date where it stands, or copied beside, compared, and swapped in one step.
+"""The repair of a repository from the master.
+
+The repository is brought up to date where it stands, or copied beside, compared, and swapped in one step.
 
 Where it stands, when the repository is sound and only lacks something. Beside, when it is damaged or differs from the master: the
 old one stays in service until the new one is whole, and is kept aside afterwards. A kill leaves a half-made copy, with which the
@@ -59,7 +61,10 @@ def heal(
 
 
 def _choose_folder(local: LocalRepository, settings: MirrorSettings, task: Task) -> str:
-    """Choose where a copy belongs: the repository, or what is damaged, may have moved."""
+    """Choose the folder in which a copy belongs.
+
+    The repository, or what is damaged, may have moved.
+    """
     waiting = place.waiting_of(settings.folder, task.repository)
     folders = [*filter(None, (local.folder, task.folder)), waiting, settings.local(task.path)]
     ours = (folder for folder in folders if _is_of(task.repository, folder))
@@ -72,13 +77,16 @@ def _is_of(repository: str, folder: str) -> bool:
 
 
 def _is_damaged(folder: str) -> bool:
-    """Whether a repository is there that does not say which one it is."""
+    """Return whether a repository is there that does not say which one it is."""
     found = scan.inspect(folder)
     return os.path.lexists(os.path.join(folder, ".hg")) and (found is None or found.checkpoint is None)
 
 
 def url_of(settings: MirrorSettings, path: str) -> str:
-    """Name the URL of a wire path on the master; raises Unavailable without a master."""
+    """Return the URL of a wire path on the master.
+
+    Raises Unavailable if the settings name no master.
+    """
     if settings.master is None:
         raise Unavailable(f"mirror.{settings.name}.master is not set: there is nothing to heal from")
     return settings.master.rstrip("/") + "/" + urllib.parse.quote(path.encode("utf-8", "surrogateescape"))
@@ -223,7 +231,7 @@ def _keep_hgrc(repo: localrepository, folder: str) -> None:
 
 
 def _enclosing_folder(settings: MirrorSettings, folder: str) -> str:
-    """Name the folder that a repository must not leave."""
+    """Return the folder that a repository must not leave."""
     own = settings.folder.rstrip("/") + "/"
     return settings.folder if folder.startswith(own) else settings.root
 

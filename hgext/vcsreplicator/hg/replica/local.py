@@ -50,7 +50,10 @@ class LocalRepository:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[place.LockedPlace]:
-        """Lock the repository against other processes; raises Busy or LockHeld."""
+        """Lock the repository against other processes within the block.
+
+        Raises Busy or LockHeld.
+        """
         assert self.folder is not None
         assert self.checkpoint is not None
         with place.hold(self.folder) as held:

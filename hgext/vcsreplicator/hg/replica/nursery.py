@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A process that forks the workers of a mirror: they share what all of them import, and start within milliseconds.
+"""A process that forks the workers of a mirror.
+
+The workers share what all of them import, and start within milliseconds.
 
     python -m hgext.vcsreplicator.hg.replica.nursery DESCRIPTOR
 
@@ -53,7 +55,10 @@ def main() -> None:
 
 
 def fork_sibling(libc: ctypes.PyDLL) -> int:
-    """Do what `os.fork` does, but the new process is a child of this one's parent; this process has one thread."""
+    """Do what `os.fork` does, but make the new process a child of this one's parent.
+
+    This process has one thread.
+    """
     ctypes.pythonapi.PyOS_BeforeFork()
     child = int(libc.syscall(SYS_CLONE[os.uname().machine], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
     if child:
@@ -64,7 +69,10 @@ def fork_sibling(libc: ctypes.PyDLL) -> int:
 
 
 def _run(descriptor: int, ui: Ui) -> NoReturn:
-    """Be a worker, and end without taking apart what was imported before the fork."""
+    """Work as a worker, then exit.
+
+    The exit does not take apart what was imported before the fork.
+    """
     os.set_inheritable(descriptor, False)
     code = 1
     try:

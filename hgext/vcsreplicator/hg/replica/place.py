@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where a mirror's repositories stand on disk: made elsewhere and moved into place whole, set aside whole, never half.
+"""Where a mirror's repositories stand on disk.
+
+They are made elsewhere and moved into place whole, and set aside whole, never half.
 
 Everything happens on one file system by renames of the `.hg` folder, so that repositories below a repository's folder stay. What
 is being made is in `staging`, what is whole and not released yet, or in the way of another, is in `waiting`, what was deleted or
@@ -40,9 +42,9 @@ class LockedPlace:
         self._wlock = wlock
 
     def carry(self, target: str, name: str = ".hg") -> None:
-        """Move it into the existing folder `target`; raises Busy or error.LockHeld.
+        """Move the `.hg` into the existing folder `target`.
 
-        After a kill it keeps the lock of a dead process, which counts as none.
+        Raises Busy or error.LockHeld. After a kill the `.hg` keeps the lock of a dead process, which counts as none.
         """
         old, new = os.path.join(self.folder, self._name), os.path.join(target, name)
         with self._lock_store(old) as store:
@@ -51,7 +53,10 @@ class LockedPlace:
             self._note_move(target, name, store)
 
     def exchange(self, made: str) -> None:
-        """Put the `.hg` in `made` in its place, in one step; it is in `made` afterwards."""
+        """Put the `.hg` in `made` in place of this one, in one step.
+
+        This one is in `made` afterwards.
+        """
         with self._lock_store(os.path.join(self.folder, self._name)) as store:
             _exchange(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
             self._note_move(made, ".hg", store)
@@ -78,9 +83,9 @@ class LockedPlace:
 
 @contextlib.contextmanager
 def hold(folder: str) -> Iterator[LockedPlace]:
-    """Lock the repository in the folder without waiting; raises LockHeld, or Busy.
+    """Lock the repository in the folder within the block, without waiting.
 
-    The caller then reads which one it is.
+    Raises LockHeld, or Busy. The caller then reads which repository it is.
     """
     place = os.path.join(folder, ".hg")
     if os.path.lexists(place) and not os.path.isdir(place):
@@ -99,7 +104,7 @@ def hold(folder: str) -> Iterator[LockedPlace]:
 
 @contextlib.contextmanager
 def _raising_busy(target: str) -> Iterator[None]:
-    """Raise Busy for a folder that is taken or removed while something is moved there."""
+    """Raise Busy if `target` is taken or removed while something is moved there."""
     try:
         yield
     except OSError as problem:
@@ -131,12 +136,12 @@ def find_obstacle(root: str, folder: str) -> str | None:
 
 
 def staging_of(state: str, repository: str) -> str:
-    """Name the folder in which a repository is made."""
+    """Return the folder in which a repository is made."""
     return os.path.join(state, STAGING, repository)
 
 
 def waiting_of(state: str, repository: str) -> str:
-    """Name the folder in which a repository stands while it has no URL."""
+    """Return the folder in which a repository stands while it has no URL."""
     return os.path.join(state, WAITING, repository)
 
 
@@ -156,9 +161,10 @@ def install(made: str, root: str, folder: str) -> None:
 
 
 def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> None:
-    """Put the repository in `made` in place of the one `held`; that is then in `made`.
+    """Put the repository in `made` in place of the one `held`.
 
-    Moves it there if none is held; raises Busy if one is there by now.
+    The one `held` is in `made` afterwards. If none is held, the repository is moved to `folder`; raises Busy if one is there by
+    now.
     """
     check_inside(root, folder)
     if held is not None:
@@ -207,7 +213,10 @@ def _exchange(new: str, old: str) -> None:
 
 
 def prune(state: str, root: str, folder: str) -> None:
-    """Remove the folder and those above it while they are empty, but not the mirror's."""
+    """Remove the folder and those above it while they are empty.
+
+    The mirror's own folders stay.
+    """
     own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN))}
     with contextlib.suppress(OSError):
         while os.path.realpath(folder) not in own:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A release carried out on a mirror: from now on clients find what the released event says, and where it says.
+"""A release carried out on a mirror.
+
+From now on clients find what the released event says, and where it says.
 
 An event that was applied shows nothing yet. Its release writes the configuration, moves the repository to the event's path or sets
 a deleted one aside, and writes the watermark, in this order. Killed between two of them, the watermark still names the
@@ -116,9 +118,10 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
 
 
 def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Free the folder for the repository released there; False if that must wait.
+    """Free the folder for the repository released there.
 
-    What is in the way keeps its lock until it is elsewhere: its own worker either has finished before, or finds it moved.
+    Returns False if that must wait. What is in the way keeps its lock until it is elsewhere: its own worker either has finished
+    before, or finds it moved.
     """
     if not os.path.lexists(os.path.join(target, ".hg")):
         return True
@@ -138,7 +141,10 @@ def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: 
 
 
 def _may_displace(settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Whether what is in the folder makes room; raises Halted if neither ever does."""
+    """Return whether what is in the folder makes room.
+
+    Raises Halted if neither repository ever does.
+    """
     found = scan.inspect(target)
     if found is None or (occupant := found.checkpoint) is None:
         return True
@@ -171,11 +177,11 @@ def _take_away(
 
 
 def _can_show(repo: localrepository, newest: Checkpoint, checkpoint: Checkpoint) -> bool:
-    """Whether the checkpoint can be shown, or was stripped since."""
+    """Return whether the checkpoint can be shown; False if it was stripped since."""
     return (checkpoint.seq == newest.seq and not newest.stripping) or is_prefix(repo, checkpoint)
 
 
 def is_prefix(repo: localrepository, checkpoint: Checkpoint) -> bool:
-    """Whether the changelog still begins as the checkpoint says."""
+    """Return whether the changelog still begins as the checkpoint says."""
     changelog = repo.changelog
     return len(changelog) >= checkpoint.length and changelog.node(checkpoint.length - 1).hex() == checkpoint.tip

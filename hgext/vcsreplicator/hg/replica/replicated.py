@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The checkpoints of a mirrored repository, in `.hg/store/replicated.log`: one record per event, written in its transaction.
+"""The checkpoints of a mirrored repository, in `.hg/store/replicated.log`.
 
-The last record says how far the mirror is. Earlier ones say what a release of an earlier event shows; those before the newest
-release are of no use and are cut off from time to time.
+The file has one record per event, written in the event's transaction. The last record says how far the mirror is. Earlier ones say
+what a release of an earlier event shows; those before the newest release are of no use and are cut off from time to time.
 """
 
 import itertools

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Repositories of a mirror, opened in a long-lived process: none of their own configuration is read, few stay open.
+"""Repositories of a mirror, opened in a long-lived process.
+
+None of their own configuration is read, and few stay open.
 
 Rules of this file:
 
@@ -31,7 +33,7 @@ from ..serving import caches, views
 
 
 class _DiscardedOutput(io.BytesIO):
-    """A file that keeps nothing: no one reads what Mercurial prints on the way."""
+    """A file that discards what Mercurial prints on the way."""
 
     def write(self, text: Any, /) -> int:
         return len(text)
@@ -58,7 +60,10 @@ _Identity = tuple[int, ...]
 
 
 class OpenRepositories:
-    """At most `size` repositories kept open, the least recently used one closed first."""
+    """At most `size` repositories kept open.
+
+    The least recently used one is closed first.
+    """
 
     def __init__(self, ui: Ui, size: int) -> None:
         self.ui = ui
@@ -96,7 +101,10 @@ class OpenRepositories:
 
 @contextlib.contextmanager
 def locked(repo: localrepository) -> Iterator[None]:
-    """Take both locks without waiting, or raise LockHeld; roll back what a kill left."""
+    """Hold both locks within the block; roll back what a kill left.
+
+    Takes the locks without waiting, or raises LockHeld.
+    """
     with repo.wlock(wait=False), repo.lock(wait=False):
         if repo.svfs.exists(b"journal"):
             repo.recover()

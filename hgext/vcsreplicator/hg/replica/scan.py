@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The repositories below a mirror's root with the checkpoint of each, read without opening them: 10,000 take about a second."""
+"""The repositories below a mirror's root with the checkpoint of each.
+
+They are read without opening them: 10,000 take about a second.
+"""
 
 import contextlib
 import os
@@ -36,7 +39,7 @@ def scan(root: str, state: str) -> Iterator[FoundRepository]:
 
 
 def is_locked(folder: str) -> bool:
-    """Whether a Mercurial without the extension is kept out."""
+    """Return whether the repository keeps out a Mercurial without the extension."""
     for name in ("requires", "store/requires"):
         with contextlib.suppress(OSError), open(os.path.join(folder, ".hg", name), "rb") as file:
             if LOCK in file.read().split():

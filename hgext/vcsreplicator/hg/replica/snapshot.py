@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A snapshot: a mirror's repository brought to exactly one sequence of the master, from nothing or from any earlier state.
+"""A snapshot: a mirror's repository at exactly one sequence of the master.
 
-Changesets come in pieces, a transaction each, in the master's order; a kill costs the piece at hand. Then one answer of the
-master, read under its lock, says what it is after event N: length and tip, phases, bookmarks, markers, pushlog, digest, hgrc. What
-the changelog still lacks of N is fetched, and all the rest, with the checkpoint of N, is written in one transaction. So events up
-to N are repeats, and N + 1 follows. Nothing is shown before N is released (`releasing`).
+The repository is brought there from nothing or from any earlier state. Changesets come in pieces, a transaction each, in the
+master's order; a kill costs the piece at hand. Then one answer of the master, read under its lock, says what the repository is
+after event N: length and tip, phases, bookmarks, markers, pushlog, digest, hgrc. What the changelog still lacks of N is fetched,
+and all the rest, with the checkpoint of N, is written in one transaction. So events up to N are repeats, and N + 1 follows. Nothing
+is shown before N is released (`releasing`).
 """
 
 from __future__ import annotations
@@ -113,9 +114,10 @@ def master_fingerprint(ui: Ui, url: str, timeout: float = 60.0) -> Fingerprint:
 
 @contextlib.contextmanager
 def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
-    """Connect to a repository elsewhere; every error of the connection is Unavailable.
+    """Connect to a repository elsewhere within the block.
 
-    Name and password are read for each connection: section `[auth]` of the file that MASTER_AUTH names.
+    Every error of the connection is raised as Unavailable. Name and password are read for each connection: section `[auth]` of the
+    file that MASTER_AUTH names.
     """
     # Over SSH a client must know the commands that it sends.
     offer.register()
@@ -211,7 +213,7 @@ def _pull(repo: localrepository, peer: IPeer, after: Tip) -> None:
 def _settle(
     repo: localrepository, state: _MasterState, markers: bytes, rows: Iterable[bytes], now: float
 ) -> Checkpoint:
-    """Write all but the changesets, and the checkpoint, in one transaction."""
+    """Write all but the changesets, with the checkpoint, in one transaction."""
     former = replicated.read(repo)
     with repo.transaction(b"replicated") as tr:
         if markers:

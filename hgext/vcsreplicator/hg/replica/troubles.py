@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Why a task on a repository ended early, from the exception that ended it."""
+"""The reason why a task on a repository ended early, from its exception."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ _DISK = {
 
 
 def trouble_of(problem: Exception) -> Trouble:
-    """Name the reason behind an exception, and whether it may pass soon."""
+    """Return the reason behind an exception, and whether it may pass soon."""
     note = " ".join(text(stringutil.forcebytestr(problem)).split())[:500] or type(problem).__name__
     match problem:
         case Halted():

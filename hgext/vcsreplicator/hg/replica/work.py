@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A task on one repository of a mirror, carried out: events in order, then the release. A failure comes back as its reason."""
+"""A task on one repository of a mirror, carried out.
+
+Events come in order, then the release. A failure comes back as its reason.
+"""
 
 import contextlib
 import io
@@ -44,7 +47,7 @@ class TaskRunner:
         self._clock = clock
 
     def perform(self, task: Task) -> TaskOutcome:
-        """Carry out the task and say what became of it; raises nothing."""
+        """Carry out the task and return what became of it; raises nothing."""
         local = LocalRepository(folder=task.folder)
         done, attempts, trouble, is_spent = 0, 0, None, False
         try:
@@ -124,14 +127,20 @@ class TaskRunner:
             return len(together), apply_events(repo, checkpoint, together, bundles, self._clock.now())
 
     def _must_ask_master(self, repo: localrepository, item: ReadEvent) -> bool:
-        """Whether an event reports changes without bringing them."""
+        """Return whether an event reports changes without bringing them.
+
+        False if the settings name no master.
+        """
         if self.settings.master is None:
             return False
         reason = (item.event.detail or {}).get("reason")
         return reason != "requested" or tip(repo) != item.event.after
 
     def _create(self, local: LocalRepository, item: ReadEvent) -> int:
-        """Make the repository beside, with its first event, and no URL before its release."""
+        """Make the repository beside, with its first event.
+
+        It has no URL before its release.
+        """
         event, settings = item.event, self.settings
         if foreign := sorted({name.decode() for name in REFUSED_REQUIREMENTS} & set(event.settings.requirements)):
             raise Halted(Reason.REFUSED, f"repositories with {', '.join(foreign)} are not replicated")
@@ -186,7 +195,7 @@ class TaskRunner:
 
 
 def _is_released_history(checkpoint: Checkpoint, task: Task) -> bool:
-    """Whether the release is of the history that is here by now."""
+    """Return whether the release is of the history that is here by now."""
     return checkpoint.incarnation == task.incarnation and not checkpoint.contradicts(task.told)
 
 

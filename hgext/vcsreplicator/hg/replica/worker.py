@@ -60,7 +60,10 @@ def main() -> None:
 
 
 def serve(pipe: Connection, ui: Ui | None) -> None:
-    """Serve the pipe until it ends, with what was prepared before or else is prepared now."""
+    """Serve the pipe until it ends.
+
+    Uses `ui` if it was prepared before, and prepares one otherwise.
+    """
     try:
         settings = pipe.recv()
     except (EOFError, OSError):

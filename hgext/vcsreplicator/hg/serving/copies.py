@@ -37,7 +37,10 @@ def install() -> None:
 
 
 def _offer_stream(orig: Callable[..., bool], repo: localrepository) -> bool:
-    """Offer a stream clone while everything is released; checked again when it begins."""
+    """Offer a stream clone while everything is released.
+
+    The stream checks that again when it begins.
+    """
     is_answering = getattr(repo.unfiltered(), _STREAMING, False)
     return (is_answering or everything_is_released(repo)) and orig(repo)
 
@@ -76,7 +79,7 @@ def _generate_legacy_stream(orig: Callable[..., Any], repo: localrepository, *ar
 
 
 def _read_manifest(orig: Callable[..., list[bytes]], repo: localrepository) -> list[bytes]:
-    """Name clone bundles, which hold all that was on disk, only if it is released."""
+    """List clone bundles, which hold all that was on disk, only if it is released."""
     return orig(repo) if everything_is_released(repo) else []
 
 

@@ -38,7 +38,10 @@ _SERVING = "_vcsreplicator_serving"
 
 
 def install() -> None:
-    """Register a mirror's views and wrap every way in, once per process, or raise MissingSeam."""
+    """Register a mirror's views and wrap every way in, once per process.
+
+    Raises MissingSeam if this Mercurial lacks one of them or gives it other arguments.
+    """
     register_views()
     if ("path", watermark.WATERMARK) in hg.foi:
         return
@@ -64,7 +67,10 @@ def install() -> None:
 
 
 def _list_guarded_phases() -> None:
-    """Have `listkeys` call the guarded function: its table keeps the one that it found when it was imported."""
+    """Have `listkeys` call the guarded function.
+
+    Its table keeps the function that it found when it was imported.
+    """
     phases: Any = importlib.import_module("mercurial.phases")
     pushkey: Any = importlib.import_module("mercurial.pushkey")
     pushkey.register(b"phases", phases.pushphase, phases.listphases)
@@ -76,7 +82,10 @@ def _serve(repo: localrepository) -> None:
 
 
 def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accesshidden: bool) -> bytes:
-    """Choose the view that a peer serves; raises Abort for one that cannot be limited."""
+    """Choose the view that a peer serves.
+
+    Raises Abort for one that cannot be limited, and while the mirror is stale.
+    """
     view = orig(repo, accesshidden)
     if not is_mirror(repo.ui):
         return view
@@ -87,9 +96,10 @@ def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accessh
 
 
 def _is_stale(ui: Ui) -> bool:
-    """Whether the file that `refuse-when-stale` names, if any, was not renewed lately.
+    """Return whether the file that `refuse-when-stale` names was not renewed lately.
 
-    One too new counts as well: the clock was set back, and the file's age cannot be known before it is renewed.
+    False if the setting names none. One too new counts as well: the clock was set back, and the file's age cannot be known before
+    it is renewed.
     """
     file = ui.configpath(b"vcsreplicator", b"refuse-when-stale")
     if not file:
@@ -103,7 +113,10 @@ def _is_stale(ui: Ui) -> bool:
 def _answer_web_request(
     orig: Callable[..., Iterable[bytes]], web: hgweb, req: parsedrequest, res: wsgiresponse, repo: localrepository
 ) -> Iterable[bytes]:
-    """Answer a request to hgweb, page or wire protocol, each with its own repository."""
+    """Answer a request to hgweb, page or wire protocol.
+
+    Each request has a repository object of its own.
+    """
     if not is_mirror(repo.ui):
         return orig(web, req, res, repo)
     _serve(repo)
@@ -118,7 +131,10 @@ def _answer_web_request(
 
 
 def _state_release(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
-    """Say in the answer's headers which release it is of; to who may read, for the other checks come before."""
+    """State in the answer's headers which release the answer is of.
+
+    Only clients who may read get these headers, for the other checks come before.
+    """
     release = held_release(web.repo) if is_mirror(web.repo.ui) else None
     if release is not None:
         web.res.headers[b"X-Vcsreplicator-Event"] = b"%d" % release.seq
@@ -139,7 +155,7 @@ def _configured_view(ui: Ui, section: bytes) -> bytes | None:
 
 
 def _open_behind_path(orig: Callable[..., localrepository], local_peer: localrepo.localpeer) -> localrepository:
-    """Give the repository behind a path to a command that works on it directly."""
+    """Return the repository behind a path to a command that works on it directly."""
     repo = orig(local_peer)
     return repo.unfiltered().filtered(b"served") if is_limited(repo) else repo
 

@@ -26,7 +26,11 @@ _UNGUARDED = frozenset(b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getf
 
 
 def install() -> None:
-    """Wrap pushes, every command of the wire protocol and what hgweb asks about each operation, or raise MissingSeam."""
+    """Wrap pushes, every command of the wire protocol, and hgweb's own check.
+
+    That check is what hgweb asks about each operation. Raises MissingSeam if this Mercurial lacks one of them or gives it other
+    arguments.
+    """
     seams.wrap("mercurial.exchange", "unbundle", _refuse_push)
     seams.wrap("mercurial.wireprotov1server", "commands.pushkey", _refuse_pushkey)
     seams.wrap("mercurial.wireprotov1server", "dispatch", _dispatch)

@@ -66,7 +66,7 @@ _RELEASE = "_vcsreplicator_release"
 
 
 def is_mirror(ui: Ui) -> bool:
-    """Whether this configuration is that of a mirror."""
+    """Return whether this configuration is that of a mirror."""
     return bool(ui.config(b"vcsreplicator", b"role") == b"mirror")
 
 
@@ -80,12 +80,12 @@ def limited_view(name: bytes | None) -> bytes:
 
 
 def is_limited(repo: localrepository) -> bool:
-    """Whether this is one of our views."""
+    """Return whether this is one of our views."""
     return repo.filtername in _LIMITED
 
 
 def unlimited(repo: localrepository) -> localrepository:
-    """Give the view of Mercurial's that this one of ours limits."""
+    """Return the view of Mercurial's that this one of ours limits."""
     assert repo.filtername is not None
     return repo.unfiltered().filtered(_LIMITED[repo.filtername])
 
@@ -96,7 +96,7 @@ def hold_release(unfiltered: localrepository) -> None:
 
 
 def held_release(repo: localrepository) -> Watermark | None:
-    """Give the release that this repository object has held since its first use."""
+    """Return the release that this repository object has held since its first use."""
     repo = repo.unfiltered()
     if not hasattr(repo, _RELEASE):
         hold_release(repo)
@@ -113,7 +113,10 @@ def first_unreleased(repo: localrepository) -> int:
 
 
 def everything_is_released(repo: localrepository) -> bool:
-    """Whether all on disk may be shown; sure only while the caller holds the lock."""
+    """Return whether all that is on disk may be shown.
+
+    That is sure only while the caller holds the lock.
+    """
     repo = repo.unfiltered()
     if not is_mirror(repo.ui):
         return True

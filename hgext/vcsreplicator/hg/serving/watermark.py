@@ -45,7 +45,7 @@ class Watermark:
     push_id: int | None
 
     def fits(self, repo: localrepository) -> bool:
-        """Whether the changelog begins as it did when the watermark was written."""
+        """Return whether the changelog begins as it did when the watermark was written."""
         changelog = repo.unfiltered().changelog
         return self.length <= len(changelog) and hex(changelog.node(self.length - 1)).decode() == self.tip
 
@@ -96,7 +96,10 @@ def write_watermark(
 
 
 def count_shown(repo: localrepository, watermark: Watermark | None) -> int:
-    """Count the changesets that it shows: none without one, or if it does not fit."""
+    """Count the changesets that a watermark shows.
+
+    None are shown without a watermark, or if it does not fit.
+    """
     return 0 if watermark is None or not watermark.fits(repo) else watermark.length
 
 

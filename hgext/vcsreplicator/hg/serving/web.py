@@ -39,7 +39,10 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
 
 
 def _is_own_folder(virtual: bytes) -> bool:
-    """Whether a part begins with `~`, as in no wire path but a mirror's own folder."""
+    """Return whether a part begins with `~`.
+
+    No wire path has such a part but that of a mirror's own folder.
+    """
     return any(part.startswith(b"~") for part in virtual.split(b"/"))
 
 
@@ -81,13 +84,13 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
 
 
 def _raising_line(problem: BaseException) -> str:
-    """Name the line that raised it, as FILE:LINE."""
+    """Return the line that raised the exception, as FILE:LINE."""
     last = traceback.extract_tb(problem.__traceback__)[-1]
     return f"{os.path.basename(last.filename)}:{last.lineno}"
 
 
 def _has_changed(hgweb: _RepositoryFolder, folder: bytes, where: str) -> bool:
-    """Whether the path leads into a repository that came, or left, since the scan."""
+    """Return whether the path leads into a repository new or gone since the scan."""
     virtual = b""
     # WSGI hands paths over as Latin-1 text.
     for part in where.strip("/").encode("latin-1", "replace").split(b"/"):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The log on Kafka, for more than one machine.
 
-Rules of this room, because the clients of kafka-python have each their own thread and their own way to fail:
+Rules of this package, because the clients of kafka-python have each their own thread and their own way to fail:
 
-- One *admin* client (topics, offsets, positions), used under `_admin_lock`, by whichever thread holds it.
-- One *producer* for all `append`s, used by all threads at once. Who sees it fail drops it for all; the others fail too, and all
-  come back with a new one. It sends one batch a partition at a time, so a lost batch never lets a later one overtake it.
+- One *admin* client (topics, offsets, positions), used by the thread that holds `_admin_lock`.
+- One *producer* for all `append`s, used by all threads at once. A thread that sees it fail drops it for all; the others fail too,
+  and the next call of each uses a new one. It sends one batch a partition at a time, so a lost batch never lets a later one
+  overtake it.
 - A *reader's consumer* and a *transactor's producer* belong to the one thread that uses them. `wake` only sets an event.
-- After any unclear error a client is closed and built anew; nothing is retried inside, except by the client itself, and a
-  question to a coordinator that is just starting or to a client older than an outage.
+- After any unclear error the adapter closes the client and builds a new one. It retries nothing, except a question to a
+  coordinator that is just starting or by a client older than an outage; the client itself retries too.
 - Foreign exceptions end in `rim`; nothing outside it calls a client.
 """
 
@@ -33,7 +34,7 @@ TopicPartitionKey = tuple[str, int]
 
 
 class KafkaLog:
-    """The log on these brokers. Nothing is contacted before it is needed."""
+    """The log on these brokers; it contacts none before it is needed."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options

@@ -43,7 +43,10 @@ STARTING = (
 
 
 class Broker:
-    """What the log, its readers and its transactors share. No broker is contacted before it is needed."""
+    """The part of a log that its readers and its transactors share.
+
+    No broker is contacted before it is needed.
+    """
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
@@ -68,7 +71,7 @@ class Broker:
             )
 
     def plan(self, message: NewRecord) -> dict[str, Any]:
-        """Return the arguments of `send`."""
+        """Return the arguments of `KafkaProducer.send` for a message."""
         partition = message.partition
         if partition is None:
             partition = partition_of(message.key or "", self.partitions(message.topic))
@@ -104,9 +107,9 @@ class Broker:
         self._partitions[OWNERS] = 1
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Return by name, less our prefix, what Kafka says of all topics that have it.
+        """Return what Kafka says of each topic with our prefix, by name without it.
 
-        All are asked for, because asking for one may create it.
+        The request is for all topics, because a request for one may create it.
         """
         topics = self.ask("list the topics", lambda admin: admin.describe_topics())
         ours = [topic for topic in topics if not topic["error_code"] and topic["name"].startswith(self.options.prefix)]
@@ -135,7 +138,9 @@ class Broker:
     def ask(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Ask the brokers one question with the admin client.
 
-        An error costs the client, which would otherwise remember coordinators until it is closed.
+        An error costs the client, which would otherwise remember coordinators until it is closed. The method asks again
+        while a coordinator starts or a transaction was just committed, for up to COORDINATOR_PATIENCE; and once if the client may
+        be older than an outage.
         """
         if not self._admin_lock.acquire(timeout=ADMIN_PATIENCE):
             raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep waiting for an answer")
@@ -171,7 +176,10 @@ class Broker:
             self._close_admin()
 
     def new_producer(self, **ours: Any) -> KafkaProducer:
-        """Open a producer that keeps order and loses nothing. It knows the topics that were used so far."""
+        """Open a producer that keeps order and loses nothing.
+
+        It knows the topics that were used so far.
+        """
         with rim(self.options, "connect"):
             producer = connect(
                 self.options,
@@ -189,7 +197,7 @@ class Broker:
             return producer
 
     def store(self, group: str, positions: Mapping[TopicPartitionKey, OffsetAndMetadata]) -> None:
-        """Store positions with their metadata, of a group without members."""
+        """Store positions with their metadata for a group without members."""
         stored = {self.partition(*key): position for key, position in positions.items()}
 
         def alter(admin: KafkaAdminClient) -> None:
@@ -206,7 +214,7 @@ class Broker:
         return {name: len(topic["partitions"]) for name, topic in self.describe().items()}
 
     def _create_one(self, topic: Topic) -> bool:
-        """False if another process was faster."""
+        """Create a topic; return False if another process was faster."""
         settings = {
             "num_partitions": topic.partitions,
             "replication_factor": self.options.replication or -1,
@@ -233,7 +241,7 @@ class Broker:
 
 
 def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
-    """Return how a new topic is kept.
+    """Return the settings of a new topic.
 
     Segments are small, because Kafka neither compacts nor expires the one that is being written.
     """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The clients of kafka-python: foreign exceptions become ours.
+"""The clients of kafka-python, with a deadline on every wait.
 
-Every wait has a deadline.
+Foreign exceptions become this project's errors (`rim`).
 
-This file and `connections` alone reach behind the public face of the library, where that has no deadline (`wait`), no end
-(`close_producer`, `connect`), a slow start (`warm`), round trips too many (`add_partitions`, `together`) or an answer from before a
-commit (`Admin`).
+The library's public interface has no deadline (`wait`), no end (`close_producer`, `connect`), a slow start (`warm`), too many
+round trips (`add_partitions`, `together`) or an answer from before a commit (`Admin`). For these, this file and `connections` use
+what is not public.
 """
 
 import logging
@@ -34,7 +34,7 @@ TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without types
     """An admin client that waits for the positions of a committed transaction.
 
-    Those of a transaction that was committed a moment ago are not passed over.
+    It does not pass over those of a transaction that was committed a moment ago.
     """
 
     def _list_group_offsets_requests(self, group_specs: Any) -> Iterator[Any]:
@@ -75,7 +75,7 @@ def connect(options: KafkaOptions, kind: type[T], **ours: Any) -> T:
 def warm(producer: KafkaProducer, topics: Sequence[str]) -> None:
     """Fetch in one request what the producer does not know of these topics.
 
-    Each topic costs 100 ms when `send` fetches it.
+    If `send` fetched them, each would cost 100 ms.
     """
     missing = [topic for topic in topics if producer._metadata.partitions_for_topic(topic) is None]
     for topic in missing:
@@ -97,9 +97,10 @@ def add_partitions(producer: KafkaProducer, partitions: Iterable[TopicPartition]
 
 @contextmanager
 def together(producer: KafkaProducer) -> Iterator[None]:
-    """Let the client's thread begin once all is given that belongs together; used by one thread at a time.
+    """Hold the client's thread back until the end of the block.
 
-    It would send the first record alone, and what follows in the same partition a round trip later.
+    So it sends together what the block gives it. It would else send the first record alone, and what follows in the same partition
+    a round trip later. Used by one thread at a time.
     """
     sender = producer._sender
     sender.wakeup = _sleep_on
@@ -111,11 +112,14 @@ def together(producer: KafkaProducer) -> Iterator[None]:
 
 
 def _sleep_on() -> None:
-    """Wake nothing."""
+    """Do nothing, in place of waking the client's thread."""
 
 
 def wait(producer: KafkaProducer, begin: Callable[[Any], Any], deadline: float) -> None:
-    """Wait for `send_offsets_to_transaction` or `commit_transaction`, with a limit."""
+    """Begin a step of a transaction and wait for its end, at most until `deadline`.
+
+    `begin` calls the step on the client's transaction manager. Raises KafkaTimeoutError at the deadline.
+    """
     result = begin(producer._transaction_manager)
     producer._sender.wakeup()
     if not result.wait(timeout_ms=max(1, (deadline - time.monotonic()) * 1000)):
@@ -125,7 +129,7 @@ def wait(producer: KafkaProducer, begin: Callable[[Any], Any], deadline: float) 
 def close_producer(producer: KafkaProducer) -> None:
     """Close a producer and drop what was not sent.
 
-    The caller of `append` got an error for it. `close` alone waits for it, and leaves a thread behind.
+    The caller of `append` got an error for what is dropped. `close` alone would wait for it, and leave a thread behind.
     """
     with suppress(Exception):
         producer._sender.force_close()
@@ -134,7 +138,10 @@ def close_producer(producer: KafkaProducer) -> None:
 
 @contextmanager
 def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
-    """Foreign exceptions become ours here."""
+    """Raise this project's errors in place of the client's, within the block.
+
+    `doing` says in the message what was attempted.
+    """
     where = f"{options.url}: {doing}"
     try:
         yield
@@ -153,7 +160,7 @@ def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
 
 
 def _reason(error: Exception, options: KafkaOptions) -> str:
-    """Return what happened, and the operator's next step."""
+    """Return what happened, and the operator's next step if one is known."""
     if isinstance(error, kafka_errors.AuthorizationError):
         return f"not authorized; check the ACLs of this user: {error}"
     if "Authentication" in type(error).__name__:

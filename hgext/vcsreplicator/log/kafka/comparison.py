@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How topics on Kafka differ from what is needed, and the commands of Kafka's own tools that mend it."""
+"""The differences of topics on Kafka from what is needed.
+
+With them come the commands of Kafka's own tools that mend them.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +25,10 @@ _Described = Mapping[str, Any]
 
 
 def compare_topics(broker: Broker, wanted: Sequence[Topic]) -> list[TopicComparison]:
-    """Compare the topics, which stay as they are; raise Unavailable if the brokers do not show their settings."""
+    """Compare the topics with what is needed; change nothing.
+
+    Raises Unavailable if the brokers do not show the settings of a topic.
+    """
     described = broker.describe()
     resources = [ConfigResource("TOPIC", broker.full(topic.name)) for topic in wanted if topic.name in described]
     settings = broker.ask(
@@ -100,7 +106,7 @@ def _is_number(text: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """Return the number; -1 stands for no limit."""
+    """Return the number; infinity for -1, which stands for no limit."""
     return float("inf") if text == "-1" else float(text)
 
 
@@ -111,7 +117,10 @@ def _tool(broker: Broker, name: str) -> str:
 
 
 def _write_reassignment(broker: Broker, described: _Described, needed: int, brokers: Sequence[int]) -> str:
-    """Write the command that gives each partition more replicas, on brokers that have none of it."""
+    """Return the command that gives each partition the needed replicas.
+
+    The new ones are on brokers that have none of that partition. If there are too few brokers, it is a comment that says so.
+    """
     if len(brokers) < needed:
         return f"# {needed} replicas need {needed} brokers, this cluster has {len(brokers)}: add brokers first"
     moves = []

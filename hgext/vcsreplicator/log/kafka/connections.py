@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The connections of kafka-python's clients, with a limit on each wait.
 
-A broker that hangs is noticed within seconds, and all clients of the process know it.
+All clients of the process know within seconds that a broker hangs.
 
-A broker that hangs (stopped, or behind a network that swallows everything) accepts connections and never answers; each client
-would wait for its own time-out, and again with each broker that the next one happens to ask first. So each client that waits for
-answers looks when the oldest request has waited long, and asks after its broker by a connection of its own, which it keeps for
-that. A request alone proves nothing: a produce request rightly waits for replicas, and a fetch for records, while nothing happens
-for seconds; so while nothing happens one client of the process asks. A broker that does not answer is left alone by every client:
-its connections are closed, no client connects to it, metadata are asked for until it leads nothing more, and one client probes it
-every second.
+A broker that hangs (stopped, or behind a network that swallows everything) accepts connections and never answers. Each client
+would wait for its own time-out, and again at each new client that happens to ask this broker first. So each client that waits for
+answers looks when the oldest request has waited long, and probes its broker by a separate connection, which it keeps for that. A
+request alone proves nothing: a produce request rightly waits for replicas, and a fetch for records, while nothing happens for
+seconds; so while nothing happens one client of the process probes. Every client leaves alone a broker that does not answer: it
+closes its connections to it, opens none, and asks for metadata until that broker leads nothing more; one client probes it every
+second.
 """
 
 import ssl
@@ -47,7 +47,10 @@ Address = tuple[str, int]
 
 
 class Hanging:
-    """The brokers that hang, as the clients of this process noticed. Used by any thread."""
+    """The brokers that hang, as the clients of this process noticed.
+
+    Any thread may use it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,21 +65,24 @@ class Hanging:
         self._until[address] = time.monotonic() + REMEMBERED
 
     def suspect(self, address: Address) -> None:
-        """It was slow to greet: who has a choice asks another one first."""
+        """Note that a broker was slow to greet.
+
+        A client that has a choice asks another one first.
+        """
         self._suspected[address] = time.monotonic() + REMEMBERED
 
     def doubtful(self, address: Address) -> bool:
         return address in self or self._suspected.get(address, 0.0) > time.monotonic()
 
     def remove(self, address: Address) -> None:
-        """It answered."""
+        """Note that a broker answered: it neither hangs nor is a suspect."""
         self._until.pop(address, None)
         self._suspected.pop(address, None)
 
     def claim(self, address: Address, client: int) -> bool:
         """Return whether this client shall probe the broker.
 
-        One at a time is enough, and the same one as before while it still does: it has a connection for that.
+        One client at a time is enough, and the same one as before while it still does: it has a connection for that.
         """
         with self._lock:
             now = time.monotonic()
@@ -91,7 +97,10 @@ HANGING = Hanging()
 
 
 def _suspicious_at(connection: Any, suspicion: float) -> float:
-    """Return when the oldest request has waited too long for this broker's answer; infinity if there is none."""
+    """Return when the oldest request will have waited too long for an answer.
+
+    It is infinity if there is no request. While the connection is being opened, its beginning counts in place of a request.
+    """
     if connection.initializing:
         return float(connection.begun + SUSPICION)
     oldest = next(iter(connection.in_flight_requests.copy()), None)
@@ -101,10 +110,9 @@ def _suspicious_at(connection: Any, suspicion: float) -> float:
 class Connections(KafkaConnectionManager):  # type: ignore[misc]
     """The connections of one client.
 
-    A handshake has a time limit like everything else; a broker that hangs counts as away.
-
-    `failure` is why the newest attempt failed, `lost` counts the connections that ended, those of the bootstrap left
-    out.
+    A handshake has a time limit like everything else; a broker that hangs counts as away. `failure` is why an attempt failed: the
+    newest one, or an earlier one if the newest only had no time left. `lost` counts the connections that ended, without those of
+    the bootstrap.
     """
 
     def __init__(self, net: NetworkSelector, **settings: Any) -> None:
@@ -116,12 +124,15 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         self.cluster.bootstrap_brokers = lambda: manager._first_to_ask()
 
     def connection_delay(self, node_id: Any) -> float:
-        """Who asks for a broker that hangs is sent to another one, or comes again later."""
+        """Return the seconds until a connection to this broker makes sense.
+
+        For a broker that hangs they are at least LOOK_EVERY: the caller goes to another one, or comes again later.
+        """
         delay: float = super().connection_delay(node_id)
         return max(delay, LOOK_EVERY) if self._address(node_id) in HANGING else delay
 
     def send(self, request: Any, node_id: Any = None, request_timeout_ms: float | None = None) -> Any:
-        """Send, and begin to look whether an answer comes."""
+        """Send a request, and begin to look whether an answer comes."""
         self._begin_to_look()
         return super().send(request, node_id=node_id, request_timeout_ms=request_timeout_ms)
 
@@ -143,14 +154,14 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
     def _first_to_ask(self) -> list[Any]:
         """Return the brokers of the URL that are likely to answer.
 
-        Those that hang, were slow or just failed are left out, while there are others.
+        It leaves out those that hang, were slow or just failed, while there are others.
         """
         named = list(self.cluster._bootstrap_brokers.values())
         well = [node for node in named if not HANGING.doubtful((node.host, node.port))]
         return [node for node in well if not self.connection_delay(node.node_id)] or well or named
 
     def _bootstrap_patience(self, node_id: Any, timeout_ms: float | None) -> float | None:
-        """Return the milliseconds that this broker of the URL may take.
+        """Return the milliseconds that this broker of the URL may take; None: no limit.
 
         The first attempt leaves time to ask another broker.
         """
@@ -169,7 +180,10 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             self._net.call_later(SUSPICION if delay is None else delay, self._look)
 
     def _look(self) -> None:
-        """Drop the connections to brokers that hang, and probe slow ones; go on while anything is waited for or doubtful."""
+        """Drop the connections to brokers that hang, and probe slow ones.
+
+        It runs again later while the client waits for an answer or doubts a broker.
+        """
         self._looks = False
         if self.closed:
             return
@@ -200,7 +214,10 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             self.cluster.request_update()  # it may lead no more
 
     async def _probe(self, address: Address) -> None:
-        """Ask the broker something that it answers at once: what else it lets wait may have good reasons."""
+        """Ask the broker something that it answers at once, to see whether it hangs.
+
+        It may have good reasons to let other requests wait.
+        """
         name, deadline = f"probe-{address[0]}:{address[1]}", time.monotonic() + ANSWER_WITHIN
         connection, answered = self._conns.get(name), False
         if connection is not None and connection.initializing:
@@ -225,7 +242,10 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             HANGING.add(address)
 
     async def _greet(self, name: str, address: Address, deadline: float) -> KafkaConnection:
-        """Return a new connection for probes, which waited for the broker's first answer; closed with the others."""
+        """Open a connection for probes and wait for the broker's first answer.
+
+        It is closed with the other connections.
+        """
         node = MetadataResponse.MetadataResponseBroker(name, *address, None)
         connection = self._conns[name] = KafkaConnection(
             self._net, node_id=name, broker_version_data=self.broker_version_data, **self.config
@@ -279,7 +299,10 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class Network(KafkaNetClient):  # type: ignore[misc]
-    """The event loop of a client. Closing it ends its thread first, then closes every socket."""
+    """The event loop of a client.
+
+    Closing it ends its thread first, then closes every socket.
+    """
 
     def __init__(self, **settings: Any) -> None:
         net = NetworkSelector(**settings)
@@ -288,9 +311,9 @@ class Network(KafkaNetClient):  # type: ignore[misc]
     def await_ready(self, node_id: Any, timeout_ms: float = 30_000) -> bool:
         """Return whether the broker can be asked; the library raises if not.
 
-        The library's sender of transactions would drop the request, and its caller would wait until the time limit. If
-        it learns that the coordinator is not ready, it looks up the present coordinator and asks that one: again and
-        again, so it must not do so at once.
+        With an exception, the library's sender of transactions would drop the request, and its caller would wait until the time
+        limit. If the sender learns that the coordinator is not ready, it looks up the present coordinator and asks that one: again
+        and again, so the method pauses for LOOKUP_PAUSE first.
         """
         try:
             return bool(super().await_ready(node_id, timeout_ms=timeout_ms))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a `kafka://` URL says.
+"""The options in a `kafka://` URL.
 
-Brokers, a prefix for every name, how topics are made, and any property of the client.
-
-Properties on which the promises of the log rest are not for sale: naming one of them is refused.
+They are brokers, a prefix for every name, how topics are made, and any property of the client. A URL that names a property on
+which the promises of the log rest is refused.
 """
 
 import ssl
@@ -74,8 +73,8 @@ Kind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
 class KafkaOptions:
     """The options of a log on Kafka.
 
-    `replication` and `in_sync` are the replicas of new topics and how many of them must have a record (None: the
-    broker's default).
+    `replication` is the number of replicas of new topics, `in_sync` how many of them must have a record (None: the broker's
+    default).
     """
 
     servers: tuple[str, ...]
@@ -86,13 +85,13 @@ class KafkaOptions:
 
     @property
     def url(self) -> str:
-        """For messages: without options, which may hold secrets."""
+        """The URL for messages, without options, which may hold secrets."""
         return "kafka://" + ",".join(self.servers)
 
     def of(self, kind: Kind, **ours: Any) -> dict[str, Any]:
         """Return the configuration of one client.
 
-        Defaults come first, then what the URL says, then what must be so.
+        What the URL says overrides the defaults, and `ours` overrides both.
         """
         extra = {KafkaProducer: PRODUCER, KafkaConsumer: CONSUMER}.get(kind, {})
         known = kind.DEFAULT_CONFIG
@@ -101,7 +100,10 @@ class KafkaOptions:
 
 
 def parse(url: str) -> KafkaOptions:
-    """Parse the options of a URL. Raises BadConfig that names the option and what was expected."""
+    """Parse the options of a URL.
+
+    Raises BadConfig that names the option and what was expected.
+    """
     parts = urlsplit(url)
     servers = tuple(_server(server) for server in parts.netloc.split(","))
     if parts.path not in ("", "/") or parts.fragment:
@@ -126,8 +128,7 @@ def parse(url: str) -> KafkaOptions:
 def check_certificates(properties: Mapping[str, Any]) -> None:
     """Check the files of certificates and keys.
 
-    Raises BadConfig that names the file that cannot be read, or is no certificate or key: the client would only say "no
-    answer".
+    Raises BadConfig that names the file that cannot be read, or is no certificate or key: the client would only say "no answer".
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority, revoked, own = (properties.get(name) for name in ("ssl_cafile", "ssl_crlfile", "ssl_certfile"))
@@ -175,7 +176,10 @@ def _count(name: str, text: str | None) -> int | None:
 
 
 def _property(name: str, text: str) -> tuple[str, Any]:
-    """Parse a property of the client, in the type of its default. `NAME_file` reads a secret from a file."""
+    """Parse a property of the client, in the type of its default.
+
+    `NAME_file` reads a secret from a file.
+    """
     known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
     if name.endswith("_file") and name.removesuffix("_file") in ("sasl_plain_password", "ssl_password"):
         try:

@@ -33,9 +33,9 @@ _Batches = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
 class KafkaReader:
-    """A consumer without a group.
+    """A reader by a consumer without a group.
 
-    Its positions are ours, so a new consumer continues exactly where the old one stopped.
+    The reader itself keeps the positions, so a new consumer continues exactly where the old one stopped.
     """
 
     def __init__(self, broker: Broker, positions: Mapping[TopicPartitionKey, int]) -> None:
@@ -143,7 +143,10 @@ class KafkaReader:
         return records
 
     def _fetch_round(self, consumer: KafkaConsumer, seconds: float, limit: int) -> _Batches:
-        """Do what one round of `KafkaConsumer.poll` does, whose wait `wake` cannot end; return after each answer."""
+        """Do what one round of `KafkaConsumer.poll` does; return after each answer.
+
+        `KafkaConsumer.poll` itself waits such that `wake` cannot end it.
+        """
         fetcher = consumer._fetcher
         consumer._refresh_committed_offsets(timeout_ms=0)
         fetcher.reset_offsets_if_needed()
@@ -166,7 +169,10 @@ class KafkaReader:
         return batches
 
     def _is_quiet(self, consumer: KafkaConsumer) -> bool:
-        """Return whether there is nothing to do until a broker answers: a fetch to each leader is under way."""
+        """Return whether there is nothing to do until a broker answers.
+
+        That is so if no partition is paused, and a fetch to the leader of each is under way.
+        """
         subscription, fetched = consumer._subscription, consumer._fetcher._nodes_with_pending_fetch_requests
         return not self._paused and all(
             subscription.is_fetchable(partition)
@@ -195,7 +201,7 @@ class KafkaReader:
     def _unread(self, partition: TopicPartition, batch: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
         """Return the batch without the mark that was only read again.
 
-        Raises Rewound if another record stands there now.
+        The mark is the last record that was read before. Raises Rewound if another record stands there now.
         """
         if partition not in self._unsure:
             return batch
@@ -211,7 +217,11 @@ class KafkaReader:
         return batch[1:]
 
     def _look_around_if_due(self, consumer: KafkaConsumer) -> None:
-        """Ask whether there are records if none came for a while; between two fetches, as the question waits for their end."""
+        """Ask whether there are records if none came for a while.
+
+        It asks between two fetches, because the question waits for their end; during a fetch only if the question is overdue by the
+        longest time of a fetch.
+        """
         late = time.monotonic() - self._looked - self._look_every
         if late <= 0 or (late < max(QUIET_FETCH.values()) and self._is_quiet(consumer)):
             return
@@ -223,7 +233,8 @@ class KafkaReader:
     def _look_around(self, consumer: KafkaConsumer) -> None:
         """Ask the brokers for the ends while no records come.
 
-        A consumer that has nothing to read and a consumer that is dead look the same.
+        A consumer that has nothing to read and a consumer that is dead look the same. Raises KafkaError if a partition stands
+        where it already stood at the last look, before its end.
         """
         every = [partition for partition in self._names if partition not in self._paused]
         led = [partition for partition in every if _is_led(consumer, partition)]

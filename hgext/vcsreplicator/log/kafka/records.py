@@ -3,9 +3,9 @@
 
 Brokers return what any client wrote, and check little of it.
 
-The library fails at a record that it cannot unpack (a header whose name is not UTF-8 is enough), again at each attempt, for good.
-Here the batch becomes one record, at the last offset of the batch, that says so in place of its value: no consumer can take it for
-one of ours, each rejects it. A batch whose checksum is wrong is an error as before: a disk or a network made it so, not a client.
+The library fails at a record that it cannot unpack (a header whose name is not UTF-8 is enough), again at each attempt. Here the
+whole batch becomes one record, at the last offset of the batch, whose value says so: no consumer can take it for a record of this
+project, each rejects it. A batch whose checksum is wrong is an error as before: a disk or a network made it so, not a client.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,14 +46,17 @@ class Batches:
 
 
 class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]
-    """What `Fetcher` makes of an answer, with our batches."""
+    """The records that `Fetcher` makes of an answer, with this module's batches."""
 
     def _unpack_records(self, partition: Any, records: Any, *rest: Any) -> Any:
         return super()._unpack_records(partition, Batches(records), *rest)
 
 
 def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
-    """Convert a Kafka record. A time that no clock shows becomes the nearest one that a clock can show."""
+    """Convert a Kafka record.
+
+    A time that no clock shows becomes the nearest one that a clock can show.
+    """
     return Record(
         topic=topic,
         partition=partition,

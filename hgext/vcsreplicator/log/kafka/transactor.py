@@ -26,10 +26,10 @@ TopicPartitionKey = tuple[str, int]
 
 
 class KafkaTransactor:
-    """A transactor that Kafka fences, and a note of which one came last.
+    """A transactor that Kafka fences, with a note of which transactor came last.
 
-    The broker also fences a transactor whose transaction took too long, which only has to begin anew. The note is
-    written first, so no transactor is fenced without one.
+    The broker also fences a transactor whose transaction took too long, which only has to begin anew: the note tells the two cases
+    apart. A new transactor writes it first, so none is fenced without one.
     """
 
     def __init__(self, broker: Broker, identity: str) -> None:
@@ -109,9 +109,9 @@ class KafkaTransactor:
     def _end_hanging(self, producer: KafkaProducer) -> None:
         """Abort positions of this group that brokers left without an end.
 
-        A broker that died in the middle of a transaction once forgot that positions belong to it: no end reached them,
-        and a client that asks for stable positions waited indefinitely. They are this producer's, so its next end in this
-        group is also their end. It is an abort: none of them holds, and the records before them are read again.
+        A broker that died in the middle of a transaction once forgot that positions belong to it: no end reached them, and a
+        client that asks for stable positions waited indefinitely. They are this producer's, so its next end in this group is also
+        their end. It is an abort: none of them holds, and the records before them are read again.
         """
         deadline = time.monotonic() + COMMIT_PATIENCE
         any_position = {self._broker.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
@@ -158,7 +158,10 @@ class KafkaTransactor:
         self._broker.store(self._group, {(OWNERS, 0): note})
 
     def _refuse_newer(self) -> str:
-        """Return the instance that the note names; raise Fenced if it came after this one. If the note expired, none did."""
+        """Return the instance that the note names, "" if the note expired.
+
+        Raises Fenced if that instance came after this one. If the note expired, none did.
+        """
         epoch, owner = self._last_owner()
         if owner not in ("", self._instance) and epoch >= self._epoch:
             self.close()

@@ -4,15 +4,15 @@
 It needs no broker, and keeps the same contract as Kafka.
 
 Every append is one transaction, on disk when `append` returns (WAL, `synchronous=FULL`). Writers of all processes take turns;
-readers never block them, and are woken by `doorbell`. A compacted topic is compacted by each append; what retention lets go is
-removed in small steps by each writer.
+readers never block them, and `doorbell` wakes readers. Each append compacts the compacted topics that it writes to; each writer
+removes in small steps what retention lets go.
 
-Rules of this room:
+Rules of this package:
 
 - `SqliteLog` has one connection and one lock around it; readers have a connection each, used by their thread alone.
 - Every sqlite3 error becomes Unavailable and costs the connection: the next call opens another, but never creates a database
   that was there before, and never continues to write to a file that was moved away.
-- Not to be carried over a fork: open another log in the child.
+- A log is not to be carried over a fork: the child opens another.
 """
 
 import json
@@ -53,7 +53,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Topic:
-    """A topic in the database; `streams`: the row ids of its partitions, in order."""
+    """A topic in the database; `streams` are the row ids of its partitions, in order."""
 
     id: int
     streams: tuple[int, ...]
@@ -61,7 +61,10 @@ class _Topic:
 
 
 class SqliteLog:
-    """The log in the database at `path`, created if missing. Raises BadConfig or Unavailable."""
+    """The log in the database at `path`, created if missing.
+
+    Raises BadConfig or Unavailable.
+    """
 
     def __init__(self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE) -> None:
         self.path = path
@@ -138,7 +141,10 @@ class SqliteLog:
         )
 
     def streams(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the row ids of these partitions in the present file. In another file they may differ."""
+        """Return the row ids of these partitions in the present file.
+
+        In another file they may differ.
+        """
         with self._reading() as connection:
             return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
 
@@ -154,7 +160,7 @@ class SqliteLog:
         positions: Mapping[TopicPartition, int],
         fence: Callable[[Connection], None],
     ) -> list[tuple[int, int]]:
-        """Append and acknowledge in one transaction, in which `fence` is asked first."""
+        """Append and acknowledge in one transaction, in which `fence` runs first."""
         for message in messages:
             check_message(message)
         with self._writing() as connection:
@@ -204,7 +210,7 @@ class SqliteLog:
     # Inside
 
     def connect(self) -> Connection:
-        """Another connection to the database, which must exist; the caller closes it."""
+        """Open another connection for the caller to close; the database must exist."""
         return Connection(self.path, self._patience)
 
     @contextmanager
@@ -219,7 +225,7 @@ class SqliteLog:
 
     @contextmanager
     def _using(self, timeout: float | None = None) -> Iterator[None]:
-        """Hold the lock; an error of the database costs the connection."""
+        """Hold the lock within the block; Unavailable costs the connection."""
         if not self._lock.acquire(timeout=self._patience if timeout is None else timeout):
             raise Unavailable(f"sqlite://{self.path}: other threads of this process keep it busy")
         try:
@@ -241,9 +247,9 @@ class SqliteLog:
         return self._connection
 
     def _find(self, connection: Connection, name: str) -> _Topic | None:
-        """Return a topic; one that was seen is remembered, as it never changes.
+        """Return a topic, from memory if it was used before; None if there is none.
 
-        A topic that is being created is not remembered before it is committed.
+        A topic never changes. `_find` itself remembers none, as one that is being created is not committed yet.
         """
         if name in self._topics:
             return self._topics[name]
@@ -299,7 +305,7 @@ class SqliteLog:
             connection.run(sql.SET_POSITION, topic.id, group, partition, position, now)
 
     def _remove_old(self, connection: Connection, now: float, limit: int) -> None:
-        """Do one step of housekeeping in one stream, the next at each call."""
+        """Remove old records of one stream, the next stream at each call."""
         streams = connection.rows(sql.ALL_STREAMS)
         self._sweep = (self._sweep + 1) % len(streams)
         stream, _, _, compacted, retention = streams[self._sweep]
@@ -350,7 +356,10 @@ class SqliteTransactor:
             raise Unavailable(f"{self._identity}: the log was restored from a copy (epoch {newest}); renew it")
 
     def _refuse_newer(self, connection: Connection) -> int:
-        """Return the newest epoch of this identity that the log knows; raise Fenced if it is a newer one."""
+        """Return the newest epoch of this identity that the log knows.
+
+        Raises Fenced if it is newer than this transactor's.
+        """
         newest = max((int(epoch) for (epoch,) in connection.rows(sql.EPOCH, self._identity)), default=0)
         if newest > self._epoch:
             raise Fenced(f"{self._identity}: a newer instance took over (epoch {newest}, this one has {self._epoch})")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How a topic of the embedded log differs from what is needed. Pure."""
+"""The differences of a topic of the embedded log from what is needed. Pure."""
 
 import shlex
 from collections.abc import Sequence
@@ -12,7 +12,10 @@ _FIXED = "# {} is fixed for life: stop all services and begin a new log; the rel
 
 
 def compare_topic(path: Path, topic: Topic, rows: Sequence[tuple[Any, ...]]) -> TopicComparison:
-    """Compare a topic with its row of the database, if there is one. There are no replicas, and no other settings."""
+    """Compare a topic with its row of the database, if there is one.
+
+    The embedded log has no replicas, and no settings besides those of `Topic`.
+    """
     if not rows:
         return TopicComparison(name=topic.name)
     [(_, partitions, compacted, retention)] = rows

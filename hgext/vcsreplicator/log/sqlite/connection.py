@@ -44,7 +44,7 @@ class Connection:
 
     @contextmanager
     def transaction(self, kind: str, patience: float | None = None) -> Iterator[Self]:
-        """BEGIN, then COMMIT, or ROLLBACK if the block raises."""
+        """Run the block in a transaction; roll it back if the block raises."""
         with self._translated():
             self._begin(kind, self._patience if patience is None else patience)
             try:
@@ -99,7 +99,7 @@ class Connection:
             self._patiently("PRAGMA user_version", patience)
 
     def _patiently(self, statement: str, patience: float) -> sqlite3.Cursor:
-        """Execute a statement, waiting for other processes.
+        """Execute a statement; wait up to `patience` seconds for other processes.
 
         SQLite's own wait sleeps up to 100 ms, while a commit takes one.
         """
@@ -125,7 +125,7 @@ class Connection:
 
 
 def _hint(error: sqlite3.Error) -> str:
-    """Return the operator's next step."""
+    """Return the operator's next step, "" if none is known."""
     hints = {
         sqlite3.SQLITE_BUSY: "; another process keeps it locked",
         sqlite3.SQLITE_READONLY: "; check owner and mode of the file, its -wal and -shm files and its folder",

@@ -4,7 +4,7 @@
 Each reader has a bell; a writer rings those that listen to its topics.
 
 A bell is a Unix datagram socket in one folder. Ringing is a hint and may be lost (a full queue, a reader of another user): a
-reader that waits must look again after a while all the same. Bells of processes that died are taken down by the next who rings.
+reader that waits must look again after a while all the same. The next `ring` takes down the bells of processes that died.
 """
 
 import errno
@@ -22,7 +22,10 @@ _numbers = itertools.count()
 
 
 class Bell:
-    """A bell for `ring` of one of `topics`, or for `wake`. Used by one thread, except for `wake`."""
+    """A bell for `ring` of one of `topics`, or for `wake`.
+
+    One thread uses it, except for `wake`.
+    """
 
     def __init__(self, folder: Path, topics: Iterable[int]) -> None:
         mask = sum(1 << topic for topic in set(topics))
@@ -53,9 +56,9 @@ class Bell:
         return name
 
     def wait(self, seconds: float) -> bool:
-        """Wait until rung, woken or `seconds` are over.
+        """Wait until the bell is rung or woken, or `seconds` are over.
 
-        Returns whether `wake` ended it; that call is then used up.
+        Returns whether `wake` was called; that call is then used up.
         """
         if not self._woken.is_set():
             poll = select.poll()  # select takes no descriptor above 1023
@@ -90,7 +93,7 @@ class Bell:
 
 
 def ring(folder: Path, topics: Iterable[int]) -> None:
-    """Wake everybody who listens to one of these topics. Never raises, never waits."""
+    """Wake the readers of these topics; never raise, never wait."""
     mask = sum(1 << topic for topic in set(topics))
     try:
         bells = _Folder(folder)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A reader of the embedded log, woken by a bell.
 
-A slow poll helps when a ring was lost.
+A slow poll finds what came when a ring was lost.
 """
 
 import json
@@ -91,7 +91,7 @@ class SqliteReader:
             self._connection = None
 
     def _read(self, limit: int) -> list[Record]:
-        """Return what is there now; positions move only if all of it was read."""
+        """Return the records that are there now; positions move only if all were read."""
         if self._rewound is not None:
             raise self._rewound
         active = [key for key in self._streams if key not in self._paused]
@@ -122,7 +122,8 @@ class SqliteReader:
     def _end(self, connection: Connection, key: TopicPartition) -> int:
         """Return the end of a partition.
 
-        Raises Rewound if it is not the log, or not all of the log, that was read so far.
+        Raises Rewound if the log is another than was read so far, or lost a part of it. Raises Expired if the position is before
+        the beginning, unless the partition is paused.
         """
         [(beginning, end)] = connection.rows(sql.STREAM, self._streams[key])
         position = self._positions[key]
@@ -166,7 +167,7 @@ def key_bytes(key: str | None) -> bytes | None:
 
 
 def record_of(key: TopicPartition, row: tuple[Any, ...]) -> Record:
-    """Convert a row.
+    """Convert a row of the database to a record.
 
     A caller gets a record that it can reject, even if another program wrote into the database.
     """

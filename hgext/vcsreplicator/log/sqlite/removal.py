@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What leaves the embedded log.
+"""Removal of records from the embedded log.
 
 Replaced values leave at once, tombstones and expired records in small steps.
 
-Age is time in which the log was in use. A machine that was off for a month, or a clock that jumped a year ahead, would else take
-away at the next append what no reader had a chance to read.
+Age is time in which the log was in use. Otherwise, after a month in which a machine was off, or a jump of its clock by a year, the
+next append would remove what no reader had a chance to read.
 """
 
 import itertools
@@ -30,7 +30,10 @@ def note_time(connection: Connection, now: float) -> None:
 
 
 def before(connection: Connection, now: float, age: float) -> float:
-    """Return the time before which records are older than `age` seconds. Pauses are not counted."""
+    """Return the time before which records are older than `age` seconds.
+
+    Pauses are not counted.
+    """
     cutoff = now - age
     for until, seconds in connection.rows(sql.PAUSES):
         if until <= cutoff:

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What worker processes of a mirror do for many repositories at once: fill a new mirror, compare it with the master."""
+"""What worker processes of a mirror do for many repositories at once.
+
+They fill a new mirror, or compare a mirror with the master.
+"""

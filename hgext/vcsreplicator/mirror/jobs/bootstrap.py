@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A new mirror filled with every repository it carries while pushes go on, and then let into the roster.
+"""A new mirror, filled while pushes go on and then let into the roster.
 
-The order is what makes it right, and each step can be repeated:
+It is filled with every repository that it carries. The order is what makes it right, and each step can be repeated:
 
 1. The mirror's name is known, inactive: nothing waits for it.
 2. Its positions in `events` are stored: the present ends, once. Everything in the log before them the master has too, because
@@ -58,7 +58,11 @@ class BootstrapSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far it is: repositories in all, here, and given up; bytes copied by this run, half-made copies included."""
+    """How far the bootstrap is.
+
+    `total` counts all repositories, `present` those that are here, and `failed` those that were given up. `bytes` counts what this
+    run copied, half-made copies included.
+    """
 
     total: int
     present: int
@@ -68,7 +72,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFailed:
-    """A repository that could not be copied just now; `is_final` when this run tries no more."""
+    """A repository that could not be copied just now.
+
+    `is_final` when this run tries no more.
+    """
 
     path: str
     note: str
@@ -98,7 +105,10 @@ def bootstrap(
     rules: Rules | None = None,
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> bool:
-    """Fill the mirror; True once it has joined, False if stopped. Raises Refused."""
+    """Fill the mirror; return True once it has joined, False if stopped.
+
+    Raises Refused.
+    """
     with lock_folder(settings), closing(Follower(events)) as follower:
         _make_known(follower.update(), settings.name, ask, rules)
         if stop.is_set():
@@ -141,7 +151,10 @@ def store_start(events: Log, group: str) -> None:
 def _missing(
     settings: MirrorSettings, wanted: list[RepositoryState], stop: threading.Event, clock: Clock
 ) -> list[_BootstrapJob]:
-    """Return a job for each repository, done already if what is here reaches as far as the log did."""
+    """Return a job for each repository.
+
+    A job is done already if what is here reaches as far as the log did.
+    """
     found: list[FoundRepository] = []
 
     def take(_job: None, answer: Any) -> float | None:
@@ -217,7 +230,10 @@ def _progress(jobs: list[_BootstrapJob], half_made: int) -> Progress:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; a file that vanishes meanwhile does not count."""
+    """Return the bytes of all files below a folder.
+
+    A file that vanishes meanwhile does not count.
+    """
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

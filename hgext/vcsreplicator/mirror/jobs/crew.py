@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs done by worker processes of a mirror, many at once, each as often as it takes; for bootstrap and verify."""
+"""Jobs done by worker processes of a mirror, for bootstrap and verify.
+
+Many jobs run at once, each as often as it takes.
+"""
 
 import heapq
 import queue

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every repository of a mirror compared with the master at the same sequence: heads, phases, bookmarks, markers, pushlog, all.
+"""The comparison of every repository of a mirror with the master.
 
-Nothing is locked on either side and pushes go on meanwhile. A difference at the same event is reported once two comparisons found
-it, one after the other. A repository that is behind, ahead, missing, unreadable, another one or out of reach is compared again
-for `patience` seconds before that is reported. One that is deleted meanwhile, or no longer carried, is skipped. So every report
-is true.
+Both are compared at the same sequence: heads, phases, bookmarks, markers, pushlog, all. Nothing is locked on either side and pushes
+go on meanwhile. A difference at the same event is reported once two comparisons found it, one after the other. A repository that is
+behind, ahead, missing, unreadable, another one or out of reach is compared again for `patience` seconds before that is reported.
+One that is deleted meanwhile, or no longer carried, is skipped. So every report is true.
 """
 
 import logging
@@ -74,7 +74,7 @@ def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[Re
 
 
 def must_have(picture: Picture, mirror: str, state: RepositoryState) -> bool:
-    """Whether the mirror carries the repository, which is not deleted."""
+    """Return whether the mirror carries the repository and it is not deleted."""
     known = picture.roster.mirror(mirror) if picture.roster else None
     return not state.deleted and (known is None or known.carries(state.path))
 
@@ -89,9 +89,9 @@ def compare(
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
 ) -> int:
-    """Compare every repository (or those at `paths`) once, and report its verdict. A log that goes away meanwhile is waited for.
+    """Compare every repository (or those at `paths`) once, and report its verdict.
 
-    Returns how many repositories the mirror does not carry.
+    Waits for a log that goes away meanwhile. Returns how many repositories the mirror does not carry; with `paths` 0.
     """
     with closing(Follower(events)) as follower:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
@@ -176,7 +176,10 @@ def run(
     stop: threading.Event,
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> None:
-    """Compare round after round until `stop` is set; what is wrong becomes a log line and a metric."""
+    """Compare round after round until `stop` is set.
+
+    What is wrong becomes a log line and a metric.
+    """
     while not stop.is_set():
         began, counts = clock.monotonic(), dict.fromkeys(ComparisonOutcome, 0)
 
@@ -200,7 +203,10 @@ def run(
 
 
 def _log(verdict: Verdict) -> None:
-    """Log a verdict on which an operator must act as an error, one that may pass as a warning."""
+    """Log the verdict unless both are equal.
+
+    A verdict on which an operator must act is an error, one that may pass a warning.
+    """
     if verdict.outcome is ComparisonOutcome.EQUAL:
         return
     level = logging.ERROR if verdict.outcome in NEEDS_OPERATOR else logging.WARNING

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which repositories wait for a worker, and which for a time. Pure but for the clock it is given."""
+"""Which repositories wait for a worker, and which for a time.
+
+Pure but for the clock it is given.
+"""
 
 import heapq
 from collections import deque
@@ -12,7 +15,7 @@ from .following import Following, Phase
 
 
 class Agenda:
-    """One queue for each lane of workers, and the alarms of the repositories that rest."""
+    """One queue for each lane of workers, and the alarms of resting repositories."""
 
     def __init__(self, backlog: Backlog, clock: Clock, large_bytes: int) -> None:
         self._backlog, self._clock, self._large_bytes = backlog, clock, large_bytes
@@ -39,7 +42,7 @@ class Agenda:
         return Lane.LIGHT if following.may_release else None
 
     def has_waiting(self, lane: Lane | None = None) -> bool:
-        """Whether a repository waits for a worker of this lane, or of any."""
+        """Return whether a repository waits for a worker of this lane, or of any."""
         return bool(self._waiting[lane]) if lane else any(self._waiting.values())
 
     def take_next(self, lane: Lane) -> str:
@@ -52,11 +55,14 @@ class Agenda:
         heapq.heappush(self._alarms, (following.rests_until, following.id))
 
     def remind(self, following: Following, seconds: float) -> None:
-        """Have the repository among those that are due after this time; it may get work meanwhile."""
+        """Let `take_due` yield the repository after this many seconds.
+
+        It may get work meanwhile.
+        """
         heapq.heappush(self._alarms, (self._clock.monotonic() + seconds, following.id))
 
     def is_rested(self, following: Following) -> bool:
-        """Whether the time until which the repository rests is over."""
+        """Return whether the time until which the repository rests is over."""
         return self._clock.monotonic() >= following.rests_until
 
     @property
@@ -65,7 +71,10 @@ class Agenda:
         return self._alarms[0][0] if self._alarms else None
 
     def take_due(self) -> Iterator[str]:
-        """Yield the repositories whose time has come, earliest first, those that become due meanwhile too."""
+        """Yield the repositories whose time has come, the earliest first.
+
+        Those whose alarms are added meanwhile are among them, if they were due when the iteration began.
+        """
         now = self._clock.monotonic()
         while self._alarms and self._alarms[0][0] <= now:
             yield heapq.heappop(self._alarms)[1]

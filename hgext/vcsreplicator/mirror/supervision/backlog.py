@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events that were read and not yet finished: in order per repository, counted in bytes, and the position behind them. Pure."""
+"""Events that were read and are not yet finished.
+
+They are in order per repository and counted in bytes, with the position behind them. Pure.
+"""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,9 +11,10 @@ from ..task import ReadEvent
 
 
 class Backlog:
-    """The queues of all repositories. A position never passes an event that is still in its queue.
+    """The queues of all repositories.
 
-    Events a catch-up reader brings (`tracked=False`) are queued but hold no position: a durable note does.
+    A position never passes an event that is still in its queue. Events a catch-up reader brings (`tracked=False`) are queued but
+    hold no position: a durable note does.
     """
 
     def __init__(self, positions: Mapping[int, int]) -> None:
@@ -26,7 +30,10 @@ class Backlog:
         self._next[partition] = offset + 1
 
     def add(self, repository: str, item: ReadEvent, *, tracked: bool = True) -> None:
-        """Queue an event; a tracked one holds its partition's position until it is finished or dropped."""
+        """Queue an event.
+
+        A tracked one holds its partition's position until it is finished or dropped.
+        """
         if tracked:
             self._next[item.partition] = item.offset + 1
             self._open[item.partition][item.offset] = None
@@ -36,11 +43,14 @@ class Backlog:
         self.bytes += item.size
 
     def skip(self, partition: int, offset: int) -> None:
-        """Go on at this offset: the log holds nothing before it any more, or was made anew."""
+        """Go on at this offset.
+
+        The log holds nothing before it any more, or was made anew.
+        """
         self._next[partition] = offset
 
     def queued_from(self, partition: int, offset: int) -> list[str]:
-        """Return the repositories of which events at this offset or after it hold the position."""
+        """Return the repositories whose events hold the position at this offset or later."""
         return [
             repository
             for repository, queue in self._queues.items()
@@ -48,7 +58,10 @@ class Backlog:
         ]
 
     def peek(self, repository: str, *, events: int, size: int) -> tuple[ReadEvent, ...]:
-        """Return the oldest queued events of a repository: at least one if there is any, then as many as fit."""
+        """Return the oldest queued events of a repository.
+
+        At least one if there is any, then as many as fit.
+        """
         taken: list[ReadEvent] = []
         total = 0
         for item, _ in self._queues.get(repository, ()):
@@ -73,15 +86,18 @@ class Backlog:
             del self._queues[repository], self._sizes[repository]
 
     def drop(self, repository: str) -> None:
-        """Remove all events of a repository: a durable note says where to read them again."""
+        """Remove all events of a repository.
+
+        A durable note says where to read them again.
+        """
         self.finish(repository, len(self._queues.get(repository, ())))
 
     def has(self, repository: str) -> bool:
-        """Whether events of this repository are queued."""
+        """Return whether events of this repository are queued."""
         return repository in self._queues
 
     def has_untracked(self, repository: str) -> bool:
-        """Whether events are queued that hold no position."""
+        """Return whether events are queued that hold no position."""
         return any(not tracked for _, tracked in self._queues.get(repository, ()))
 
     def size(self, repository: str) -> int:
@@ -93,5 +109,8 @@ class Backlog:
         return self._next[partition]
 
     def positions(self) -> dict[int, int]:
-        """Return partition → the position before which everything is applied or durably noted."""
+        """Return the position of each partition.
+
+        Everything before it is applied or durably noted.
+        """
         return {partition: next(iter(self._open[partition]), after) for partition, after in self._next.items()}

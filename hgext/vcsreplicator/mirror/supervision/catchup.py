@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Readers of single repositories: each brings the events that a detached repository has missed in the stream."""
+"""Readers of single repositories.
+
+Each brings the events that a detached repository has missed in the stream.
+"""
 
 from collections.abc import Callable
 
@@ -20,7 +23,10 @@ class CatchUpReaders:
         self._running: dict[str, Source] = {}
 
     def start(self, following: Following) -> None:
-        """Read the events of a detached repository from its resume point, as soon as a reader may be started."""
+        """Read the events of a detached repository from its resume point.
+
+        The reader starts as soon as one may be started.
+        """
         self.stop(following)
         following.phase = Phase.CATCHING_UP
         following.run += 1

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the aggregator writes for mirrors: states of repositories, the roster, and its sign of life."""
+"""What the aggregator writes for mirrors.
+
+It writes states of repositories, the roster, and its sign of life.
+"""
 
 import os
 from pathlib import Path
@@ -28,7 +31,10 @@ logger = structlog.get_logger()
 
 
 class Control:
-    """Takes the records of `state` and `roster`; keeps the newest state of each repository that is not gone for good."""
+    """Takes the records of `state` and `roster`.
+
+    It keeps the newest state of each repository that is not gone for good.
+    """
 
     def __init__(self, state: State, departures: Departures) -> None:
         self._fresh, self._clock = Path(state.settings.folder) / FRESH, state.clock
@@ -38,20 +44,27 @@ class Control:
         self._aggregator_beat: AggregatorBeat | None = None
 
     def state_of(self, repository: str) -> RepositoryState | None:
-        """Return the newest state of a repository; None if there is none, or its deletion is noticed."""
+        """Return the newest state of a repository.
+
+        None if there is none, or if its deletion is noticed.
+        """
         return self._states.get(repository)
 
     def take(self, topic: str, key: str | None, value: bytes | None) -> None:
-        """Take a new record of `state` or `roster`. Raises MalformedEvent; what was known before then holds."""
+        """Take a new record of `state` or `roster`.
+
+        Raises MalformedEvent; what was known before then holds.
+        """
         if topic == STATE:
             self._take_state(key, value, is_new=True)
         elif topic == ROSTER and key == ROSTER_KEY:
             self._take_roster(value)
 
     def load(self, topic: str, key: str, value: bytes | None) -> None:
-        """Take what a topic held for a key at the start; log and skip what cannot be handled.
+        """Take what a topic held for a key at the start.
 
-        The aggregator's beat there may be of any age: only another one is a sign of life.
+        What cannot be handled is logged and skipped. The aggregator's beat there may be of any age: only another one is a sign of
+        life.
         """
         try:
             if topic == ROSTER:
@@ -79,7 +92,10 @@ class Control:
         self._learn(state)
 
     def _renew_fresh(self) -> None:
-        """Note by this machine's clock that the aggregator was heard; clocks of machines are never compared."""
+        """Note by this machine's clock that the aggregator was heard.
+
+        Clocks of machines are never compared.
+        """
         now = self._clock.now()
         metrics.AGGREGATOR_BEAT.set(now)
         try:
@@ -119,10 +135,10 @@ class Control:
         self._agenda.queue(following)
 
     def _take_roster(self, value: bytes | None) -> None:
-        """Take what the roster says this mirror carries; an older version is that of a log that went back.
+        """Take what the roster says this mirror carries.
 
-        A rule that cannot be evaluated (one of an older release) leaves nothing out, as in the aggregator: what it gates is
-        carried, or notices would wait forever.
+        An older version is that of a log that went back. A rule that cannot be evaluated (one of an older release) leaves nothing
+        out, as in the aggregator: what it gates is carried, or notices would wait forever.
         """
         if value is None:
             return

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Repositories that are deleted here, and those that leave because this mirror carries them no more."""
+"""Repositories that are deleted here, and those that leave this mirror.
+
+A repository leaves because this mirror carries it no more.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +20,10 @@ logger = structlog.get_logger()
 
 
 class Departures:
-    """Sets repositories aside and forgets them; remembers which are deleted here, as long as the log may name them."""
+    """Sets repositories aside and forgets them.
+
+    It remembers which are deleted here, as long as the log may name them.
+    """
 
     def __init__(self, state: State, readers: CatchUpReaders) -> None:
         self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
@@ -30,17 +36,18 @@ class Departures:
         self._acked: set[str] = set()
 
     def is_deleted(self, repository: str) -> bool:
-        """Whether the repository is deleted here."""
+        """Return whether the repository is deleted here."""
         return repository in self._deleted
 
     def is_finished(self, repository: str) -> bool:
-        """Whether the repository's deletion is noticed."""
+        """Return whether the repository's deletion is noticed."""
         return repository in self._finished
 
     def is_past(self, event: Event) -> bool:
-        """Whether the event is of a repository that is deleted here, and not after its deletion.
+        """Return whether the event precedes or is the deletion of a deleted repository.
 
-        The ack of a deletion that is read again is repeated: a kill may have prevented it.
+        The repository is deleted here, or it is not here and its deletion is noticed. The ack of a deletion that is read again is
+        repeated: a kill may have prevented it.
         """
         deleted = self._deleted.get(event.repository)
         if deleted is None or deleted.incarnation != event.incarnation or event.seq > deleted.seq:
@@ -51,16 +58,20 @@ class Departures:
         return True
 
     def _is_finished_without(self, event: Event) -> bool:
-        """Whether the repository is not here and its deletion is noticed: its events need no work, but on a backup.
+        """Return whether the repository is not here and its deletion is noticed.
 
-        A backup keeps what others delete, so it applies these events like any other.
+        Its events up to the deletion then need no work. False on a backup: it keeps what others delete, so it applies these events
+        like any other.
         """
         state = self._finished.get(event.repository)
         is_over = state is not None and state.incarnation == event.incarnation and event.seq <= state.seq
         return is_over and not self._membership.is_backup and self._table.get(event.repository) is None
 
     def note_ack_of_deleted(self, repository: str) -> bool:
-        """Keep in mind that the log has an ack of the repository; False if it is not deleted here."""
+        """Keep in mind that the log has an ack of the repository.
+
+        Returns False if the repository is not deleted here.
+        """
         if repository in self._deleted:
             self._acked.add(repository)
         return repository in self._deleted
@@ -96,10 +107,10 @@ class Departures:
             self.acknowledge_again(deletion(state, self._clock.now()))
 
     def leave_if_due(self, following: Following) -> bool:
-        """Return whether the repository leaves, from now on or already; a task that is under way ends before.
+        """Return whether the repository leaves, from now on or already.
 
-        It leaves if this mirror carries it no more, or if it waits for a repair while the master has deleted it. One that follows
-        the stream meets its deletion there.
+        A task that is under way ends before. It leaves if this mirror carries it no more, or if it waits for a repair while the
+        master has deleted it. One that follows the stream meets its deletion there.
         """
         is_lost = following.phase is Phase.WAITING and following.deletion is not None
         path = following.master_path or following.path
@@ -125,7 +136,10 @@ class Departures:
             self.abandon_if_finished(following)
 
     def forget_if_finished(self, deleted: DeletedRepository) -> None:
-        """Remove the note of a deletion that is noticed: `state` says the same from now on."""
+        """Remove the note of a deletion that is noticed.
+
+        `state` says the same from now on.
+        """
         state = self._finished.get(deleted.repository)
         if state is None or state.incarnation != deleted.incarnation or state.seq < deleted.seq:
             return

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Repositories in trouble: detached from the stream, so that everything else goes on.
+"""Repositories in trouble.
 
-A note about the repository is durable before anything that it says is relied on.
+They are detached from the stream, so that everything else goes on. A note about the repository is durable before anything that it
+says is relied on.
 """
 
 import contextlib
@@ -51,12 +52,12 @@ class Detachments:
 
     @property
     def trouble(self) -> str | None:
-        """Why a note cannot be written; None if all are."""
+        """The reason why a note cannot be written; None if all notes are written."""
         return next((each.note_problem for each in self._table if each.unwritten_note is not None), None)
 
     @contextlib.contextmanager
     def isolate(self, repository: str | None) -> Iterator[None]:
-        """Make an unexpected exception inside the trouble of this repository alone."""
+        """Make an unexpected exception in the block the trouble of this repository alone."""
         try:
             yield
         except Exception as error:
@@ -67,7 +68,10 @@ class Detachments:
             self.detach(following, Reason.CRASHED, found.reason)
 
     def take_trouble(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
-        """Decide what the trouble of a task leads to: the same again soon, one event at a time, or detaching."""
+        """Decide what the trouble of a task leads to.
+
+        That is the same again soon, one event at a time, or detaching.
+        """
         if following.phase is Phase.WAITING and not task.items:
             following.is_release_stuck = True
             if following.note is not None and following.note.reason in NEEDS_OPERATOR:
@@ -121,7 +125,10 @@ class Detachments:
         self.write_note(following, written)
 
     def refuse(self, following: Following, event: Event, other: str) -> None:
-        """Detach a repository whose path is taken, until an operator acts or the other one leaves its path."""
+        """Detach a repository whose path is taken.
+
+        It waits until an operator acts or the other one leaves its path.
+        """
         self.detach(following, Reason.REFUSED, f"path {event.path!r} is taken by its twin {other!r}")
 
     def write_note(self, following: Following, written: Detached) -> None:
@@ -165,7 +172,10 @@ class Detachments:
                 self.detach(following, Reason.DIVERGED, found)
 
     def _plan_attempt(self, following: Following, note: Detached) -> None:
-        """Set the time of the next attempt to heal; a slow task that is under way ends first."""
+        """Set the time of the next attempt to heal.
+
+        A slow task that is under way ends first.
+        """
         following.troubled_since, following.tries = None, 0
         if following.is_running and note.reason is Reason.SLOW:
             return

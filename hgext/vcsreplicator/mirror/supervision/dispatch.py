@@ -89,7 +89,10 @@ class TaskDispatch:
         )
 
     def _next_items(self, following: Following) -> tuple[ReadEvent, ...]:
-        """Return the oldest queued events that one task takes: one whose bundle must be fetched goes alone."""
+        """Return the oldest queued events that one task takes.
+
+        An event whose bundle must be fetched goes alone.
+        """
         count = 1 if following.takes_single_events else self._settings.batch_events
         items = self._backlog.peek(following.id, events=count, size=self._settings.batch_bytes)
         if not items or not items[0].inline:
@@ -147,7 +150,10 @@ class TaskDispatch:
         following.floor = outcome.floor
 
     def _deletion_of_unknown(self, task: Task, outcome: TaskOutcome) -> Checkpoint | None:
-        """Return the checkpoint after a deletion if the repository never was here, else None."""
+        """Return the checkpoint after the deletion of a repository that never was here.
+
+        Returns None in every other case.
+        """
         if not outcome.done or outcome.checkpoint is not None:
             return None
         last = task.items[outcome.done - 1].event

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One repository as the supervisor sees it, and what heals it when it is detached. Pure."""
+"""One repository as the supervisor sees it, and what heals it when detached.
+
+Pure.
+"""
 
 import enum
 from dataclasses import dataclass, field
@@ -38,7 +41,10 @@ NEEDS_OPERATOR = frozenset({Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION}
 
 @dataclass(slots=True, eq=False)
 class Following:
-    """What the supervisor knows of one repository and does for it; only its thread changes it."""
+    """What the supervisor knows of one repository and does for it.
+
+    Only the supervisor's thread changes it.
+    """
 
     id: str
     path: str
@@ -109,19 +115,25 @@ class Following:
         )
 
     def lacks(self, expected: int) -> bool:
-        """Whether the mirror has not reached this sequence of the aggregator's history, which may be older than its own."""
+        """Return whether the mirror has not reached this sequence.
+
+        The sequence is that of the aggregator's history, which may be older than the mirror's own.
+        """
         if self.checkpoint is None or self.checkpoint.incarnation == self.incarnation:
             return expected > self.level
         return expected > 0 and self.checkpoint.incarnation in self.retired
 
     def is_at(self, event: Event) -> bool:
-        """Whether the event is the last one that was applied."""
+        """Return whether the event is the last one that was applied."""
         checkpoint = self.checkpoint
         return checkpoint is not None and (checkpoint.id, checkpoint.incarnation) == (event.id, event.incarnation)
 
 
 def resume_offset(following: Following, note: Detached) -> int:
-    """Return the offset to resume at: behind the checkpoint if that came from the log, else the note's."""
+    """Return the offset to resume at.
+
+    It is behind the checkpoint if that came from the log, else the note's.
+    """
     checkpoint = following.checkpoint
     if checkpoint is not None and checkpoint.partition == note.partition and checkpoint.offset >= 0:
         return checkpoint.offset + 1

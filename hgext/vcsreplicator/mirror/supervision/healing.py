@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The way of a detached repository back to the stream: repaired, caught up, rejoined."""
+"""The way of a detached repository back to the stream.
+
+The repository is repaired, catches up, and rejoins.
+"""
 
 import functools
 from dataclasses import replace

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Records of the stream: events are checked and queued, and what can never work is kept in the topic `errors`."""
+"""Records of the stream.
+
+Events are checked and queued, and what can never work is kept in the topic `errors`.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -26,7 +29,10 @@ logger = structlog.get_logger()
 
 
 class Intake:
-    """Takes the records of the stream's reader; a record does no more to this mirror than become a reject."""
+    """Takes the records of the stream's reader.
+
+    A record that fails does no more to this mirror than become a reject.
+    """
 
     def __init__(self, state: State, control: Control, departures: Departures, detachments: Detachments) -> None:
         self._settings, self._writer, self._clock = state.settings, state.writer, state.clock
@@ -35,7 +41,10 @@ class Intake:
         self._control, self._departures, self._detachments = control, departures, detachments
 
     def take(self, record: Record) -> None:
-        """Take one record of `events`, `state` or `roster`; one that can never work is rejected."""
+        """Take one record of `events`, `state` or `roster`.
+
+        A record that can never work is rejected.
+        """
         try:
             if record.topic == EVENTS:
                 self._take_event(record)
@@ -50,9 +59,10 @@ class Intake:
             self._reject(record, UnexpectedError(found))
 
     def skip(self, positions: Mapping[tuple[str, int], int]) -> None:
-        """Go on at these positions: drop what is queued and will be read again, and write every ack again.
+        """Go on at these positions.
 
-        A log that goes back to former positions lost records: perhaps the newest acks, too.
+        What is queued and will be read again is dropped, and every ack is written again. A log that goes back to former positions
+        lost records: perhaps the newest acks, too.
         """
         for (_, partition), offset in positions.items():
             for repository in self._backlog.queued_from(partition, offset):
@@ -86,7 +96,10 @@ class Intake:
             self._agenda.queue(following)
 
     def _is_carried(self, item: ReadEvent) -> bool:
-        """Whether this mirror carries the event's repository, and it was not renamed since to where this mirror does not."""
+        """Return whether this mirror carries the event's repository.
+
+        False too if the repository was renamed since to a path that this mirror does not carry.
+        """
         event, carries = item.event, self._membership.carries
         known = self._control.state_of(event.repository)
         is_older = known is not None and known.incarnation == event.incarnation and event.seq <= known.seq

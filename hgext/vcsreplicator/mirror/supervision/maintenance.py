@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Work that no push waits for: reading repositories through, removing what was set aside, and filling caches."""
+"""Work that no push waits for.
+
+It is reading repositories through, removing what was set aside, and filling caches.
+"""
 
 import structlog
 
@@ -31,7 +34,10 @@ class Maintenance:
         self._check_at = self._clock.monotonic() + self._settings.check_interval
 
     def mark_cold(self, following: Following, *, relock: bool = False) -> None:
-        """Fill the repository's caches when all workers are idle, to spare the next reader that."""
+        """Let the repository's caches be filled when all workers are idle.
+
+        That spares the next reader the work. With `relock`, the lock on the disk is changed too.
+        """
         self._to_warm[following.id] = relock or self._to_warm.get(following.id, False)
 
     def warm_next(self) -> None:
@@ -50,7 +56,10 @@ class Maintenance:
             self._pool.give(worker, task, self._clock.monotonic())
 
     def give_due(self, now: float) -> None:
-        """Begin the next reading through and the next removal, if it is time and a worker is idle."""
+        """Begin the next reading through and the next removal.
+
+        Each begins if it is time and a worker is idle.
+        """
         if self._settings.check_interval and now >= self._check_at:
             self._check_next(now)
         if now >= self._sweep_at and (worker := self._pool.idle(Lane.CHECK)) is not None:
@@ -75,7 +84,10 @@ class Maintenance:
             self._believe_lower(following, checked)
 
     def _believe_lower(self, following: Following, checked: Checked) -> None:
-        """Detach a repository that has less than it had; what was applied meanwhile says otherwise."""
+        """Detach a repository that has less than it had.
+
+        What was applied meanwhile says otherwise.
+        """
         known, lower = following.checkpoint, checked.lower
         if known is None or lower is None or lower.repository != following.id or lower.seq >= known.seq:
             return

@@ -9,7 +9,10 @@ from ..task import ReadEvent
 
 
 def checked_event(record: Record, partitions: int) -> ReadEvent | None:
-    """Return the event of a record of `events`, None for a heartbeat; raises Rejected."""
+    """Return the event of a record of `events`; None for a heartbeat.
+
+    Raises Rejected.
+    """
     try:
         return _decode(record, partitions)
     except Exception as error:

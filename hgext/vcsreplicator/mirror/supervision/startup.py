@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The start of a mirror: what is on the disk, in its notes and in its former acks is put together."""
+"""The start of a mirror.
+
+What is on the disk, in its notes and in its former acks is put together.
+"""
 
 from collections.abc import Container, Iterable, Mapping
 
@@ -18,7 +21,10 @@ logger = structlog.get_logger()
 
 
 class Startup:
-    """Adopts every repository found on the disk, then settles what notes and acks say otherwise."""
+    """Adopts every repository found on the disk.
+
+    It then settles what notes and acks say otherwise.
+    """
 
     def __init__(
         self, state: State, departures: Departures, detachments: Detachments, maintenance: Maintenance
@@ -30,7 +36,10 @@ class Startup:
         self._moved_aside: dict[str, Checkpoint] = {}
 
     def adopt_all(self, found: Iterable[FoundRepository], acks: Mapping[str, Ack]) -> None:
-        """Take everything that was found on the disk, and settle it with the last acks of this mirror."""
+        """Take everything that was found on the disk.
+
+        It is then settled with the last acks of this mirror.
+        """
         for each in found:
             self.adopt(each, acks.get(each.checkpoint.repository) if each.checkpoint else None)
         self.settle(acks)
@@ -58,7 +67,11 @@ class Startup:
         self._table.occupy(following)
 
     def settle(self, acks: Mapping[str, Ack]) -> None:
-        """Detach what the notes say and what has less than it had; then acknowledge and queue everything."""
+        """Settle what was found with the notes and the last acks.
+
+        Detaches the repositories that the notes say are detached, and those that have less than they had. Then acknowledges and
+        queues everything.
+        """
         for repository, last in self._moved_aside.items():
             if self._lacks_deletion(acks.get(repository), last):
                 self._departures.acknowledge_again(last)
@@ -78,7 +91,10 @@ class Startup:
 
     @staticmethod
     def _lacks_deletion(acked: Ack | None, last: Checkpoint) -> bool:
-        """Whether the last ack is of this repository, and a kill prevented the one of its deletion."""
+        """Return whether a kill prevented the ack of the repository's deletion.
+
+        False if the last ack is of another incarnation, or if there is none.
+        """
         if acked is None or acked.incarnation not in ("", last.incarnation):
             return False
         return min(acked.applied, acked.serving) < last.seq or acked.detached is not None

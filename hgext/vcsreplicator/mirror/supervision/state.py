@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the supervisor knows: repositories with their places and queues, the roster's word about this mirror, and its acks."""
+"""What the supervisor knows.
+
+These are the repositories with their places and queues, the roster's word about this mirror, and its acks.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +21,10 @@ from .following import Following, Phase
 
 
 class RepositoryTable:
-    """Every repository that this mirror follows, and which one has each place on a careless file system."""
+    """Every repository that this mirror follows.
+
+    It also knows which repository has each place on a careless file system.
+    """
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
@@ -45,7 +51,7 @@ class RepositoryTable:
         del self._followings[following.id]
 
     def find_twin(self, following: Following, event: Event) -> str | None:
-        """Return the path of another repository that some file systems take for the event's."""
+        """Return the path of a repository that some file systems take for the event's."""
         other = self.get(self._places.get(twin(event.path), following.id))
         if other is None or other.id == following.id or other.path == event.path:
             return None
@@ -69,7 +75,10 @@ class RepositoryTable:
 
 
 class Membership:
-    """What the newest roster says of this mirror; without a word about it, it carries everything."""
+    """What the newest roster says of this mirror.
+
+    Without a word about it, the mirror carries everything.
+    """
 
     def __init__(self, settings: MirrorSettings) -> None:
         self.roster = Roster()
@@ -82,22 +91,31 @@ class Membership:
 
     @property
     def is_backup(self) -> bool:
-        """Whether nothing that is here may go: the roster says so, or the configuration does."""
+        """Whether nothing that is here may go.
+
+        The roster says so, or the configuration does.
+        """
         return self._is_backup or (self.member is not None and self.member.role is MirrorRole.BACKUP)
 
     def carries(self, path: str) -> bool:
-        """Whether a repository at this path belongs on this mirror."""
+        """Return whether a repository at this path belongs on this mirror."""
         return self.member is None or self.member.rules.carries(path)
 
 
 class AckBook:
-    """This mirror's acks; one is written when it differs from the last one of its repository."""
+    """This mirror's acks.
+
+    An ack is written when it differs from the last one of its repository.
+    """
 
     def __init__(self, name: str, writer: AckWriter) -> None:
         self._name, self._writer = name, writer
 
     def send(self, following: Following) -> None:
-        """Write how far the repository is, unless the last ack says so or nothing was ever known of it."""
+        """Write how far the repository is.
+
+        Writes nothing if the last ack says the same, or if nothing was ever known of the repository.
+        """
         if following.checkpoint is None and following.sent_ack is None and following.note is None:
             return
         ack = self._make_ack(following)
@@ -106,7 +124,10 @@ class AckBook:
             self._writer.ack(f"{self._name}/{following.id}", to_json(ack))
 
     def send_again(self, following: Following) -> None:
-        """Write how far the repository is, though the last ack may say so: the log may have lost that."""
+        """Write how far the repository is, though the last ack may say so.
+
+        The log may have lost that ack.
+        """
         following.sent_ack = None
         self.send(following)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The supervisor of a mirror: what was read goes to workers, what they achieved becomes acks and positions.
+"""The supervisor of a mirror.
 
-One thread owns the parts that are wired here. Readers, workers and the writer reach it through its inbox. Rules:
+What was read goes to workers, and what they achieved becomes acks and positions. One thread owns the parts that are wired here.
+Readers, workers and the writer reach it through its inbox. Rules:
 
 1. A position passes an event only after a worker reported that its transaction has committed, or after a note about its repository
    is durable (`Backlog` keeps count).
@@ -82,7 +83,10 @@ class Supervisor:
         self._watch = WorkerWatch(state, pool, detachments)
 
     def turn(self, timeout: float) -> None:
-        """Take what is in the inbox, waiting for it at most `timeout` seconds, and give work to idle workers."""
+        """Take what is in the inbox, and give work to idle workers.
+
+        Waits at most `timeout` seconds for something to arrive.
+        """
         try:
             self.take(self._inbox.get(timeout=timeout))
             while True:
@@ -94,7 +98,10 @@ class Supervisor:
         self.maintenance.warm_next()
 
     def turn_time(self) -> float:
-        """Return how long the next turn may wait: until something is due, and shortly while anything is under way."""
+        """Return how many seconds the next turn may wait.
+
+        That is until something is due, and shortly while anything is under way.
+        """
         if (
             any(worker.busy or not worker.is_ready for worker in self._pool.workers)
             or self.state.agenda.has_waiting()
@@ -156,7 +163,10 @@ class Supervisor:
             self.dispatch.take_answer(busy, answered)
 
     def _hold_back(self) -> None:
-        """Read the stream no further while too much of it is in memory; what catches up has bounds of its own."""
+        """Read the stream no further while too much of it is in memory.
+
+        What catches up has bounds of its own.
+        """
         if self.reader is None:
             return
         if self.state.backlog.tracked_bytes >= self._settings.buffer_bytes:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Workers that take too long: their repository is detached, a replacement is started, and one that hangs is killed."""
+"""Workers that take too long.
+
+Their repository is detached, a replacement is started, and one that hangs is killed.
+"""
 
 import structlog
 
@@ -24,7 +27,10 @@ logger = structlog.get_logger()
 
 
 class WorkerWatch:
-    """Looks at all workers from time to time, so that none of them holds up other repositories."""
+    """Looks at all workers from time to time.
+
+    So none of them holds up other repositories.
+    """
 
     def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
         self._settings, self._table, self._pool, self._detachments = state.settings, state.table, pool, detachments
@@ -56,7 +62,10 @@ class WorkerWatch:
             self._pool.kill(worker)
 
     def _hangs(self, worker: Worker, now: float) -> bool:
-        """Whether the worker hangs: small work has a limit, everything else may take long as long as it makes progress."""
+        """Return whether the worker hangs.
+
+        Small work has a limit, everything else may take long as long as it makes progress.
+        """
         assert worker.since is not None
         if not worker.is_ready:
             return now - worker.since > START_LIMIT

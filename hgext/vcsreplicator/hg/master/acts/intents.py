@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Redo notes of acts that are no Mercurial transaction (strip, delete, rename): written before the act, removed after its event.
+"""Redo notes of acts that are no Mercurial transaction: strip, delete, rename.
 
-`ROOT/.vcsreplicator/intents/HASH.json`, one a repository, HASH being that of its wire path. After a kill, the next transaction of
-the repository or the relay's next round finishes the act, whichever comes first. A note names its repository by id: another
-repository at the same path is not concerned.
+A note is written before the act and removed after its event. It is the file `ROOT/.vcsreplicator/intents/HASH.json`, one per
+repository; HASH is that of the repository's wire path. After a kill, the next transaction of the repository or the relay's next
+round finishes the act, whichever comes first. A note names its repository by id: another repository at the same path is not
+concerned.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _ACTS = {Type.STRIPPED.value: b"strip", Type.DELETED.value: b"deletion", Type.RE
 
 
 class Intent(Value):
-    """An act under way; `kind` is that of its event, which follows event `seq` of `repository`, at `path` below its root.
+    """An act under way.
 
-    `folder` is where the repository is, `to` where it goes (rename, delete); `to_path` and `to_root` are the wire path and the root
-    there. Of a strip: its `roots`, the heads it adds and removes, all heads after it, the removed changesets, and where the
-    bookmarks on those go.
+    `kind` is the type of its event, which follows event `seq` of `repository`, at `path` below its root. `folder` is where the
+    repository is, `to` where it goes (rename, delete); `to_path` and `to_root` are the wire path and the root there. Of a strip:
+    its `roots`, the heads it adds and removes, all heads after it, the removed changesets, and where the bookmarks on those go.
     """
 
     kind: str
@@ -53,7 +54,7 @@ class Intent(Value):
     bookmarks: Mapping[str, str] | None = None
 
     def concerns(self, newest: NewestEvent | None) -> bool:
-        """Whether the repository with this newest event is the one of this note."""
+        """Return whether the note is about the repository that has this newest event."""
         return newest is not None and newest.repository == self.repository
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Acts that are no single transaction (strip, delete, rename) finished after a kill, and the adoption of a repository.
+"""The completion of interrupted acts, and the adoption of a repository.
 
-Each act is: a note of the intent; the act; its event, in the repository's own outbox with its own sequence; the note is removed.
-Killed anywhere, `finish` does the rest, and finds out itself what is done already.
+A kill can interrupt acts that are no single transaction (strip, delete, rename). Each act is: a note of the intent; the act; its
+event, in the repository's own outbox with its own sequence; the note is removed. Killed anywhere, `finish` does the rest, and finds
+out itself what is done already.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
 
 def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None:
-    """Do what is left of an interrupted act but `moving.finish_move`; the caller holds the lock.
+    """Do what is left of an interrupted act, except `moving.finish_move`.
 
-    Does nothing where all is done. Without `wait` raises LockError if another process sends the repository's events.
+    The caller holds the lock. Does nothing where all is done. Without `wait`, raises LockError if another process sends the
+    repository's events.
     """
     end = Outbox(repo.svfs).end()
     if end is None or not intent.concerns(end.newest):
@@ -45,9 +47,10 @@ def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None
 
 
 def adopt(repo: MasterRepository) -> NewestEvent:
-    """Take this repository as it is: a copy as a new one, others as a new incarnation.
+    """Take this repository as it is, and return its newest event.
 
-    Returns its identity. Unsent events are sent before, where they can follow what the log has.
+    A copy becomes a new repository, others get a new incarnation. The event returned names the repository's identity. Unsent events
+    are sent before, where they can follow what the log has.
     """
     box = Outbox(repo.svfs)
     with repo.lock():

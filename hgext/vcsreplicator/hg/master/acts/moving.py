@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Deletion and rename: the folder moves once the event is written. `lifecycle` finishes what a kill interrupts."""
+"""Deletion and rename: the folder moves once the event is written.
+
+`lifecycle` finishes what a kill interrupts.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,10 @@ def announce_renamed(repo: MasterRepository, intent: Intent) -> None:
 
 
 def finish_move(root: str, intent: Intent) -> None:
-    """Do the last step without the locks, which a moved repository would keep."""
+    """Move the folder as the note says, and remove the note.
+
+    The caller does not hold the locks, which a moved repository would keep.
+    """
     # Another process may have moved it.
     with contextlib.suppress(FileNotFoundError):
         if intent.concerns(Outbox(Store(os.path.join(intent.folder, ".hg", "store"))).newest()):
@@ -112,7 +118,10 @@ def finish_move(root: str, intent: Intent) -> None:
 
 
 def _refuse_taken(to: str, root: str) -> None:
-    """Raise Abort if `to` exists, or is inside a repository that it would follow."""
+    """Raise Abort if `to` exists or is inside a repository.
+
+    A repository inside another one would follow its moves.
+    """
     if os.path.lexists(to):
         raise error.Abort(os.fsencode(f"{to} exists"))
     above = os.path.dirname(to)

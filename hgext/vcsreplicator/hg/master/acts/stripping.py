@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Strip and censor, which take changesets or content away. `lifecycle` finishes a strip that a kill interrupts.
+"""Strip and censor, which take changesets or content away.
 
-Before changesets go, the bundles of unsent events are stored beside the outbox.
+`lifecycle` finishes a strip that a kill interrupts. Before changesets go, the bundles of unsent events are stored beside the
+outbox.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ def censor(
 
 
 def delete_markers(original: Callable[..., Any], obsstore: ObsStore, indices: Any) -> Any:
-    """Wrap `repair.deleteobsmarkers`: refuse, since no event can announce it (`tests/hg/master/strip-refused.t`)."""
+    """Wrap `repair.deleteobsmarkers`: refuse, since no event can announce it.
+
+    Proven by `tests/hg/master/strip-refused.t`.
+    """
     repo = obsstore.repo
     if indices and repository.replicated(repo) is not None and not repository.is_silenced(repo):
         raise error.Abort(b"markers of a replicated repository cannot be deleted", hint=b"mirrors would keep them")
@@ -150,7 +154,11 @@ def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, 
 
 @contextlib.contextmanager
 def _no_sender(repo: localrepository, *, wait: bool = True) -> Iterator[None]:
-    """Within, no process sends events, that is makes bundles of what is going."""
+    """Keep other processes from sending events within the block.
+
+    To send an event, a process makes a bundle, perhaps of changesets that are going. Without `wait`, raises LockHeld if a process
+    is sending.
+    """
     box = Outbox(repo.svfs)
     with box.sending(wait=False) as alone:
         if alone:
