@@ -14,7 +14,7 @@ STYLE = """
     .ground { fill: #161b22; stroke: #39424e } .bar { fill: #39424e }
     text { font: 14px ui-monospace, monospace; fill: #d7dee7; white-space: pre } .typed { fill: #ffffff; font-weight: 600 }
     .time { fill: #8bbcf0 }
-    @keyframes show { from { opacity: 0.2 } to { opacity: 1 } }
+    @keyframes show { from { opacity: 0.6 } to { opacity: 1 } }
     @media (prefers-reduced-motion: no-preference) { text { animation: show 0.1s both } }
 """
 
