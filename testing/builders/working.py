@@ -26,6 +26,10 @@ def hg(*words: str) -> str:
     ).stdout
 
 
+# Changesets with branch and files.
+Changesets = dict[str, tuple[str, list[str]]]
+
+
 class HgHost:
     """Repositories in a folder, served over HTTP for the length of a block."""
 
@@ -34,10 +38,11 @@ class HgHost:
         self.nodes: dict[str, list[str]] = {}
         folder.mkdir(exist_ok=True)
 
-    def add(self, name: str, changesets: int) -> list[str]:
-        """Make a repository with a branch of its own, and return its changesets, oldest first."""
+    def add(self, name: str, changesets: int, *, more: int = 0) -> list[str]:
+        """Make a repository with a branch of its own, and `more` changesets on another; return all, oldest first."""
         hg("init", str(self.folder / name))
-        hg("-R", str(self.folder / name), "debugbuilddag", "--new-file", f"@{name}+{changesets}")
+        history = f"@{name}+{changesets}" + (f"@{name}more+{more}" if more else "")
+        hg("-R", str(self.folder / name), "debugbuilddag", "--new-file", history)
         return self._read(name)
 
     def extend(self, name: str, changesets: int) -> list[str]:
@@ -52,6 +57,13 @@ class HgHost:
     def _read(self, name: str) -> list[str]:
         self.nodes[name] = hg("-R", str(self.folder / name), "log", "-r", "all()", "-T", "{node}\n").split()
         return self.nodes[name]
+
+    def changesets(self, name: str) -> "Changesets":
+        """Return what a repository says of its changesets."""
+        template = "{dict(node, branch=branch, files=files)|json}\n"
+        lines = hg("-R", str(self.folder / name), "log", "-r", "all()", "-T", template).splitlines()
+        found = [json.loads(line) for line in lines]
+        return {each["node"]: (each["branch"], each["files"]) for each in found}
 
     def url(self, name: str) -> str:
         """Return the URL of a repository."""
@@ -152,6 +164,27 @@ def recorded(url: str) -> dict[str, dict[int, list[str]]]:
         with engine.connect() as connection:
             for repository, push, _, node in connection.execute(text(QUESTION)):
                 found.setdefault(repository, {}).setdefault(push, []).append(node)
+    finally:
+        engine.dispose()
+    return found
+
+
+OF_CHANGESETS = """
+    SELECT c.node, b.name, f.path FROM changesets c
+    JOIN branches b ON b.id = c.branch_id LEFT JOIN files f ON f.node = c.node
+    ORDER BY c.node, f.position
+"""
+
+
+def recorded_changesets(url: str) -> Changesets:
+    """Return what the database says of all changesets."""
+    engine = create_engine(url)
+    found: Changesets = {}
+    try:
+        with engine.connect() as connection:
+            for node, branch, path in connection.execute(text(OF_CHANGESETS)):
+                files = found.setdefault(node, (branch, []))[1]
+                files += [] if path is None else [path]
     finally:
         engine.dispose()
     return found
