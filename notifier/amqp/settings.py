@@ -51,17 +51,19 @@ class BrokerSettings:
         )
 
 
-def check_credentials(settings: BrokerSettings, section: str) -> None:
+def check_credentials(
+    settings: BrokerSettings, section: str, *, url_key: str = "url", password_key: str = "password"
+) -> None:
     """Raise BadConfig if the password cannot be read, or the broker refuses it.
 
     Other errors are ignored, since they may pass.
     """
     if settings.password is not None:
-        settings.password.read(f"{section}.password")
+        settings.password.read(f"{section}.{password_key}")
     try:
         with translated(where(settings.url)):
             connect(settings.client(section)).collect()
     except BrokerRefusal as error:
-        raise BadConfig(f"{section}.url: {error}: expected user and password that the broker takes") from error
+        raise BadConfig(f"{section}.{url_key}: {error}: expected user and password that the broker takes") from error
     except Unavailable:
         pass

@@ -16,10 +16,10 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from ..amqp.channel import ConfirmedChannel, OutgoingMessage, Target, declare_queues
 from ..amqp.connection import where
 from ..amqp.consumer import QueueConsumer
-from ..amqp.settings import BrokerSettings
+from ..amqp.settings import BrokerSettings, check_credentials
 from .settings import DecodeSettings
 
-# Who the broker's connections and metrics say that they belong to.
+# The section, and who the broker's connections and metrics say that they belong to.
 _NAME = "decode"
 
 # Seconds within which the broker confirms what was published.
@@ -73,6 +73,11 @@ def open_input(settings: DecodeSettings, queue: str, prefetch: int) -> QueueCons
         declare=lambda channel: declare_queues(channel, queue),
         prefetch=prefetch,
     )
+
+
+def check_broker(settings: DecodeSettings) -> None:
+    """Raise BadConfig if the broker's password cannot be read, or the broker refuses it."""
+    check_credentials(_broker(settings), _NAME, url_key="broker", password_key="broker-password")
 
 
 def _broker(settings: DecodeSettings) -> BrokerSettings:

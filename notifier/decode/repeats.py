@@ -132,6 +132,7 @@ class RedisIds:
         from redis.retry import Retry
 
         self._errors = (redis.RedisError, OSError)
+        self._refusals = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
         self._seconds = max(1, int(settings.remember))
         more: dict[str, Any] = {}
         if settings.redis_password is not None:
@@ -145,6 +146,15 @@ class RedisIds:
             retry=Retry(NoBackoff(), 1),  # a connection that Redis closed while it was idle
             **more,
         )
+
+    def check_credentials(self) -> None:
+        """Raise BadConfig if Redis refuses user or password; what else is wrong may pass."""
+        try:
+            self._client.mget([_redis_key("")])
+        except self._refusals as error:
+            raise BadConfig(f"decode.redis: {error}: expected user and password that Redis takes") from error
+        except self._errors:
+            pass
 
     def known(self, ids: Sequence[str]) -> set[str]:
         try:
@@ -219,10 +229,15 @@ class Repeats:
 
 
 def open_repeats(settings: DecodeSettings, clock: Clock) -> Repeats:
-    """Open the store that the settings name; raises BadConfig for a file that only an operator can put right."""
+    """Open the store that the settings name.
+
+    Raises BadConfig for a file or credentials that only an operator can put right.
+    """
     if settings.repeats == NONE:
         return Repeats(None, clock)
     if settings.repeats == REDIS:
+        with contextlib.closing(RedisIds(settings)) as store:
+            store.check_credentials()
         return Repeats(lambda: RedisIds(settings), clock)
     with contextlib.suppress(Unavailable):
         SqliteIds(settings.repeats, settings.remember, clock).close()

@@ -21,6 +21,10 @@ class Redis(Service):
         return [server, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
 
     def answers(self) -> bool:
+        return self.ask(b"PING\r\n").startswith(b"+PONG")
+
+    def ask(self, command: bytes) -> bytes:
+        """The beginning of its answer."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
-            connection.sendall(b"PING\r\n")
-            return connection.recv(5) == b"+PONG"
+            connection.sendall(command)
+            return connection.recv(100)

@@ -2,13 +2,15 @@
 """`vcsreplicator decode`: decodes submitted messages, as a daemon or from files."""
 
 import contextlib
-import functools
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..config import Config
+from ..log import Log
 from ..words.clock import SystemClock
 from .options import naming, needing, run_daemon, with_config
 
@@ -36,10 +38,16 @@ def command(config: Config, paths: tuple[Path, ...], output: Path | None) -> Non
     settings = config.settings(DecodeSettings, "decode")
     with naming(config):
         tools = streaming.open_tools(settings)
-    if output is None:
-        run_daemon(config, "decode", functools.partial(streaming.run, tools=tools), settings)
-    else:
-        _decode_files(settings, tools, paths, output)
+    if output is not None:
+        with naming(config):
+            _decode_files(settings, tools, paths, output)
+        return
+
+    def run(settings: "DecodeSettings", log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
+        with naming(config):
+            streaming.run(settings, log, stop=stop, ready=ready, tools=tools)
+
+    run_daemon(config, "decode", run, settings)
 
 
 def _decode_files(settings: "DecodeSettings", tools: "Tools", paths: tuple[Path, ...], output: Path) -> None:

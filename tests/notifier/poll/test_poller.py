@@ -493,6 +493,30 @@ def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
     assert complaint in line
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_credentials_that_the_broker_refuses_or_that_cannot_be_read_are_one_line_and_exit_78(
+    rabbitmq: Any, tmp_path: Path, mode: int
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("wrong")
+    secret.chmod(mode)
+    url = rabbitmq.vhost().replace("guest:guest@", "guest@")
+    keys = f'url = "{url}"\npassword = {{ file = "{secret}" }}\nstate = "{tmp_path}/poll.db"\n'
+    file = write_file(tmp_path, f'[poll]\nrepositories = ["http://127.0.0.1:1/x"]\n{keys}')
+    with warm_starts():
+        ended = subprocess.run(command(file), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 78, ended.stderr
+    [line] = ended.stderr.splitlines()
+    said = json.loads(line)["reason"]
+    if mode == 0o600:
+        assert said.startswith(f"{file}: poll.url: ")
+        assert "ACCESS_REFUSED" in said
+        assert said.endswith("expected user and password that the broker takes")
+    else:
+        assert said.startswith(f"{file}: poll.password: {secret} has mode 0644, expected 0600")
+    assert "wrong" not in said
+
+
 @pytest.mark.hunt
 def test_killed_a_few_times_under_load_nothing_is_lost(host: PushHost, queue: HgQueue, tmp_path: Path) -> None:
     survive_kills(host, queue, tmp_path, kills=6)
