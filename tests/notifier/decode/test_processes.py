@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Decoders as processes on a queue of a real RabbitMQ, several at once."""
+
+import json
+import subprocess
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.log import Log
+from notifier.decode.settings import DecodeSettings
+from notifier.raw import to_line
+from testing.builders.decoding import numbered, put, rejects, settings_in, waiting
+from testing.services.redis import Redis
+from testing.waiting import eventually
+from testing.warm import PROGRAM, warm_starts
+
+pytestmark = pytest.mark.processes
+
+
+@contextmanager
+def decoder(folder: Path, settings: DecodeSettings) -> Iterator[subprocess.Popen[str]]:
+    """A decoder that is ready, on the embedded log of the folder."""
+    place = f"sqlite://{folder}/log.db"
+    command = [*PROGRAM, "testing.builders.decoder_process", place, json.dumps(asdict(settings))]
+    with warm_starts():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    assert process.wait() == 0
+
+
+def delivered(*files: Path) -> Counter[int]:
+    """How often each number is in these files."""
+    lines = [line for file in files if file.exists() for line in file.read_text().splitlines(keepends=True)]
+    whole = [json.loads(line) for line in lines if line.endswith("\n")]
+    return Counter(uuid.UUID(body["metadata"]["document_id"]).int for body in whole)
+
+
+def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats_of_what_either_delivered(
+    log: Log, tmp_path: Path, rabbitmq: Any, own_service: Callable[[type[Redis]], Redis]
+) -> None:
+    broker, redis, many = rabbitmq.vhost(), own_service(Redis), 1000
+    shared = {"repeats": "redis", "redis": redis.url, "broker": broker, "input": "queue:raw"}
+    files = [tmp_path / "first.ndjson", tmp_path / "second.ndjson"]
+    settings = [settings_in(tmp_path, **shared, output=f"file:{file}") for file in files]
+    lines = [to_line(message) for message in numbered(range(2 * many))]
+    first, then = lines[:many], lines[many:]
+
+    def dropped() -> int:
+        return sum((reject.attributes or {})["error_type"] == "repeat" for reject in rejects(log))
+
+    with decoder(tmp_path, settings[0]), decoder(tmp_path, settings[1]) as second:
+        put(broker, "raw", *first)
+        eventually(lambda: redis.ask(b"DBSIZE\r\n") == b":%d\r\n" % many, "all ids are remembered")
+        assert delivered(*files) == Counter(range(many))
+        assert all(map(delivered, files))
+        put(broker, "raw", *first)
+        eventually(lambda: dropped() == many, "each is dropped by one of the two")
+        put(broker, "raw", *(line for line in then for _ in range(2)))  # a repeat may pass while the other is under way
+        eventually(lambda: delivered(*files).total() + dropped() == 4 * many, "each is delivered or dropped")
+        eventually(lambda: redis.ask(b"DBSIZE\r\n") == b":%d\r\n" % (2 * many), "all ids are remembered")
+        found, before = delivered(*files), dropped()
+        assert found.keys() == set(range(2 * many))
+        assert set(found.values()) <= {1, 2}
+        stop(second)
+        put(broker, "raw", *lines)
+        eventually(lambda: dropped() == before + 2 * many, "the first drops what the second delivered")
+    assert delivered(*files) == found
+    assert waiting(broker, "raw") == 0
