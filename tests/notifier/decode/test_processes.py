@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Decoders as processes on a queue of a real RabbitMQ, several at once."""
+"""Decoders as processes on a queue of a real RabbitMQ: several at once, and stopped under load."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ import pytest
 from hgext.vcsreplicator.log import Log
 from notifier.decode.settings import DecodeSettings
 from notifier.raw import to_line
-from testing.builders.decoding import numbered, put, rejects, settings_in, waiting
+from testing.builders.decoding import numbered, put, rejects, settings_in, take_ids, waiting
 from testing.services.redis import Redis
 from testing.waiting import eventually
 from testing.warm import PROGRAM, warm_starts
@@ -83,4 +83,24 @@ def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats_of_what_either_
         put(broker, "raw", *lines)
         eventually(lambda: dropped() == before + 2 * many, "the first drops what the second delivered")
     assert delivered(*files) == found
+    assert waiting(broker, "raw") == 0
+
+
+def test_a_decoder_that_is_stopped_under_load_delivers_each_message_once(
+    log: Log, tmp_path: Path, rabbitmq: Any
+) -> None:
+    broker, many = rabbitmq.vhost(), 3000
+    settings = settings_in(tmp_path, repeats="none", broker=broker, input="queue:raw", output="queue:out")
+    put(broker, "raw", *map(to_line, numbered(range(many))))
+    for _ in range(4):
+        with decoder(tmp_path, settings) as process:
+            before = waiting(broker, "out")
+            eventually(lambda before=before: waiting(broker, "out") > before, "it delivers")
+            stop(process)
+        eventually(lambda: waiting(broker, "raw") + waiting(broker, "out") == many, "each is in one queue")
+        assert waiting(broker, "raw") > 0  # else it was idle
+    with decoder(tmp_path, settings) as process:
+        eventually(lambda: waiting(broker, "out") >= many, "all are delivered")
+        stop(process)
+    assert take_ids(broker, "out", many) == Counter(range(many))
     assert waiting(broker, "raw") == 0
