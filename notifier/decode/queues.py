@@ -5,6 +5,7 @@ A lost connection raises Unavailable; what was not acknowledged comes again on t
 waited for, until the decoder is stopped.
 """
 
+import contextlib
 import itertools
 import threading
 from collections import deque
@@ -17,6 +18,7 @@ from ..amqp.channel import ConfirmedChannel, OutgoingMessage, Target, declare_qu
 from ..amqp.connection import where
 from ..amqp.consumer import QueueConsumer
 from ..amqp.settings import BrokerSettings, check_credentials
+from ..raw import RawMessage, to_line
 from .settings import DecodeSettings
 
 # The section, and who the broker's connections and metrics say that they belong to.
@@ -56,7 +58,7 @@ class OutputQueues:
                     raise outcome.error
                 unconfirmed.discard(outcome.number)
             if self._channel.is_blocked and self._stop.is_set():
-                raise Unavailable("stopped while the broker blocks publishers")
+                raise Unavailable("the broker blocks publishers; look for its memory and disk alarms")
 
     def close(self) -> None:
         """Drop the connection."""
@@ -73,6 +75,24 @@ def open_input(settings: DecodeSettings, queue: str, prefetch: int) -> QueueCons
         declare=lambda channel: declare_queues(channel, queue),
         prefetch=prefetch,
     )
+
+
+def publish_raw(settings: DecodeSettings, messages: Sequence[tuple[str, RawMessage]], clock: Clock) -> None:
+    """Publish raw messages, each to its queue, and wait for the confirmations.
+
+    Waits for no broker that is away or blocks publishers. Raises Unavailable, then some may be there, or BadConfig.
+    """
+    check_broker(settings)
+    stop = threading.Event()
+    stop.set()
+    with contextlib.closing(OutputQueues(settings, [queue for queue, _ in messages], stop, clock)) as queues:
+        queues.keep_connected()
+        queues.publish(
+            [
+                OutgoingMessage(routing_key=queue, body=to_line(raw), id=str(number))
+                for number, (queue, raw) in enumerate(messages)
+            ]
+        )
 
 
 def check_broker(settings: DecodeSettings) -> None:

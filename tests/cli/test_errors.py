@@ -3,9 +3,12 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import kombu
 import pytest
 from click.testing import CliRunner, Result
 
@@ -22,15 +25,18 @@ from notifier.decode.rejects import error_record
 from notifier.decode.settings import SHIPPED
 from notifier.decode.sources import RawArrival
 from notifier.raw import RawMessage, from_line, raw_topic, to_line
+from testing.builders.decoding import decoding, put, records, rejects, settings_in, waiting
 from testing.builders.notices import with_topics
 from testing.builders.submissions import a_raw
+from testing.services.rabbitmq import RabbitMQ
+from testing.waiting import eventually
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     (tmp_path / "services.toml").write_text(f'log = "sqlite://{tmp_path}/log.db"\n')
     with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create([raw_topic("raw")])
+        log.create([raw_topic("raw"), raw_topic("decoded")])
         yield with_topics(log)
 
 
@@ -43,6 +49,14 @@ def keep(log: Log, raw: RawMessage, place: str = "raw") -> None:
     reject = decode(to_line(raw), Tools(schemas=load_schemas(SHIPPED)))
     assert isinstance(reject, DecodeReject)
     log.append([error_record(reject, RawArrival(line=b"", place=place, offset=7), 1000.0)])
+
+
+def take_lines(url: str, queue: str) -> list[RawMessage]:
+    """Take the raw messages out of a queue; what is none is left out."""
+    with kombu.Connection(url) as connection:
+        known = kombu.Queue(queue, durable=True)(connection.default_channel)
+        bodies = iter(lambda: known.get(no_ack=True), None)
+        return [from_line(each.body) for each in bodies if each.body != b"earlier"]
 
 
 def submitted(log: Log) -> list[RawMessage]:
@@ -82,17 +96,88 @@ def test_rejects_of_one_type_are_submitted_together(log: Log, tmp_path: Path) ->
 
 def test_what_cannot_be_submitted_again_is_refused_with_the_reason(log: Log, tmp_path: Path) -> None:
     keep(log, a_raw({}), place="queue:raw")
+    keep(log, a_raw({}), place="raw")
     other = ErrorRecord(
         time=1.0, service="notifier", reason="x", topic="notices", partition=0, offset=0, key=None, value=""
     )
     log.append([NewRecord(topic=ERRORS, key=None, value=to_json(other))])
     first = log.beginnings(ERRORS)[0]
     for number, reason in (
-        (first, "it came from queue:raw"),
-        (first + 1, "reject of notifier"),
+        (
+            first,
+            f"{tmp_path}/services.toml: decode.broker: expected amqp://USER@HOST/VHOST, because error 0 came from queue:raw",
+        ),
+        (first + 2, "reject of notifier"),
         (9999, "no error 9999"),
     ):
         done = errors(tmp_path, "retry", str(number), "--yes")
         assert reason in str(done.exception)
     assert errors(tmp_path, "retry").exit_code == 2
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").exit_code != 0
     assert not submitted(log)
+
+
+@pytest.mark.processes
+def test_rejects_of_a_queue_return_to_it_and_those_of_a_topic_to_theirs(
+    log: Log, tmp_path: Path, rabbitmq: Any
+) -> None:
+    url = rabbitmq.vhost()
+    with (tmp_path / "services.toml").open("a") as file:
+        file.write(f'[decode]\nbroker = "{url}"\n')
+    wrong = [a_raw({"number": number}) for number in range(3)]
+    for raw, place in zip(wrong, ("queue:raw", "raw", "queue:other"), strict=True):
+        keep(log, raw, place=place)
+    put(url, "raw", b"earlier")
+    assert "would submit 3" in errors(tmp_path, "retry", "--type", "schema").stdout
+    assert waiting(url, "raw") == 1
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout == "submitted 3 again\n"
+    found = {place: take_lines(url, place)[-1] for place in ("raw", "other")}
+    assert [found["raw"].payload, found["other"].payload] == [wrong[0].payload, wrong[2].payload]
+    assert found["raw"].attributes.items() <= wrong[0].attributes.items()
+    assert [again.payload for again in submitted(log)] == [wrong[1].payload]
+
+
+@pytest.mark.processes
+def test_a_reject_of_a_queue_is_decoded_once_its_cause_is_gone(log: Log, tmp_path: Path, rabbitmq: Any) -> None:
+    url, schemas = rabbitmq.vhost(), tmp_path / "schemas"
+    with (tmp_path / "services.toml").open("a") as file:
+        file.write(f'[decode]\nbroker = "{url}"\n')
+    (schemas / "a" / "b").mkdir(parents=True)
+    (schemas / "a" / "b" / "b.1.schema.json").write_text("{}")
+    settings = settings_in(tmp_path, broker=url, input="queue:raw")
+    with decoding(log, replace(settings, schemas=str(schemas))):
+        put(url, "raw", to_line(a_raw()))
+        eventually(lambda: rejects(log), "the reject")
+    assert "submitted 1" in errors(tmp_path, "retry", "--type", "schema", "--yes").stdout
+    with decoding(log, settings):
+        eventually(lambda: records(log, "decoded"), "the message")
+    assert waiting(url, "raw") == 0
+
+
+@pytest.mark.processes
+def test_a_broker_that_blocks_publishers_is_one_line(
+    log: Log, tmp_path: Path, own_service: Callable[[type[RabbitMQ]], RabbitMQ]
+) -> None:
+    broker = own_service(RabbitMQ)
+    with (tmp_path / "services.toml").open("a") as file:
+        file.write(f'[decode]\nbroker = "{broker.url}"\n')
+    keep(log, a_raw({}), place="queue:raw")
+    broker.block_publishers()
+    done = errors(tmp_path, "retry", "--type", "schema", "--yes")
+    assert str(done.exception) == "the broker blocks publishers; look for its memory and disk alarms"
+
+
+@pytest.mark.parametrize("password", ["", "wrong"])
+@pytest.mark.processes
+def test_a_broker_that_does_not_take_a_reject_is_one_line(
+    log: Log, tmp_path: Path, rabbitmq: Any, password: str
+) -> None:
+    url = rabbitmq.vhost().replace("guest:guest@", f"guest:{password}@") if password else "amqp://guest@127.0.0.1:1//"
+    with (tmp_path / "services.toml").open("a") as file:
+        file.write(f'[decode]\nbroker = "{url}"\n')
+    keep(log, a_raw({}), place="queue:raw")
+    done = errors(tmp_path, "retry", "--type", "schema", "--yes")
+    assert done.exit_code != 0
+    assert "\n" not in str(done.exception)
+    expected = f"{tmp_path}/services.toml: decode.broker: " if password else "127.0.0.1:1"
+    assert str(done.exception).startswith(expected)

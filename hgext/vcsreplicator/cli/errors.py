@@ -3,21 +3,29 @@
 
 import base64
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from ..config import Config
 from ..log import ERRORS, LARGEST, Log, Record
 from ..log.table import read_records
-from ..words.errors import MalformedEvent, Refused
+from ..words.clock import SystemClock
+from ..words.errors import BadConfig, MalformedEvent, Refused
 from ..words.levels import ErrorRecord
 from ..words.shape import from_json, plain
 from .display import print_json, print_listing
-from .options import log_of, takes_json, with_config, with_last, with_yes
+from .options import log_of, naming, takes_json, with_config, with_last, with_yes
 from .requests import when
+
+if TYPE_CHECKING:
+    from notifier.raw import RawMessage
 
 # Messages that are written again together.
 _TOGETHER = 500
+
+# The beginning of a place that is a queue of the decoder's broker.
+_QUEUE = "queue:"
 
 _with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with the bytes in base64.")
 
@@ -80,34 +88,68 @@ def show(config: Config, number: int) -> None:
 def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool) -> None:
     """Submit rejected messages of the decoder again, by NUMBERS or by type.
 
-    They return to the topic they came from. First remove the cause, such as a missing schema."""
-    from notifier.decode.rejects import raw_of
+    They return to the topic or queue they came from. First remove the cause, such as a missing schema."""
     from notifier.raw import to_record
 
     if bool(numbers) == (kind is not None):
         raise click.UsageError("expected NUMBERS or --type")
     with log_of(config) as log:
-        found = []
-        every = read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
-        for record in _chosen(log, numbers) if numbers else every:
-            error = _read_error(record, record.value or b"")
-            raw = raw_of(error)
-            if kind is not None and (error.attributes or {}).get("error_type") != kind:
-                continue
-            if raw is None or error.topic.startswith("queue:"):
-                raise Refused(f"error {record.offset} cannot be submitted again: {_obstacle(error)}")
-            found.append(to_record(raw, error.topic))
+        found = _to_submit(log, numbers, kind)
+        queued = [
+            (record.offset, place[len(_QUEUE) :], raw) for record, place, raw in found if place.startswith(_QUEUE)
+        ]
+        records = [to_record(raw, place) for _, place, raw in found if not place.startswith(_QUEUE)]
+        if queued:
+            _publish(config, queued, yes=yes)
         if yes:
-            for begin in range(0, len(found), _TOGETHER):
-                log.append(found[begin : begin + _TOGETHER])
+            for begin in range(0, len(records), _TOGETHER):
+                log.append(records[begin : begin + _TOGETHER])
     click.echo(f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}")
+
+
+def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> list[tuple[Record, str, "RawMessage"]]:
+    """Return the chosen rejects, each with its place and message; raises Refused."""
+    from notifier.decode.rejects import raw_of
+
+    found = []
+    every = read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
+    for record in _chosen(log, numbers) if numbers else every:
+        error = _read_error(record, record.value or b"")
+        if kind is not None and (error.attributes or {}).get("error_type") != kind:
+            continue
+        raw = raw_of(error)
+        if raw is None:
+            raise Refused(f"error {record.offset} cannot be submitted again: {_obstacle(error)}")
+        found.append((record, error.topic, raw))
+    return found
+
+
+def _publish(config: Config, messages: Sequence[tuple[int, str, "RawMessage"]], *, yes: bool) -> None:
+    """Publish messages, each with its number and queue, to the decoder's broker.
+
+    Without `yes` only check that a broker is configured. Raises BadConfig or Unavailable."""
+    from notifier.decode.settings import DecodeSettings
+
+    settings = config.settings(DecodeSettings, "decode")
+    if settings.broker is None:
+        number, queue, _ = messages[0]
+        raise BadConfig(
+            f"{config.file}: decode.broker: expected amqp://USER@HOST/VHOST, because error {number} came from queue:{queue}"
+        )
+    if not yes:
+        return
+    from notifier.decode.queues import publish_raw  # its client takes a tenth of a second to load
+
+    from ..service import configure_logging
+
+    configure_logging("errors")
+    with naming(config):
+        publish_raw(settings, [(queue, raw) for _, queue, raw in messages], SystemClock())
 
 
 def _obstacle(error: ErrorRecord) -> str:
     if error.service != "decode":
         return f"it is the reject of {error.destination or error.service}, not of the decoder"
-    if error.topic.startswith("queue:"):
-        return f"it came from {error.topic}, not from a topic"
     return "its message was not kept"
 
 
