@@ -28,6 +28,8 @@ Configuration of a master::
   blobs = file:///var/lib/vcsreplicator/blobs
   # whether to keep a Mercurial without this extension out of the repositories, for reading too
   lock = no
+  # whether a push's record in the log carries address and client of the pusher, for the decoder
+  record-connection = no
 
   [vcsreplicator-roots]
   # folder = prefix of its repositories in the log ("." for none)

@@ -47,7 +47,8 @@ class Acknowledge(enum.StrEnum):
 class ExtensionSettings(Value):
     """`roots` maps real folders to wire prefixes; `patience` is how many seconds a pusher waits for the log at most.
 
-    `lock` keeps a Mercurial without this extension out of the repositories.
+    `lock` keeps a Mercurial without this extension out of the repositories. `record_connection` has pushes carry address and client
+    of the pusher.
     """
 
     role: MachineRole
@@ -60,6 +61,7 @@ class ExtensionSettings(Value):
     acknowledge: Acknowledge
     patience: float
     lock: bool = False
+    record_connection: bool = False
 
     def wire_path(self, folder: str) -> str | None:
         """Return a folder's wire path, None without; raises ConfigError for a bad one."""
@@ -89,6 +91,7 @@ KEYS = (
     b"acknowledge",
     b"acknowledge-timeout",
     b"lock",
+    b"record-connection",
     b"insecure",
     b"refuse-when-stale",
     b"snapshot-allow",
@@ -116,6 +119,7 @@ def read(ui: Ui) -> ExtensionSettings:
         acknowledge=_read_choice(ui, b"acknowledge", Acknowledge, Acknowledge.LOG),
         patience=_read_seconds(ui, b"acknowledge-timeout", 5.0),
         lock=_read_switch(ui, b"lock"),
+        record_connection=_read_switch(ui, b"record-connection"),
     )
     if settings.role is MachineRole.MASTER and not settings.relay and not settings.log:
         raise _wrong_value(

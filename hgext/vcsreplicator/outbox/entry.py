@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from ..words import digest
+from ..words.connection import PushConnection
 from ..words.event import Changes, Event, MasterSettings, Tip, Type
 from ..words.value import Value
 
@@ -25,13 +26,15 @@ class Needs(enum.StrEnum):
 class Entry(Value):
     """A record of the outbox: the event, and what its bundle is made of.
 
-    The bundle holds the revisions `first` up to before `event.after.length`, and `markers` (binary, base64).
+    The bundle holds the revisions `first` up to before `event.after.length`, and `markers` (binary, base64). `connection` is where
+    the push came from, if the master records it.
     """
 
     event: Event
     needs: Needs
     first: int = 0
     markers: tuple[str, ...] = ()
+    connection: PushConnection | None = None
 
 
 class NewestEvent(Value):

@@ -17,6 +17,7 @@ from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry, Needs
 from ..outbox.file import Outbox, Place, SentMark
 from ..words import wire
+from ..words.connection import connection_headers
 from ..words.errors import Rejected, Unavailable
 from ..words.wire import Attachment, Where
 
@@ -92,7 +93,8 @@ class EventSender:
     def message(self, folder: str, entry: Entry, box: Outbox, *, room: int = wire.INLINE_LIMIT) -> NewRecord:
         """Make the record of `events` for an entry.
 
-        With a bundle inside, the record has up to `room` bytes.
+        With a bundle inside, the record has up to `room` bytes. With `room` 0 it goes without its connection too: nothing that the
+        event does not need may keep it from the log.
         """
         event = entry.event
         attachment, body = self._attach(folder, entry, box, room)
@@ -100,7 +102,7 @@ class EventSender:
             topic=EVENTS,
             key=event.repository,
             value=wire.encode(event, attachment, body),
-            headers=wire.headers(event, self.source),
+            headers={**wire.headers(event, self.source), **connection_headers(entry.connection if room else None)},
         )
 
     def _attach(self, folder: str, entry: Entry, box: Outbox, room: int) -> tuple[Attachment | None, bytes]:

@@ -27,6 +27,7 @@ from pushlog.store.appendfile import TornRecord
 
 from ...outbox.entry import Entry, Needs, NewestEvent, OutboxEnd, next_event
 from ...outbox.file import Outbox
+from ...words.connection import PushConnection
 from ...words.errors import MalformedEvent
 from ...words.event import Changes, Event, MasterSettings, Tip, Type
 from .. import observe
@@ -37,7 +38,7 @@ from ..text import text, utf8
 from . import durability, outside, repository
 from .announcing import CAPTURE, LIFECYCLE, NOTHING, Announcement, announce_created
 from .creation import TRANSACTION as CREATION
-from .pushes import public_markers, push_entry
+from .pushes import public_markers, push_entry, pusher_connection
 from .refusals import (
     fitting,
     refuse_fork,
@@ -125,7 +126,14 @@ class Capture:
             needs=Needs.BUNDLE if changes.added or markers else Needs.NOTHING,
             first=tr.changes[b"origrepolen"],
             markers=tuple(base64.b64encode(marker).decode() for marker in observe.encode_markers(markers)),
+            connection=self._connection(tr) if changes.push is not None else None,
         )
+
+    def _connection(self, tr: Transaction) -> PushConnection | None:
+        """Return where the push came from, if that is recorded."""
+        if not self.configuration.record_connection:
+            return None
+        return pusher_connection(tr.hookargs.get(b"url") or b"", self.repo.ui.environ)
 
     def _make_event(
         self,

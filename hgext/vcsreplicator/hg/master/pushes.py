@@ -7,7 +7,7 @@ Without the extension pushlog, it has nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mercurial import extensions
@@ -15,6 +15,7 @@ from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.transaction import transaction as Transaction
 
+from ...words.connection import PushConnection, connection_of
 from ...words.event import Marker, MarkerNode, PushEntry
 from ...words.shape import EARLIEST, LARGEST, LATEST
 from ..text import text, utf8
@@ -40,6 +41,23 @@ def entry_of(row: PushRow | None) -> PushEntry | None:
     if row is None or not 0 <= row[0] <= LARGEST or not EARLIEST <= row[2] <= LATEST:
         return None
     return PushEntry(id=row[0], user=utf8(row[1]), date=row[2])
+
+
+def pusher_connection(url: bytes, environment: Mapping[bytes, bytes]) -> PushConnection | None:
+    """Return where a push came from: by Mercurial's `url` of it, and the environment of the request or of the SSH session.
+
+    None for what was not pushed by a client (`tests/hg/master/test_connection.py`).
+    """
+    if url.startswith((b"remote:http:", b"remote:https:")):
+        address, forwarded, client = (
+            environment.get(name) or b"" for name in (b"REMOTE_ADDR", b"HTTP_X_FORWARDED_FOR", b"HTTP_USER_AGENT")
+        )
+    elif url.startswith(b"remote:ssh:"):
+        session = environment.get(b"SSH_CONNECTION") or environment.get(b"SSH_CLIENT") or b""
+        address, forwarded, client = session.partition(b" ")[0], b"", b""
+    else:
+        return None
+    return connection_of(address=address, forwarded=forwarded, client=client)
 
 
 @contextlib.contextmanager

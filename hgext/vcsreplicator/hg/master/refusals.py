@@ -125,10 +125,12 @@ def refuse_other_path(newest: NewestEvent, path: str) -> None:
 def fitting(entry: Entry) -> Entry:
     """Return the entry, made to fit into one record of the log.
 
-    The markers' descriptions are removed if one record of the log cannot hold the event otherwise. Raises Abort if it is too large
-    even so, or if the outbox could not read it back: a marker may carry any number of notes.
+    The markers' descriptions go if one record of the log cannot hold the event otherwise. Raises Abort if it is too large even
+    so, or if the outbox could not read it back even without its connection: a marker may carry any number of notes.
     """
     event = entry.event
+    if entry.connection is not None and len(to_json(entry)) > RECORD_LIMIT:
+        entry = replace(entry, connection=None)
     if len(to_json(entry)) > RECORD_LIMIT:
         raise _too_large(event.changes, b"push it in parts")
     if len(to_json(event)) <= EVENT_LIMIT:

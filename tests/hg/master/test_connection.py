@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a push carries of its pusher's connection: nothing, unless the master is told to record it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, Log, Record, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.connection import CONNECTION, PushConnection, read_connection
+from testing.builders.pushing import Master, running_relay
+
+pytestmark = pytest.mark.processes
+
+RECORDED = "remote: recorded push in replication log in "
+ADDRESS, FORWARDED = "203.0.113.7", "198.51.100.99, 192.0.2.4"
+
+# hgweb behind a proxy that adds what the environment says.
+SERVE = """
+import json, os, sys, wsgiref.simple_server
+from mercurial.hgweb import hgweb
+
+application, added = hgweb(os.fsencode(sys.argv[1])), json.loads(os.environ["ADDED"])
+
+def behind_a_proxy(environ, start_response):
+    return application({**environ, **added, "REMOTE_USER": "dana"}, start_response)
+
+class Quiet(wsgiref.simple_server.WSGIRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+server = wsgiref.simple_server.make_server("127.0.0.1", 0, behind_a_proxy, handler_class=Quiet)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics())
+        yield log
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[Master]:
+    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
+    made = Master(folder, f"relay = {folder}/relay.sock\nlog = sqlite://{tmp_path}/log.db").set_up()
+    made.create("one")
+    made.commit("one", "a")
+    yield made
+    shutil.rmtree(folder)
+
+
+def record_connections(master: Master) -> None:
+    with (master.folder / "master.hgrc").open("a") as hgrc:
+        hgrc.write("[vcsreplicator]\nrecord-connection = yes\n")
+
+
+def newest_event(log: Log) -> Record:
+    return max(read_records(log, find_beginnings(log, EVENTS)), key=lambda record: record.headers["ce_sequence"])
+
+
+@contextmanager
+def serving(master: Master, **added: str) -> Iterator[str]:
+    """Serve the repository over HTTP; return its URL."""
+    environment = {**os.environ, "HGRCPATH": str(master.folder / "master.hgrc"), "ADDED": json.dumps(added)}
+    words = [sys.executable, "-c", SERVE, str(master.root / "one")]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}/"
+        finally:
+            server.terminate()
+
+
+def push_over_http(master: Master, url: str) -> str:
+    return master.develop("-R", str(master.folder / "clone-one"), "push", url)
+
+
+def outbox_text(master: Master) -> str:
+    files = (master.root / "one/.hg").rglob("*")
+    return "".join(file.read_text("latin-1") for file in files if file.is_file())
+
+
+@pytest.mark.parametrize("relaying", [True, False])
+def test_a_push_over_ssh_carries_the_address_alone(
+    master: Master, log: Log, relaying: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_connections(master)
+    monkeypatch.setenv("SSH_CLIENT", f"{ADDRESS} 50000 22")
+    if relaying:
+        with running_relay(master.settings(), log):
+            assert RECORDED in master.push("one")
+    else:
+        assert RECORDED in master.push("one")
+    record = newest_event(log)
+    assert read_connection(record.headers) == PushConnection(address=ADDRESS)
+    assert ADDRESS.encode() not in (record.value or b"")
+
+
+def test_a_push_over_http_carries_address_forwarded_for_and_client(master: Master, log: Log) -> None:
+    record_connections(master)
+    with serving(master, HTTP_X_FORWARDED_FOR=FORWARDED) as url:
+        assert RECORDED in push_over_http(master, url)
+    found = read_connection(newest_event(log).headers)
+    assert found is not None
+    assert (found.address, found.forwarded) == ("127.0.0.1", FORWARDED)
+    assert (found.client or "").startswith("mercurial/proto-1.0 (Mercurial ")
+
+
+def test_a_header_of_any_bytes_and_size_is_no_reason_to_refuse_a_push(master: Master, log: Log) -> None:
+    record_connections(master)
+    odd = "\xff\x80\x01" * 2000
+    with serving(master, HTTP_X_FORWARDED_FOR=odd, HTTP_USER_AGENT=odd, REMOTE_ADDR=odd) as url:
+        assert RECORDED in push_over_http(master, url)
+    found = read_connection(newest_event(log).headers)
+    assert found is not None
+    assert "\ufffd" in (found.client or "")
+
+
+def test_without_the_key_nothing_of_the_connection_is_written_anywhere(
+    master: Master, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_CLIENT", f"{ADDRESS} 50000 22")
+    assert RECORDED in master.push("one")
+    master.commit("one", "b")
+    with serving(master, HTTP_X_FORWARDED_FOR=FORWARDED, HTTP_USER_AGENT="planted-agent") as url:
+        assert RECORDED in push_over_http(master, url)
+    for record in read_records(log, find_beginnings(log, EVENTS)):
+        assert CONNECTION not in record.headers
+    written = outbox_text(master)
+    assert ADDRESS not in written
+    assert FORWARDED not in written
+    assert "planted-agent" not in written
+
+
+def test_only_pushes_of_clients_carry_a_connection(master: Master, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_connections(master)
+    monkeypatch.setenv("SSH_CLIENT", f"{ADDRESS} 50000 22")  # an operator's own session
+    master.operate("-R", str(master.root / "one"), "pull", str(master.folder / "clone-one"))
+    assert newest_event(log).headers["ce_sequence"] == "2"
+    assert all(CONNECTION not in record.headers for record in read_records(log, find_beginnings(log, EVENTS)))
+
+
+def test_the_events_bytes_are_the_same_with_and_without_a_connection(
+    master: Master, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older mirror and an older aggregator read the value alone, and know the version that it has."""
+    record_connections(master)
+    monkeypatch.setenv("SSH_CLIENT", f"{ADDRESS} 50000 22")
+    assert RECORDED in master.push("one")
+    record = newest_event(log)
+    frame = wire.decode(record.value or b"")
+    assert wire.encode(frame.event, frame.header.attachment, frame.body) == record.value
+    assert frame.event.version == 1
+    assert {name for name in record.headers if not name.startswith("ce_")} == {CONNECTION}
