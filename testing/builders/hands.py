@@ -2,7 +2,7 @@
 """An aggregation that is fed by hand: no log, no clock, no thread."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hgext.vcsreplicator.aggregator.decisions.aggregation import Aggregation
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
@@ -35,6 +35,9 @@ class Hands:
     def __init__(self, *mirrors: str | Mirror, allow_empty: bool = False, limit: int = 1000) -> None:
         self.topics: dict[str, dict[str | None, bytes]] = {topic: {} for topic in (STATE, PENDING, ROSTER)}
         self.notices: list[Notice] = []
+        # The headers of each notice, and of each record of `pending`.
+        self.notice_headers: list[Mapping[str, str]] = []
+        self.pending_headers: dict[str | None, Mapping[str, str]] = {}
         self.errors: list[ErrorRecord] = []
         self.transactions: list[int] = []
         self.buried: list[str | None] = []
@@ -50,13 +53,17 @@ class Hands:
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
         self._events: list[Record] = []
 
-    def record(self, topic: str, key: str | None, value: bytes | None) -> Record:
+    def record(
+        self, topic: str, key: str | None, value: bytes | None, headers: Mapping[str, str] | None = None
+    ) -> Record:
         offset = self._offsets[topic]
         self._offsets[topic] += 1
-        return Record(topic=topic, partition=0, offset=offset, key=key, value=value, headers={}, time=self.now)
+        return Record(
+            topic=topic, partition=0, offset=offset, key=key, value=value, headers=headers or {}, time=self.now
+        )
 
-    def event(self, *events: Event) -> list[RecordOutcome]:
-        records = [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
+    def event(self, *events: Event, headers: Mapping[str, str] | None = None) -> list[RecordOutcome]:
+        records = [self.record(EVENTS, event.repository, wire.encode(event), headers) for event in events]
         self._events += records
         return [self.take(self.take_event, record) for record in records]
 
@@ -120,7 +127,7 @@ class Hands:
         acks = [ack for repository in self.core.repositories.values() for ack in repository.acks.values()]
         self.core = Aggregation(roster, self.positions)
         for key, value in self.topics[PENDING].items():
-            self.core.load_pending(key or "", value)
+            self.core.load_pending(key or "", value, self.pending_headers[key])
         for value in self.topics[STATE].values():
             self.core.load_state(from_json(RepositoryState, value))
         self.ack(*acks)
@@ -135,8 +142,11 @@ class Hands:
 
     def _write(self, messages: Sequence[NewRecord]) -> None:
         for message in messages:
+            if message.topic == PENDING:
+                self.pending_headers[message.key] = message.headers
             if message.topic == NOTICES:
                 self.notices.append(from_json(Notice, message.value or b""))
+                self.notice_headers.append(message.headers)
             elif message.topic == ERRORS:
                 self.errors.append(from_json(ErrorRecord, message.value or b""))
             elif message.topic == ACKS:

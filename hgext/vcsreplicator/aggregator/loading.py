@@ -177,6 +177,6 @@ def _load_record(core: Aggregation, record: Record) -> None:
         if record.topic == STATE:
             core.load_state(from_json(RepositoryState, record.value))
         else:
-            core.load_pending(record.key, record.value)
+            core.load_pending(record.key, record.value, record.headers)
     except (MalformedEvent, ValueError) as error:
         logger.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))

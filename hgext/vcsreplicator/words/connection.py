@@ -8,6 +8,7 @@ the aggregator carries it to `pending` and `notices`, and destinations that take
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from .errors import MalformedEvent
 from .shape import extensible, from_json, to_json
@@ -15,6 +16,9 @@ from .value import Value
 
 # The header of a record; its value is canonical JSON of a PushConnection, ASCII.
 CONNECTION = "connection"
+
+# What a record without a connection carries.
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 # Characters of a header; what a master writes is far shorter.
 HEADER_LIMIT = 32 * 1024
@@ -47,13 +51,13 @@ def connection_of(*, address: bytes, forwarded: bytes, client: bytes) -> PushCon
 
 def connection_headers(connection: PushConnection | None) -> Mapping[str, str]:
     """Return the headers that carry a connection: one, or none."""
-    return {} if connection is None else {CONNECTION: to_json(connection).decode("ascii")}
+    return NOTHING if connection is None else {CONNECTION: to_json(connection).decode("ascii")}
 
 
 def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return of a record's headers those that go along with its event."""
     header = headers.get(CONNECTION)
-    return {} if header is None or len(header) > HEADER_LIMIT else {CONNECTION: header}
+    return NOTHING if header is None or len(header) > HEADER_LIMIT else {CONNECTION: header}
 
 
 def read_connection(headers: Mapping[str, str]) -> PushConnection | None:

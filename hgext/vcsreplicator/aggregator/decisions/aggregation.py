@@ -7,6 +7,7 @@ It is loaded, fed with records, and asked for batches.
 from collections.abc import Iterable, Mapping
 
 from ...log import Record
+from ...words.connection import carried
 from ...words.levels import Notice, RepositoryState
 from ...words.roster import Roster
 from .arrival import is_older, recovered
@@ -58,7 +59,7 @@ class Aggregation:
         self._memory.repository(state.repository).state = state
         self.succession.note(state)
 
-    def load_pending(self, key: str, value: bytes) -> None:
+    def load_pending(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:
         """Take a record of `pending`, in any order, to be read later.
 
         Raise ValueError if the key does not have the form of the aggregator's keys.
@@ -66,10 +67,10 @@ class Aggregation:
         name, _, place = key.partition("/")
         partition, newer, offset = place.rpartition(":")
         if newer:
-            self.events.newer.load(name, int(partition), int(offset), value)
+            self.events.newer.load(name, int(partition), int(offset), value, carried(headers))
             return
         repository = self._memory.repository(name)
-        repository.add(HeldEvent.stored(int(place), value))
+        repository.add(HeldEvent.stored(int(place), value, headers))
         self._memory.touched[name] = repository
 
     def loaded(self, now: float) -> None:

@@ -116,7 +116,7 @@ class Decisions:
         previous = {stream.value: last.get(stream.value) for stream in streams(event)}
         notice = Notice(event=event, time=now, roster=version, acks=proof, previous=previous, base=state.base or None)
         output = self._memory.output
-        output.add(NewRecord(topic=NOTICES, key=repository.id, value=shape.to_json(notice)))
+        output.add(NewRecord(topic=NOTICES, key=repository.id, value=shape.to_json(notice), headers=held.headers))
         output.bury(repository, held)
         output.dirty[repository.id] = repository
         repository.announced(held, version, {**last, **dict.fromkeys(previous, event.id)} or None)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An event that waits for its notice. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ...log import Record
 from ...words import shape, wire
+from ...words.connection import NOTHING, carried
 from ...words.errors import MalformedEvent, UnknownEvent
 from ...words.event import Event, Type
 from ...words.levels import Pending
@@ -12,23 +14,27 @@ from ...words.levels import Pending
 
 @dataclass(slots=True, kw_only=True)
 class HeldEvent:
-    """An event that waits for its notice. A stored one is bytes until it is needed: 100,000 may wait at a restart."""
+    """An event that waits for its notice. A stored one is bytes until it is needed: 100,000 may wait at a restart.
+
+    `headers` of its record go along with it, see `words.connection`.
+    """
 
     seq: int
     written: bool
     value: bytes | None = None
     pending: Pending | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
     @classmethod
-    def stored(cls, seq: int, value: bytes) -> "HeldEvent":
+    def stored(cls, seq: int, value: bytes, headers: Mapping[str, str]) -> "HeldEvent":
         """Hold a record of the topic `pending`."""
-        return cls(seq=seq, written=True, value=value)
+        return cls(seq=seq, written=True, value=value, headers=carried(headers))
 
     @classmethod
     def arrived(cls, event: Event, record: Record, now: float) -> "HeldEvent":
         """Hold an event of the topic `events`."""
         pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
-        return cls(seq=event.seq, written=False, pending=pending)
+        return cls(seq=event.seq, written=False, pending=pending, headers=carried(record.headers))
 
     def opened(self) -> Pending:
         """Return the pending record; raise MalformedEvent if it is none, UnknownEvent if a newer aggregator stored it."""

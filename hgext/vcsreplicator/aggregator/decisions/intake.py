@@ -6,6 +6,7 @@ from functools import partial
 
 from ...log import PENDING, NewRecord, Record
 from ...words import wire
+from ...words.connection import carried
 from ...words.errors import MalformedEvent, Rejected, UnknownEvent
 from ...words.event import Event, Type, is_identifier
 from .arrival import TAKEN, Arrival, adopts, follow, forked, judge
@@ -142,7 +143,9 @@ class EventIntake:
             return RecordOutcome.NOTHING
         outcome = self._arrive(frame.event, record, now, is_whole=is_whole, is_again=is_again)
         if outcome is RecordOutcome.TAKEN:
-            self._memory.output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
+            output = self._memory.output
+            output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
+            output.size += sum(map(len, carried(record.headers).values()))
         return outcome
 
     def _arrive(self, event: Event, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
@@ -223,6 +226,8 @@ class EventIntake:
         held = HeldEvent.arrived(event, record, now)
         held.written = True
         repository.fill(held)
-        self._memory.output.add(NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store()))
+        self._memory.output.add(
+            NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store(), headers=held.headers)
+        )
         self._memory.touched[repository.id] = repository
         return RecordOutcome.TAKEN

@@ -6,6 +6,8 @@ judges none of them. A newer aggregator takes them first when it starts. Their k
 `REPOSITORY/PARTITION:OFFSET`.
 """
 
+from collections.abc import Mapping
+
 from ...log import EVENTS, Record
 from .outgoing import Outgoing
 from .repository import Repository
@@ -23,10 +25,12 @@ class NewerEvents:
         self._stored: list[Record] = []
         self._places: set[Place] = set()
 
-    def load(self, repository: str, partition: int, offset: int, value: bytes) -> None:
+    def load(self, repository: str, partition: int, offset: int, value: bytes, headers: Mapping[str, str]) -> None:
         """Take a record of `pending`, in any order."""
         self._stored.append(
-            Record(topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers={}, time=0.0)
+            Record(
+                topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers=headers, time=0.0
+            )
         )
         self._places.add((repository, partition, offset))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ...log import ERRORS, EVENTS, PENDING, STATE, NewRecord, Record
 from ...words import shape
+from ...words.connection import carried
 from ...words.levels import KEY_KEPT, ErrorRecord
 from .held import HeldEvent
 from .repository import Repository
@@ -57,7 +58,7 @@ class Outgoing:
 
     def add(self, message: NewRecord) -> None:
         self.messages.append(message)
-        self.size += len(message.value or b"") + MESSAGE_BYTES
+        self.size += len(message.value or b"") + sum(map(len, message.headers.values())) + MESSAGE_BYTES
 
     @property
     def is_urgent(self) -> bool:
@@ -93,7 +94,7 @@ class Outgoing:
         messages = self.messages
         for repository in self.fresh.values():
             messages += [
-                NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store())
+                NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store(), headers=held.headers)
                 for held in repository.unwritten()
             ]
         for repository in self.dirty.values():
@@ -115,7 +116,7 @@ class Outgoing:
     def keep(self, record: Record) -> None:
         """Keep the record of `events` as it came, for an aggregator that understands it."""
         self.kept += 1
-        self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=record.value))
+        self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=record.value, headers=carried(record.headers)))
 
     def give_up(self, record: Record) -> None:
         """Keep the record no longer."""
