@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The destination `hg-push`: pushes to a durable AMQP queue.
 
-It serves workers that follow repositories by pushes. A notice names the heads of a push. The destination asks `push_json_url` for
-the changesets; every mirror answers that when the notice is sent. Where the changesets cannot be had any more (the repository is
-gone, the push was stripped), it sends the heads instead: a push that is sent late is not lost.
+It serves workers that follow repositories by pushes. A notice names the heads of a push alone; `lookup` asks mirrors for its
+changesets.
 """
 
 import queue
@@ -13,27 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import urllib3
-
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..authorities import trusting
 from ..destination import DeliveryOutcome, Destination, take_all
-from ..message import Message
 from ..rejects import judged
 from ..state import StateDatabase
-from ..webhook.connection import ConnectionPool, TlsPool, read_in_time
 from ..window import PATIENCE, Delivery, Patience
-from .message import LARGEST, QueuedPush, read_answer, to_body
+from .lookup import AT_ONCE, ChangesetLookup, check_mirror_url
+from .message import QueuedPush, to_body
 from .queue import QueueSettings, open_queue, push_message
-
-# Seconds that a mirror may take to answer, however slowly its bytes come.
-ANSWER = 30.0
-
-# Questions to mirrors at a time.
-AT_ONCE = 8
 
 # Seconds that one wait may last while lookups are under way.
 BLINK = 0.02
@@ -41,7 +30,6 @@ BLINK = 0.02
 # What the header `source` says by default.
 SOURCE = "notifier"
 
-_ORIGIN = re.compile(r"https?://[^/?#@]+\Z")
 _SOURCE = re.compile(r"[a-z0-9][a-z0-9-]{0,59}\Z")
 _TYPES = (Stream.CHANGEGROUP.value,)
 
@@ -68,10 +56,7 @@ class HgPushSettings(QueueSettings):
         if self.types != _TYPES:
             raise ValueError(f"types: hg-push has {_TYPES[0]} only")
         check_source(self.source)
-        if self.mirror_url is not None and not _ORIGIN.match(self.mirror_url):
-            raise ValueError(
-                f"mirror_url: expected https://HOST or http://HOST:PORT without a path, got {self.mirror_url!r}"
-            )
+        check_mirror_url(self.mirror_url)
 
     def open(self, name: str, clock: Clock) -> Destination:
         return HgPush(name, self, clock)
@@ -96,10 +81,7 @@ class HgPush:
         self.settings = settings
         self._channel = open_queue(name, settings, settings.queue, clock)
         self._numbers = StateDatabase(settings.state)
-        self._http = urllib3.PoolManager(
-            maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(settings.mirror_ca_file)
-        )
-        self._http.pool_classes_by_scheme = {"http": ConnectionPool, "https": TlsPool}
+        self._lookup = ChangesetLookup(settings.mirror_url, settings.mirror_ca_file)
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lookup")
         self._looked: queue.SimpleQueue[Looked] = queue.SimpleQueue()
         self._looking = 0
@@ -123,7 +105,7 @@ class HgPush:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._channel.close()
         self._numbers.close()
-        self._http.clear()
+        self._lookup.close()
 
     def _begin(self, delivery: Delivery, pushes: tuple[QueuedPush, ...], error: ReplicationError | None) -> Any:
         """Begin to send what was looked up; return the outcome if it is known already."""
@@ -143,46 +125,6 @@ class HgPush:
 
     def _look_up(self, delivery: Delivery) -> Looked:
         try:
-            return delivery, tuple(map(self._push, _entries(delivery.message))), None
+            return delivery, self._lookup.pushes(delivery.message), None
         except Exception as error:
             return delivery, (), judged(error)
-
-    def _push(self, entry: "PushReference") -> QueuedPush:
-        changesets = self._changesets(entry.url, entry.id) or entry.heads
-        return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
-
-    def _changesets(self, url: str, number: int) -> tuple[str, ...]:
-        """Return the changesets of a push; () if the mirrors no longer know it.
-
-        Raises Unavailable, or MalformedEvent for an answer that cannot be read.
-        """
-        if self.settings.mirror_url is not None:
-            url = f"{self.settings.mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
-        try:
-            answer = self._http.request("GET", url, preload_content=False)
-            text = read_in_time(answer, LARGEST + 1)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unavailable(f"{url}: {error}") from error
-        if answer.status == 404:
-            return ()
-        if answer.status != 200:
-            raise Unavailable(f"{url}: status {answer.status}, expected 200")
-        return next((push.changesets for push in read_answer(text, url).pushes if push.id == number), ())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushReference:
-    id: int
-    date: int
-    user: str
-    url: str
-    heads: tuple[str, ...]
-
-
-def _entries(message: Message) -> list[PushReference]:
-    """Return the pushes of a message; none for a change without a push."""
-    heads = tuple(message.data["heads"])
-    return [
-        PushReference(id=each["pushid"], date=each["time"], user=each["user"], url=each["push_json_url"], heads=heads)
-        for each in message.data["pushlog_pushes"]
-    ]

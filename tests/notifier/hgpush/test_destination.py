@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
 from notifier.amqp.channel import BLOCKED
-from notifier.hgpush import destination
+from notifier.hgpush import lookup
 from notifier.hgpush.destination import HgPushSettings
 from notifier.settings import read
 from testing.builders.endpoint import Reply
@@ -113,7 +113,7 @@ def test_push_waits_for_a_mirror_that_answers(log: Log, notifier: Notifier, rece
 def test_answer_that_drips_for_ever_is_given_up_in_time(
     log: Log, notifier: Notifier, receiver: HgPushReceiver, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
-    monkeypatch.setattr(destination, "ANSWER", 0.3)
+    monkeypatch.setattr(lookup, "ANSWER", 0.3)
     entry = {"changesets": [node("x", 1)], "date": 1456826400, "user": "dana@example.com"}
     whole = json.dumps({"lastpushid": 1, "pushes": {"1": entry}}).encode()
     seen: list[int] = []
