@@ -12,13 +12,14 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.connection import read_connection
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import check_event
 from hgext.vcsreplicator.words.levels import Notice
@@ -222,8 +223,9 @@ class _DeliveryLoop:
         notice = from_json(Notice, record.value or b"")
         check_event(notice.event)
         found = messages(notice, record.offset, self.courier.notifier.public)
-        types = self.courier.settings.types
-        return [message for message in found if message.type.value in types]
+        settings = self.courier.settings
+        connection = read_connection(record.headers) if getattr(settings, "takes_connections", False) else None
+        return [replace(each, connection=connection) for each in found if each.type.value in settings.types]
 
     def begin(self) -> None:
         """Submit what is due; wait a while if the destination takes nothing."""

@@ -33,6 +33,7 @@ DESTINATIONS: Mapping[str, str] = {
     "sns": "notifier.sns.destination:SnsSettings",
     "hg-push": "notifier.hgpush.destination:HgPushSettings",
     "webhook": "notifier.webhook.destination:WebhookSettings",
+    "decode": "notifier.decode.destination:DecoderDestinationSettings",
 }
 
 # The message types sent unless a destination says otherwise.
@@ -89,7 +90,10 @@ class Destination(Protocol):
 
 
 class DestinationSettings(Protocol):
-    """What every settings class of a destination has; its own keys come on top."""
+    """What every settings class of a destination has; its own keys come on top.
+
+    Messages have where a push came from only if the class says `takes_connections = True`: it is for the decoder, which removes it.
+    """
 
     @property
     def types(self) -> tuple[str, ...]:

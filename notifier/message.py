@@ -11,9 +11,10 @@ no Unicode in the repository has U+FFFD in the place of each byte that is none.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from hgext.vcsreplicator.words.connection import PushConnection
 from hgext.vcsreplicator.words.event import Event, Marker, MarkerNode, PushEntry
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.streams import Stream, message_id, streams
@@ -33,6 +34,7 @@ class Message:
     `sequence` is the event's, counted on over histories of the repository that an adopted one replaced.
     `offset` is the notice's place in the log and `index` the message's among those of its notice.
     `created` is when the change happened, in seconds since the epoch. `replay` says who asked for a replay, and when.
+    `connection` is where a push came from: None but for a destination that takes it, and in no form that is shown.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Message:
     offset: int
     index: int = 0
     replay: str | None = None
+    connection: PushConnection | None = field(default=None, repr=False)
 
     @property
     def orders(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ type = "pulse"                                  which destination; the other key
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -48,7 +48,7 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
             f"{file}: section [public] is missing: it says which repositories may be announced, and their URLs"
         )
     public = _read(PublicSettings, tables["public"], f"{file}: public")
-    found = {name: _read_destination(name, table, f"{file}: notifier.{name}", state) for name, table in section.items()}
+    found = {name: _read_destination(name, table, tables, file, state) for name, table in section.items()}
     _check_files(found, state, str(tables.get("log", "")), file)
     return NotifierSettings(public=public, destinations=found, state=state)
 
@@ -74,7 +74,12 @@ def _check_files(destinations: Mapping[str, DestinationSettings], state: str, lo
                     )
 
 
-def _read_destination(name: str, table: Any, where: str, state: str) -> DestinationSettings:
+# Members of a destination's settings that are no keys of its own → where they come from.
+_GIVEN = {"state": "notifier.state", "log": "log", "decoder": "section [decode]"}
+
+
+def _read_destination(name: str, table: Any, tables: Mapping[str, Any], file: str, state: str) -> DestinationSettings:
+    where = f"{file}: notifier.{name}"
     if not _NAME.match(name):
         raise BadConfig(f"{where}: expected a name of lower-case letters, digits and hyphens")
     keys = dict(_require_mapping(table, where))
@@ -82,16 +87,28 @@ def _read_destination(name: str, table: Any, where: str, state: str) -> Destinat
     if kind not in DESTINATIONS:
         raise BadConfig(f"{where}.type: expected one of {', '.join(DESTINATIONS)}, got {kind!r}")
     settings = settings_class(kind)
-    if any(field.name == "state" for field in fields(cast(Any, settings))):
-        if "state" in keys:
-            raise BadConfig(f"{where}.state: unknown key, expected notifier.state")
+    members = {field.name for field in fields(cast(Any, settings))}
+    for member in sorted(members & _GIVEN.keys() & keys.keys()):
+        raise BadConfig(f"{where}.{member}: unknown key, expected {_GIVEN[member]}")
+    if "state" in members:
         keys["state"] = state
     found: DestinationSettings = _read(settings, keys, where)
+    if "decoder" in members:
+        found = replace(cast(Any, found), log=str(tables.get("log", "")), decoder=_read_decoder(tables, where, file))
     try:
         check_common(found)
     except ValueError as error:
         raise BadConfig(f"{where}.{error}") from error
     return found
+
+
+def _read_decoder(tables: Mapping[str, Any], where: str, file: str) -> Any:
+    """Read the section of the decoder, which a destination writes to."""
+    from .decode.settings import DecodeSettings
+
+    if "decode" not in tables:
+        raise BadConfig(f"{where}: expected a section [decode] too, whose input gets the messages")
+    return _read(DecodeSettings, tables["decode"], f"{file}: decode")
 
 
 def _read(kind: type[Any], table: Any, where: str) -> Any:
@@ -115,7 +132,7 @@ def _underscore_keys(value: Any) -> Any:
     return {name.replace("-", "_"): _underscore_below(name, member) for name, member in value.items()}
 
 
-_FREE = {"urls", "headers"}
+_FREE = {"urls", "headers", "outputs"}
 _NAMED = {"subscriptions"}
 
 

@@ -34,14 +34,27 @@ _BLINK = 0.2
 class OutputQueues:
     """The queues of the outputs, on one connection."""
 
-    def __init__(self, settings: DecodeSettings, names: Sequence[str], stop: threading.Event, clock: Clock) -> None:
-        target = Target(name="outputs", declare=lambda channel: declare_queues(channel, *sorted(set(names))))
-        self._channel = ConfirmedChannel(_NAME, _broker(settings), target, clock)
+    def __init__(
+        self,
+        settings: DecodeSettings,
+        names: Sequence[str],
+        stop: threading.Event,
+        clock: Clock,
+        *,
+        user: str = _NAME,
+        label: str = "outputs",
+    ) -> None:
+        target = Target(name=label, declare=lambda channel: declare_queues(channel, *sorted(set(names))))
+        self._channel = ConfirmedChannel(user, _broker(settings), target, clock)
         self._stop, self._numbers = stop, itertools.count()
 
     def keep_connected(self) -> None:
         """Connect, unless connected, and show the broker a sign of life; raises Unavailable."""
         self._channel.start()
+        self._channel.outcomes(0)
+
+    def keep_alive(self) -> None:
+        """Show the broker a sign of life, if connected."""
         self._channel.outcomes(0)
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> None:
@@ -63,6 +76,40 @@ class OutputQueues:
     def close(self) -> None:
         """Drop the connection."""
         self._channel.close()
+
+
+class InputQueue:
+    """The queue of the decoder's input, for the destination `user` of the notifier that writes to it."""
+
+    def __init__(self, settings: DecodeSettings, queue: str, clock: Clock, user: str) -> None:
+        self._queue, self._closing = queue, threading.Event()
+        self._queues = OutputQueues(settings, [queue], self._closing, clock, user=user, label=queue)
+
+    def start(self) -> None:
+        """Connect and declare the queue; raises Unavailable."""
+        self._queues.keep_connected()
+
+    def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
+        """Write messages with their ids, in order; raises Unavailable, then on a new connection the next time."""
+        try:
+            self._queues.publish(
+                [OutgoingMessage(routing_key=self._queue, body=to_line(raw), id=name) for name, raw in messages]
+            )
+        except Unavailable:
+            self._queues.close()
+            raise
+
+    def keep_alive(self) -> None:
+        """Show the broker a sign of life, if connected."""
+        self._queues.keep_alive()
+
+    def interrupt(self) -> None:
+        """Have a `put` give up while the broker blocks publishers; from any thread."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._queues.close()
 
 
 def open_input(settings: DecodeSettings, queue: str, prefetch: int) -> QueueConsumer:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hgext.vcsreplicator.log import NOTICES, Log, topics
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.words import digest
+from hgext.vcsreplicator.words.connection import PushConnection, connection_headers
 from hgext.vcsreplicator.words.event import (
     Bookmark,
     Changes,
@@ -96,9 +97,12 @@ def a_notice(event: Event | None = None, previous: Mapping[str, str | None] | No
     return Notice(event=event, time=event.time + 0.3, roster=1, acks=(proof,), previous=previous)
 
 
-def publish(log: Log, *notices: Notice) -> None:
-    """Append the notices as the aggregator would."""
-    log.append([LogMessage(topic=NOTICES, key=each.event.repository, value=to_json(each)) for each in notices])
+def publish(log: Log, *notices: Notice, connection: PushConnection | None = None) -> None:
+    """Append the notices as the aggregator would, all of pushes from one place."""
+    headers = connection_headers(connection)
+    log.append(
+        [LogMessage(topic=NOTICES, key=each.event.repository, value=to_json(each), headers=headers) for each in notices]
+    )
 
 
 def publish_pushes(log: Log, path: str, first: int, last: int) -> None:

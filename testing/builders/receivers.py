@@ -8,6 +8,8 @@ A `Receiver` belongs to one destination of one test. `settings()` is what the no
 can never take.
 """
 
+import base64
+import functools
 import json
 import secrets
 import urllib.parse
@@ -20,6 +22,8 @@ import boto3
 import kombu
 
 from hgext.vcsreplicator.words.retry import Backoff
+from notifier.decode.destination import DecoderDestinationSettings
+from notifier.decode.settings import DecodeSettings
 from notifier.destination import DestinationSettings
 from notifier.hgpush.destination import HgPushSettings
 from notifier.jsonlines import JsonLinesSettings
@@ -65,6 +69,10 @@ class Receiver(ABC):
 
         For a notifier in a process of its own.
         """
+
+    def sections(self) -> dict[str, Any]:
+        """Return the sections that the file needs beside it."""
+        return {}
 
     @abstractmethod
     def close(self) -> None:
@@ -212,6 +220,40 @@ class HgPushReceiver(PulseReceiver):
     def close(self) -> None:
         super().close()
         self.mirror.__exit__()
+
+
+@functools.cache
+def _sequences(path: str) -> dict[str, int]:
+    """Return the sequence of each head of `publish_pushes`."""
+    return {node(path, seq): seq for seq in range(1, 1000)}
+
+
+class DecodeReceiver(HgPushReceiver):
+    """The decoder's input, a queue; it counts the heads of pushes, and keeps each raw message."""
+
+    def listen(self) -> None:
+        self._connection = _kombu.Connection(self.url)
+        self.queue = _kombu.Queue("raw", durable=True)
+        _kombu.Consumer(self._connection, [self.queue], callbacks=[self._take]).consume()
+
+    def _take(self, body: Any, message: Any) -> None:
+        document = json.loads(base64.b64decode(body["payload"]))
+        name = _name(document["repository"])
+        self.bodies.append(body)
+        self.messages.append(message)
+        if document["changesetID"] in _sequences(name):
+            self.sequences.append((name, _sequences(name)[document["changesetID"]]))
+        message.ack()
+
+    def settings(self) -> DestinationSettings:
+        decoder = DecodeSettings(**self.sections()["decode"])
+        return DecoderDestinationSettings(decoder=decoder, mirror_url=self._mirror_url, patience=FAST)
+
+    def table(self) -> dict[str, Any]:
+        return {"type": "decode", "mirror-url": self._mirror_url}
+
+    def sections(self) -> dict[str, Any]:
+        return {"decode": {"input": "queue:raw", "broker": self.url}}
 
 
 class SnsReceiver(Receiver):

@@ -21,6 +21,7 @@ from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
 from testing.builders.notifying import Notifier, Scripted
 from testing.builders.receivers import (
+    DecodeReceiver,
     HgPushReceiver,
     LinesReceiver,
     PulseReceiver,
@@ -35,8 +36,8 @@ from testing.warm import warm_starts
 
 pytestmark = pytest.mark.processes
 
-KINDS = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "sns", "webhook")
-KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "webhook")  # a queue behind SNS does not
+KINDS = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "decode", "sns", "webhook")
+KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "decode", "webhook")  # a queue behind SNS does not
 
 
 @pytest.fixture
@@ -66,6 +67,8 @@ def a_receiver(kind: str, request: pytest.FixtureRequest, folder: Path) -> Recei
             return LinesReceiver(folder)
         case "hg-push":
             return HgPushReceiver(request.getfixturevalue("rabbitmq"), folder)
+        case "decode":
+            return DecodeReceiver(request.getfixturevalue("rabbitmq"), folder)
         case "sns":
             return SnsReceiver(request.getfixturevalue("aws").url)
         case "webhook":
@@ -117,7 +120,7 @@ def test_order_of_a_repository_holds_while_the_other_side_comes_and_goes(
         assert first_appearances(of(path, receiver.told())) == list(range(1, 11))
 
 
-@every_kind("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "sns")
+@every_kind("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "decode", "sns")
 def test_position_stands_while_nothing_is_confirmed(log: Log, notifier: Notifier, receiver: Receiver) -> None:
     other = Scripted()
     notifier.start(it=receiver.settings(), other=other)
@@ -147,7 +150,7 @@ def test_webhook_is_confirmed_by_its_table_and_delivers_when_the_endpoint_is_bac
     eventually(lambda: receiver.told() == [("x", 1), ("x", 2), ("x", 3)], "all messages")
 
 
-@every_kind("pulse-v1", "pulse-v2", "hg-push", "webhook")
+@every_kind("pulse-v1", "pulse-v2", "hg-push", "decode", "webhook")
 def test_poison_is_set_aside_and_holds_up_nothing(log: Log, notifier: Notifier, receiver: Receiver) -> None:
     assert receiver.poison is not None
     notifier.start(it=receiver.settings())
@@ -207,7 +210,8 @@ def write_tables(folder: Path, receiver: Receiver) -> Path:
     file = folder / "tables.json"
     table = {**receiver.table(), "patience": {"attempts": 2, "retry": {"first": 0.02, "longest": 0.2}}}
     public = {"urls": {"": "https://hg.example/"}}
-    file.write_text(json.dumps({"public": public, "notifier": {"state": str(folder / "state.db"), "it": table}}))
+    sections = {"notifier": {"state": str(folder / "state.db"), "it": table}, **receiver.sections()}
+    file.write_text(json.dumps({"public": public, **sections}))
     return file
 
 

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The destination `decode`: each changeset of a push becomes a raw message in the decoder's input, with where it came from.
+
+The messages are `eng-workflow/hgpush/1`, one for each changeset, the head last. The id is made of event and changeset, so the
+decoder drops what comes twice. Address and client are attributes, which no output of the decoder has. A message counts as delivered
+once the topic or the broker has all of its changesets.
+"""
+
+import datetime
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.connection import PushConnection
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.streams import Stream
+
+from ..destination import DeliveryOutcome, Destination, Threads
+from ..hgpush.lookup import AT_ONCE, ChangesetLookup, check_mirror_url
+from ..hgpush.message import QueuedPush
+from ..message import Message, clean, to_text
+from ..raw import RawMessage, raw_topic, to_record
+from ..window import PATIENCE, Patience
+from .settings import DecodeSettings, PlaceKind, read_place
+
+# Messages of one append.
+BATCH = 500
+
+# Seconds that the log may take for one append.
+_APPEND_WITHIN = 5.0
+
+_TYPES = (Stream.CHANGEGROUP.value,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderDestinationSettings:
+    """The table of a destination of type `decode`.
+
+    `mirror_url` is scheme and host to ask for changesets, in place of those of the public URLs; `mirror_ca_file` has the
+    authorities for it. `decoder` and `log` are no keys: the section [decode], whose input gets the messages, and the file's log.
+    """
+
+    takes_connections: ClassVar[bool] = True
+
+    decoder: DecodeSettings | None = None
+    log: str = ""
+    mirror_url: str | None = None
+    mirror_ca_file: str | None = None
+    types: tuple[str, ...] = _TYPES
+    start_at: str = "beginning"
+    patience: Patience = PATIENCE
+
+    def __post_init__(self) -> None:
+        if self.types != _TYPES:
+            raise ValueError(f"types: decode has {_TYPES[0]} only")
+        check_mirror_url(self.mirror_url)
+
+    def open(self, name: str, clock: Clock) -> Destination:
+        return DecoderDestination(ChangesetLookup(self.mirror_url, self.mirror_ca_file), self._open_input(name, clock))
+
+    def _open_input(self, name: str, clock: Clock) -> "DecoderInput":
+        assert self.decoder is not None
+        place = read_place(self.decoder.input)
+        if place.kind is PlaceKind.LOG:
+            return InputTopic(open_log(self.log), place.name)
+        from .queues import InputQueue  # its client takes a tenth of a second to load
+
+        return InputQueue(self.decoder, place.name, clock, name)
+
+
+class DecoderInput(Protocol):
+    """Where the decoder reads; used by one thread at a time."""
+
+    def start(self) -> None:
+        """Connect, and make what is missing; raise Unavailable."""
+
+    def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
+        """Write messages with their ids, in order; return once all are durable. Raise Unavailable: then some may be there."""
+
+    def keep_alive(self) -> None:
+        """Show that it is still used, if it is connected."""
+
+    def interrupt(self) -> None:
+        """Have a `put` that waits for the other side give up, in another thread too."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class InputTopic:
+    """A topic of the log."""
+
+    def __init__(self, log: Log, topic: str) -> None:
+        self._log, self._topic = log, topic
+
+    def start(self) -> None:
+        try:
+            self._log.create([raw_topic(self._topic)])
+        except BadConfig as error:  # an operator must change it, and other destinations go on
+            raise Unavailable(str(error)) from error
+
+    def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
+        records = [to_record(raw, self._topic) for _, raw in messages]
+        for begin in range(0, len(records), BATCH):
+            self._log.append(records[begin : begin + BATCH], timeout=_APPEND_WITHIN)
+
+    def keep_alive(self) -> None:
+        """Do nothing: each append connects if need be."""
+
+    def interrupt(self) -> None:
+        """Do nothing: an append waits for a few seconds at most."""
+
+    def close(self) -> None:
+        self._log.close()
+
+
+class DecoderDestination(Threads):
+    """Looks changesets up in threads, and writes the messages of one push at a time."""
+
+    def __init__(self, lookup: ChangesetLookup, written_to: DecoderInput) -> None:
+        super().__init__(self._deliver, workers=AT_ONCE)
+        self._lookup, self._input = lookup, written_to
+        self._writing, self._is_closed = threading.Lock(), False
+
+    def start(self) -> None:
+        with self._writing:
+            self._input.start()
+
+    def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
+        if self._writing.acquire(blocking=False):
+            try:
+                self._input.keep_alive()
+            finally:
+                self._writing.release()
+        return super().outcomes(timeout)
+
+    def close(self) -> None:
+        super().close()
+        self._is_closed = True
+        self._input.interrupt()
+        with self._writing:
+            self._input.close()
+        self._lookup.close()
+
+    def _deliver(self, message: Message) -> None:
+        """Return once the input has all of a push. Raises Unavailable."""
+        found = [raw for push in self._lookup.pushes(message) for raw in raw_messages(message, push)]
+        with self._writing:
+            if self._is_closed:
+                raise Unavailable("the destination is closed")
+            self._input.put(found)
+
+
+def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawMessage]]:
+    """Yield id and raw message of each changeset of a push, in order. Pure."""
+    event = uuid.UUID(hex=message.id.partition(".")[0])
+    moment = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
+    common = {
+        "submission_timestamp": moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "protocol": "hg",
+        "method": "push",
+        **_private_attributes(message.connection),
+    }
+    for node in push.changesets:
+        document_id = str(uuid.uuid5(event, node))
+        uri = f"/submit/eng-workflow/hgpush/1/{document_id}"
+        yield document_id, RawMessage(to_text(_document(message, push, node)).encode("ascii"), {**common, "uri": uri})
+
+
+def _document(message: Message, push: QueuedPush, node: str) -> dict[str, object]:
+    """Return the body; a notice does not know of reviews, nor who landed the push."""
+    document: dict[str, object] = {
+        "changesetID": node,
+        "repository": message.repo_url,
+        "reviewSystemUsed": "unknown",
+    }
+    return document if push.date < 0 else {**document, "pushDate": push.date}
+
+
+def _private_attributes(connection: PushConnection | None) -> dict[str, str]:
+    """Return the attributes of a pusher's connection; those that the decoder removes."""
+    if connection is None:
+        return {}
+    named = {
+        "remote_addr": connection.address,
+        "x_forwarded_for": connection.forwarded,
+        "user_agent": connection.client,
+    }
+    return {name: clean(text) for name, text in named.items() if text is not None}
