@@ -19,11 +19,11 @@ from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.connection import read_connection
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import check_event
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.shape import from_json
+from hgext.vcsreplicator.words.wire import read_connection
 
 from .condition import DestinationCondition
 from .destination import DeliveryOutcome, Destination, DestinationSettings

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hgext.vcsreplicator.words.connection import PushConnection
-from hgext.vcsreplicator.words.event import Event, Marker, MarkerNode, PushEntry
+from hgext.vcsreplicator.words.event import Event, Marker, MarkerNode, PushConnection, PushEntry
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.streams import Stream, message_id, streams
 

@@ -16,8 +16,8 @@ from typing import ClassVar, Protocol
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.connection import PushConnection
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.streams import Stream
 
 from ..destination import DeliveryOutcome, Destination, Threads
@@ -106,8 +106,12 @@ class InputTopic:
 
     def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
         records = [to_record(raw, self._topic) for _, raw in messages]
-        for begin in range(0, len(records), BATCH):
-            self._log.append(records[begin : begin + BATCH], timeout=_APPEND_WITHIN)
+        try:
+            for begin in range(0, len(records), BATCH):
+                self._log.append(records[begin : begin + BATCH], timeout=_APPEND_WITHIN)
+        except BadConfig as error:  # the topic was removed: no fault of the message
+            self.start()
+            raise Unavailable(str(error)) from error
 
     def keep_alive(self) -> None:
         """Do nothing: each append connects if need be."""

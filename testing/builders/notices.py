@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from hgext.vcsreplicator.log import NOTICES, Log, topics
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.words import digest
-from hgext.vcsreplicator.words.connection import PushConnection, connection_headers
 from hgext.vcsreplicator.words.event import (
     Bookmark,
     Changes,
@@ -16,6 +15,7 @@ from hgext.vcsreplicator.words.event import (
     MasterSettings,
     NodeSet,
     PhaseMove,
+    PushConnection,
     PushEntry,
     Tip,
     Type,
@@ -23,6 +23,7 @@ from hgext.vcsreplicator.words.event import (
 from hgext.vcsreplicator.words.levels import MirrorProof, Notice
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.streams import streams
+from hgext.vcsreplicator.words.wire import connection_headers
 
 CREATED_AT = 1460975081.0
 

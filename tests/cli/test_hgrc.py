@@ -32,12 +32,12 @@ def our_hg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
 
 
-def checked(folder: Path, hgrc: str, *, by_environment: bool = False) -> Result:
-    """`config check` with this hgrc."""
+def checked(folder: Path, hgrc: str, *, by_environment: bool = False, sections: str = "") -> Result:
+    """`config check` with this hgrc, and these sections of the services' file."""
     url = f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
     with open_log(url) as log:
         log.create(topics())
-    (folder / "services.toml").write_text(f'log = "{url}"\n')
+    (folder / "services.toml").write_text(f'log = "{url}"\n{sections}')
     (folder / "hgrc").write_text(hgrc)
     words = ["config", "check", "--config", str(folder / "services.toml")]
     if by_environment:
@@ -73,6 +73,28 @@ def test_an_hgrc_that_requires_the_extensions_is_right(tmp_path: Path, required:
     assert result.exit_code == 0, result.exception
     assert "hg extension vcsreplicator: " in result.output
     assert "hg extension pushlog: " in result.output
+
+
+DECODED = """
+[public.urls]
+"" = "https://hg.example/"
+[notifier.decoder]
+type = "decode"
+[decode]
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "sections", "is_named"),
+    [("yes", "", True), ("yes", DECODED, False), ("no", "", False), ("", "", False)],
+)
+def test_connections_that_are_recorded_for_nobody_are_named(
+    tmp_path: Path, key: str, sections: str, is_named: bool
+) -> None:
+    hgrc = MIRROR.replace("role = mirror", f"role = master\nlog = sqlite://{tmp_path}/log.db")
+    result = checked(tmp_path, hgrc + (f"record-connection = {key}\n" if key else ""), sections=sections)
+    assert result.exit_code == 0, result.exception
+    assert ("record-connection is on, but no destination" in result.output) == is_named
 
 
 def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_path: Path) -> None:

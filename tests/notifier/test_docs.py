@@ -59,7 +59,7 @@ def test_every_key_in_the_docs_is_one(tmp_path: Path) -> None:
     whole = "\n".join(blocks("destinations.md", "toml")).replace("[notifier.NAME", "[notifier.common")
     whole = whole.replace('type = "jsonlines"                    #', 'type = "stdout"                       #')
     settings = read(tomllib.loads(whole), "destinations.md")
-    assert set(settings.destinations) == {"common", "lines", "pulse-v2", "workers", "sns", "hooks"}
+    assert set(settings.destinations) == {"common", "lines", "pulse-v2", "workers", "decoder", "sns", "hooks"}
 
 
 def test_every_key_of_the_queue_in_the_docs_is_one() -> None:

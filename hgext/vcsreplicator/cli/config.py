@@ -58,7 +58,7 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
                 missing.append(topic.name)
     report("the log answers")
     for file in files or (None,):
-        check_hgrc(file, report)
+        check_hgrc(file, report, is_decoded=_is_decoded(config))
     if missing:
         raise TopicMissing(f"the log lacks the topics {', '.join(missing)}; run: vcsreplicator topics create")
 
@@ -118,6 +118,12 @@ def _check_notices(config: Config) -> None:
     for section, kind in kinds.items():
         if section in config.tables:
             config.settings(kind, section)
+
+
+def _is_decoded(config: Config) -> bool:
+    """Whether a destination hands pushes to the decoder."""
+    sections = config.tables.get("notifier", {}).values()
+    return any(isinstance(section, dict) and section.get("type") == "decode" for section in sections)
 
 
 def _check_dashboard(config: Config) -> None:

@@ -14,10 +14,11 @@ ROOTS = "vcsreplicator-roots."
 _TRUE = {"1", "yes", "true", "on", "always"}
 
 
-def check_hgrc(file: str | None, report: Callable[[str], object]) -> None:
+def check_hgrc(file: str | None, report: Callable[[str], object], *, is_decoded: bool) -> None:
     """Report where `hg` finds the extensions.
 
-    `hg` reads the hgrc `file` or, if that is None, HGRCPATH. Raises BadConfig if `hg` aborts, or could run without an extension.
+    `hg` reads the hgrc `file` or, if that is None, HGRCPATH. `is_decoded`: a destination takes the connections of pushes. Raises
+    BadConfig if `hg` aborts, or could run without an extension.
     """
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
@@ -52,6 +53,8 @@ def check_hgrc(file: str | None, report: Callable[[str], object]) -> None:
     for name in EXTENSIONS:
         report(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
     roots = {name: wire for name, wire in found.items() if name.startswith(ROOTS)}
+    if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not is_decoded:
+        report(f"{where}: [vcsreplicator] record-connection is on, but no destination of type decode takes connections")
     _name_twins({os.path.realpath(name.removeprefix(ROOTS)): wire for name, wire in roots.items()}, report)
 
 

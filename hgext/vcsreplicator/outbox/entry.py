@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from ..words import digest
-from ..words.connection import PushConnection
-from ..words.event import Changes, Event, MasterSettings, Tip, Type
+from ..words.event import Changes, Event, MasterSettings, PushConnection, Tip, Type
 from ..words.value import Value
 
 

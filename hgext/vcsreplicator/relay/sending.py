@@ -17,7 +17,6 @@ from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry, Needs
 from ..outbox.file import Outbox, Place, SentMark
 from ..words import wire
-from ..words.connection import connection_headers
 from ..words.errors import Rejected, Unavailable
 from ..words.wire import Attachment, Where
 
@@ -102,7 +101,7 @@ class EventSender:
             topic=EVENTS,
             key=event.repository,
             value=wire.encode(event, attachment, body),
-            headers={**wire.headers(event, self.source), **connection_headers(entry.connection if room else None)},
+            headers={**wire.headers(event, self.source), **wire.connection_headers(entry.connection if room else None)},
         )
 
     def _attach(self, folder: str, entry: Entry, box: Outbox, room: int) -> tuple[Attachment | None, bytes]:

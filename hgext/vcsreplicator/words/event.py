@@ -13,7 +13,7 @@ from typing import Annotated
 
 from .errors import MalformedEvent
 from .path import check_path
-from .shape import EARLIEST, LATEST, Count, Time, Within
+from .shape import EARLIEST, LATEST, Count, Time, Within, extensible
 from .value import Value
 
 VERSION = 1
@@ -53,6 +53,18 @@ class PushEntry(Value):
     id: Count
     user: str
     date: Annotated[int, Within(EARLIEST, LATEST)]
+
+
+@extensible
+class PushConnection(Value):
+    """Where a push came from, as far as it is known: no part of the event, but a header beside it (`wire`).
+
+    `address` is the other end of the connection, `forwarded` what proxies say of it (X-Forwarded-For), `client` the user agent.
+    """
+
+    address: str | None = None
+    forwarded: str | None = None
+    client: str | None = None
 
 
 class NodeSet(Value):

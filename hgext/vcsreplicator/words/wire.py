@@ -10,6 +10,10 @@ Frame, all numbers big-endian:
 
 Headers carry the attributes of CloudEvents 1.0 in the names of its Kafka binding (`ce_id`, `ce_source`, …). The body and its hash
 are an attachment: outside the event's id and digest. A golden file in `tests/words` fixes the format.
+
+Where a push came from, if the master records it, is a header `connection` of the record, canonical JSON of a PushConnection. So the
+bytes of the event do not depend on it, programs that do not know it ignore it, and what keeps, shows or delivers the value of a
+record cannot hold it. The aggregator copies the header to `pending` and `notices`. Another golden file fixes it.
 """
 
 import datetime
@@ -18,11 +22,12 @@ import hashlib
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from .errors import MalformedEvent, Rejected, UnknownEvent
-from .event import VERSION, Event, Heartbeat, Type, check_event
-from .shape import Count, parse, read, to_json
+from .event import VERSION, Event, Heartbeat, PushConnection, Type, check_event
+from .shape import Count, from_json, parse, read, to_json
 
 MAGIC = b"VCR1"
 HEADER_LIMIT = 4 * 1024 * 1024
@@ -32,6 +37,11 @@ INLINE_LIMIT = 512 * 1024
 ID = "ce_id"
 # The header that names the master that sent it.
 SOURCE = "ce_source"
+# The header that says where a push came from, and its characters at most: what a master writes is far shorter.
+CONNECTION = "connection"
+CONNECTION_LIMIT = 32 * 1024
+# What is carried of a record without that.
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 # What a bundle inside a record may unpack to, bytes; a larger one is no attachment that mirrors take from there.
 UNPACKED_LIMIT = 256 * 1024 * 1024
 BUNDLE_LIMIT = 64 * 1024 * 1024 * 1024
@@ -167,3 +177,23 @@ def headers(event: Event, source: str) -> Mapping[str, str]:
         "ce_sequence": str(event.seq),
         "ce_partitionkey": event.repository,
     }
+
+
+def connection_headers(connection: PushConnection | None) -> Mapping[str, str]:
+    """Return the headers that carry a connection: one, or none."""
+    return NO_HEADERS if connection is None else {CONNECTION: to_json(connection).decode("ascii")}
+
+
+def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return of a record's headers those that go along with its event."""
+    header = headers.get(CONNECTION)
+    return NO_HEADERS if header is None or len(header) > CONNECTION_LIMIT else {CONNECTION: header}
+
+
+def read_connection(headers: Mapping[str, str]) -> PushConnection | None:
+    """Read the connection in a record's headers; None if there is none, or none that can be read."""
+    header = carried(headers).get(CONNECTION)
+    try:
+        return None if header is None else from_json(PushConnection, header.encode("utf-8", "replace"))
+    except MalformedEvent:
+        return None

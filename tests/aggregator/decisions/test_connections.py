@@ -6,7 +6,8 @@ import pytest
 from hgext.vcsreplicator.aggregator.decisions import outgoing
 from hgext.vcsreplicator.log import EVENTS, PENDING
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.connection import CONNECTION, PushConnection, connection_headers, read_connection
+from hgext.vcsreplicator.words.event import PushConnection
+from hgext.vcsreplicator.words.wire import CONNECTION, connection_headers, read_connection
 from testing.builders.chains import Chain
 from testing.builders.hands import Hands
 

@@ -206,8 +206,11 @@ Invalid settings.
   $ hgm init x --config vcsreplicator.acknowledge-timeout=soon
   config error: config: [vcsreplicator] acknowledge-timeout: expected a number of seconds, got "soon"
   [255]
+  $ hgm init x --config vcsreplicator.record-connection=maybe
+  config error: config: [vcsreplicator] record-connection: expected yes or no, got "maybe"
+  [255]
   $ hgm init x --config vcsreplicator.acknowlege=log
-  config error: config: [vcsreplicator] acknowlege: expected one of role, relay, log, blobs, source, durability, acknowledge, acknowledge-timeout, lock, insecure, refuse-when-stale, snapshot-allow, got "log"
+  config error: config: [vcsreplicator] acknowlege: expected one of role, relay, log, blobs, source, durability, acknowledge, acknowledge-timeout, lock, record-connection, insecure, refuse-when-stale, snapshot-allow, got "log"
   [255]
   $ hgm init x --config vcsreplicator-roots./elsewhere=../up
   config error: config: [vcsreplicator-roots] /elsewhere: repository path '../up': the part '..' is not allowed

@@ -12,12 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hgext.vcsreplicator.hg.master.pushes import (
+    ADDRESS_LIMIT,
+    CLIENT_LIMIT,
+    FORWARDED_LIMIT,
+    connection_of,
+)
 from hgext.vcsreplicator.log import EVENTS, Log, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.connection import CONNECTION, PushConnection, read_connection
+from hgext.vcsreplicator.words.event import PushConnection
+from hgext.vcsreplicator.words.wire import CONNECTION, CONNECTION_LIMIT, connection_headers, read_connection
 from testing.builders.pushing import Master, running_relay
 
 pytestmark = pytest.mark.processes
@@ -165,3 +174,30 @@ def test_the_events_bytes_are_the_same_with_and_without_a_connection(
     assert wire.encode(frame.event, frame.header.attachment, frame.body) == record.value
     assert frame.event.version == 1
     assert {name for name in record.headers if not name.startswith("ce_")} == {CONNECTION}
+
+
+def test_what_is_not_known_is_absent() -> None:
+    assert connection_of(address=b"", forwarded=b" ", client=b"") is None
+    assert connection_of(address=b"::1", forwarded=b"", client=b"") == PushConnection(address="::1")
+
+
+def test_a_list_of_addresses_keeps_whole_entries_at_its_right() -> None:
+    forwarded = b"6.6.6.6, " * 500 + b"198.51.100.1, 10.0.0.7"
+    found = connection_of(address=b"", forwarded=forwarded, client=b"")
+    assert found is not None
+    assert found.forwarded is not None
+    assert set(found.forwarded.split(", ")) == {"6.6.6.6", "198.51.100.1", "10.0.0.7"}
+    assert found.forwarded.endswith("198.51.100.1, 10.0.0.7")
+
+
+@given(st.binary(max_size=5000), st.binary(max_size=5000), st.binary(max_size=5000))
+def test_any_bytes_make_a_small_header_that_can_be_read(address: bytes, forwarded: bytes, client: bytes) -> None:
+    found = connection_of(address=address, forwarded=forwarded, client=client)
+    headers = connection_headers(found)
+    assert read_connection(headers) == found
+    if found is not None:
+        assert len(headers[CONNECTION]) < CONNECTION_LIMIT
+        assert headers[CONNECTION].isascii()
+        assert len(found.address or "") <= ADDRESS_LIMIT
+        assert len(found.forwarded or "") <= FORWARDED_LIMIT
+        assert len(found.client or "") <= CLIENT_LIMIT

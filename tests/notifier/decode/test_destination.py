@@ -15,11 +15,10 @@ import prometheus_client
 import pytest
 import structlog
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
-from hgext.vcsreplicator.words.connection import PushConnection
-from hgext.vcsreplicator.words.errors import BadConfig, Rejected
-from hgext.vcsreplicator.words.event import Type
-from notifier.decode.destination import DecoderDestinationSettings, raw_messages
+from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, Topic
+from hgext.vcsreplicator.words.errors import BadConfig, Rejected, TopicMissing, Unavailable
+from hgext.vcsreplicator.words.event import PushConnection, Type
+from notifier.decode.destination import DecoderDestinationSettings, InputTopic, raw_messages
 from notifier.decode.settings import DecodeSettings
 from notifier.hgpush.message import QueuedPush
 from notifier.jsonlines import JsonLinesSettings
@@ -32,7 +31,7 @@ from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.builders.notices import a_notice, an_event, node, publish, publish_pushes
 from testing.builders.notifying import FAST, PUBLIC, Notifier, Scripted
 from testing.builders.receivers import WebhookReceiver
-from testing.builders.submissions import BERLIN
+from testing.builders.submissions import BERLIN, a_raw
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -214,6 +213,26 @@ def test_position_waits_for_a_mirror_that_answers(
     mirror.reply = answer
     notifier.settled("it")
     assert [document["changesetID"] for document in documents(log)][1::2] == [node("x", 1), node("x", 2)]
+
+
+class WithoutTopic:
+    """A log whose topic was removed."""
+
+    def __init__(self) -> None:
+        self.created: list[str] = []
+
+    def append(self, messages: object, *, timeout: float) -> None:
+        raise TopicMissing("topic raw is missing")
+
+    def create(self, wanted: list[Topic]) -> None:
+        self.created += [topic.name for topic in wanted]
+
+
+def test_topic_that_was_removed_is_made_again_and_costs_no_message() -> None:
+    log: Any = WithoutTopic()
+    with pytest.raises(Unavailable):
+        InputTopic(log, "raw").put([("id", a_raw())])
+    assert log.created == ["raw"]
 
 
 @pytest.mark.services

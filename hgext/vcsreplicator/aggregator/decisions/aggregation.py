@@ -7,7 +7,7 @@ It is loaded, fed with records, and asked for batches.
 from collections.abc import Iterable, Mapping
 
 from ...log import Record
-from ...words.connection import carried
+from ...words import wire
 from ...words.levels import Notice, RepositoryState
 from ...words.roster import Roster
 from .arrival import is_older, recovered
@@ -67,7 +67,7 @@ class Aggregation:
         name, _, place = key.partition("/")
         partition, newer, offset = place.rpartition(":")
         if newer:
-            self.events.newer.load(name, int(partition), int(offset), value, carried(headers))
+            self.events.newer.load(name, int(partition), int(offset), value, wire.carried(headers))
             return
         repository = self._memory.repository(name)
         repository.add(HeldEvent.stored(int(place), value, headers))

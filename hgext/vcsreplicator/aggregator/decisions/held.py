@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from ...log import Record
 from ...words import shape, wire
-from ...words.connection import NOTHING, carried
 from ...words.errors import MalformedEvent, UnknownEvent
 from ...words.event import Event, Type
 from ...words.levels import Pending
@@ -16,25 +15,25 @@ from ...words.levels import Pending
 class HeldEvent:
     """An event that waits for its notice. A stored one is bytes until it is needed: 100,000 may wait at a restart.
 
-    `headers` of its record go along with it, see `words.connection`.
+    `headers` of its record go along with it, see `words.wire`.
     """
 
     seq: int
     written: bool
     value: bytes | None = None
     pending: Pending | None = None
-    headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    headers: Mapping[str, str] = field(default_factory=lambda: wire.NO_HEADERS)
 
     @classmethod
     def stored(cls, seq: int, value: bytes, headers: Mapping[str, str]) -> "HeldEvent":
         """Hold a record of the topic `pending`."""
-        return cls(seq=seq, written=True, value=value, headers=carried(headers))
+        return cls(seq=seq, written=True, value=value, headers=wire.carried(headers))
 
     @classmethod
     def arrived(cls, event: Event, record: Record, now: float) -> "HeldEvent":
         """Hold an event of the topic `events`."""
         pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
-        return cls(seq=event.seq, written=False, pending=pending, headers=carried(record.headers))
+        return cls(seq=event.seq, written=False, pending=pending, headers=wire.carried(record.headers))
 
     def opened(self) -> Pending:
         """Return the pending record; raise MalformedEvent if it is none, UnknownEvent if a newer aggregator stored it."""

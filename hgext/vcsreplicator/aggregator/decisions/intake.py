@@ -6,7 +6,6 @@ from functools import partial
 
 from ...log import PENDING, NewRecord, Record
 from ...words import wire
-from ...words.connection import carried
 from ...words.errors import MalformedEvent, Rejected, UnknownEvent
 from ...words.event import Event, Type, is_identifier
 from .arrival import TAKEN, Arrival, adopts, follow, forked, judge
@@ -145,7 +144,7 @@ class EventIntake:
         if outcome is RecordOutcome.TAKEN:
             output = self._memory.output
             output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
-            output.size += sum(map(len, carried(record.headers).values()))
+            output.size += sum(map(len, wire.carried(record.headers).values()))
         return outcome
 
     def _arrive(self, event: Event, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...log import ERRORS, EVENTS, PENDING, STATE, NewRecord, Record
-from ...words import shape
-from ...words.connection import carried
+from ...words import shape, wire
 from ...words.levels import KEY_KEPT, ErrorRecord
 from .held import HeldEvent
 from .repository import Repository
@@ -116,7 +115,9 @@ class Outgoing:
     def keep(self, record: Record) -> None:
         """Keep the record of `events` as it came, for an aggregator that understands it."""
         self.kept += 1
-        self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=record.value, headers=carried(record.headers)))
+        self.add(
+            NewRecord(topic=PENDING, key=_key_kept(record), value=record.value, headers=wire.carried(record.headers))
+        )
 
     def give_up(self, record: Record) -> None:
         """Keep the record no longer."""

@@ -27,9 +27,8 @@ from pushlog.store.appendfile import TornRecord
 
 from ...outbox.entry import Entry, Needs, NewestEvent, OutboxEnd, next_event
 from ...outbox.file import Outbox
-from ...words.connection import PushConnection
 from ...words.errors import MalformedEvent
-from ...words.event import Changes, Event, MasterSettings, Tip, Type
+from ...words.event import Changes, Event, MasterSettings, PushConnection, Tip, Type
 from .. import observe
 from ..allowed import allowed
 from ..requirement import LOCK

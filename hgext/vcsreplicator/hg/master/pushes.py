@@ -15,8 +15,7 @@ from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.transaction import transaction as Transaction
 
-from ...words.connection import PushConnection, connection_of
-from ...words.event import Marker, MarkerNode, PushEntry
+from ...words.event import Marker, MarkerNode, PushConnection, PushEntry
 from ...words.shape import EARLIEST, LARGEST, LATEST
 from ..text import text, utf8
 
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 
     # Id, user, date and nodes of a push.
     PushRow = tuple[int, bytes, int, list[bytes]]
+
+# Characters that are kept of an address, of a list of addresses, and of a client's name.
+ADDRESS_LIMIT, FORWARDED_LIMIT, CLIENT_LIMIT = 100, 1000, 500
 
 
 def push_entry(repo: localrepository, tr: Transaction) -> PushEntry | None:
@@ -58,6 +60,27 @@ def pusher_connection(url: bytes, environment: Mapping[bytes, bytes]) -> PushCon
     else:
         return None
     return connection_of(address=address, forwarded=forwarded, client=client)
+
+
+def connection_of(*, address: bytes, forwarded: bytes, client: bytes) -> PushConnection | None:
+    """Return what is known, each cut to its limit; bytes that are no UTF-8 become U+FFFD. None if nothing is known."""
+    known = PushConnection(
+        address=_decode(address)[:ADDRESS_LIMIT] or None,
+        forwarded=_last_entries(_decode(forwarded)) or None,
+        client=_decode(client)[:CLIENT_LIMIT] or None,
+    )
+    return None if known == PushConnection() else known
+
+
+def _decode(value: bytes) -> str:
+    return value.decode("utf-8", "replace").strip()
+
+
+def _last_entries(forwarded: str) -> str:
+    """Cut a list of addresses at its left, where a client can write anything, between two entries."""
+    if len(forwarded) <= FORWARDED_LIMIT:
+        return forwarded
+    return forwarded[-FORWARDED_LIMIT:].partition(",")[2].strip()
 
 
 @contextlib.contextmanager
