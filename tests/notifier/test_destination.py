@@ -280,6 +280,8 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
             "notifier/pulse/destination.py",
             "notifier/amqp/channel.py",
             "notifier/hgpush/destination.py",
+            "notifier/hgpush/lookup.py",
+            "notifier/decode/destination.py",
             "notifier/sns/destination.py",
             "notifier/webhook/destination.py",
             "notifier/webhook/dispatcher.py",

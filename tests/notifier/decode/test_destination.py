@@ -7,7 +7,7 @@ What every destination must do is in `tests/notifier/test_destination.py`.
 import dataclasses
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import structlog
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, Topic
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, TopicMissing, Unavailable
 from hgext.vcsreplicator.words.event import PushConnection, Type
+from notifier.amqp.channel import BLOCKED
 from notifier.decode.destination import DecoderDestinationSettings, InputTopic, raw_messages
 from notifier.decode.settings import DecodeSettings
 from notifier.hgpush.message import QueuedPush
@@ -32,6 +33,7 @@ from testing.builders.notices import a_notice, an_event, node, publish, publish_
 from testing.builders.notifying import FAST, PUBLIC, Notifier, Scripted
 from testing.builders.receivers import WebhookReceiver
 from testing.builders.submissions import BERLIN, a_raw
+from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -246,6 +248,33 @@ def test_queue_of_the_decoder_gets_the_same_lines(
     with decoding(log, decoder):
         eventually(lambda: len(records(log, "decoded")) == 2, "both changesets")
     assert [record.headers["user_agent_browser"] for record in records(log, "decoded")] == ["Mercurial"] * 2
+
+
+@pytest.mark.services
+def test_broker_that_blocks_publishers_holds_up_no_stop_and_gets_everything_in_order(
+    log: Log,
+    notifier: Notifier,
+    settings: DecoderDestinationSettings,
+    own_service: Callable[[type[RabbitMQ]], RabbitMQ],
+    tmp_path: Path,
+) -> None:
+    broker = own_service(RabbitMQ)
+    decoder = settings_in(tmp_path, input="queue:raw", broker=broker.vhost())
+    notifier.start(it=dataclasses.replace(settings, decoder=decoder))
+    publish_pushes(log, "x", 1, 1)
+    notifier.settled("it")
+    broker.block_publishers()
+    publish_pushes(log, "x", 2, 4)
+    eventually(lambda: BLOCKED.labels("it")._value.get() == 1, "the metric to say so")
+    notifier.stop()
+    assert notifier.position("it") != log.ends(NOTICES)[0]
+    broker.unblock_publishers()
+    notifier.start(it=dataclasses.replace(settings, decoder=decoder))
+    notifier.settled("it")
+    with decoding(log, decoder):
+        eventually(lambda: len(records(log, "decoded")) == 8, "all changesets")
+    found = [json.loads(record.value or b"")["changesetID"] for record in records(log, "decoded")]
+    assert found == [each for seq in range(1, 5) for each in changesets_of("x", seq)]
 
 
 @pytest.mark.parametrize(
