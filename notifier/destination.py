@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The port of a destination, and the table of those there are.
+"""The port of a destination, and the table of all destinations.
 
-A destination sends messages somewhere and says what became of each. It knows nothing of the log, of order or of retries: the
-publisher hands it one message per repository at a time, and tries again what failed. Adding one is a file with a settings class
-that has an `open`, and an entry in `DESTINATIONS` (docs/destinations.md shows one whole).
+A destination sends messages to another system and reports what became of each. It knows nothing of the log, of order or of
+retries: the publisher hands it one message per repository at a time, and tries again what failed. To add one, write a file with a
+settings class that has an `open`, and add an entry to `DESTINATIONS` (docs/destinations.md shows one whole).
 """
 
 import contextlib
@@ -44,13 +44,13 @@ ALL_TYPES = tuple(stream.value for stream in Stream)
 
 
 def check_types(types: Sequence[str]) -> None:
-    """Raise ValueError for a type that no message has."""
+    """Raise ValueError without types, or for a type that no message has."""
     if not types or set(types) - set(ALL_TYPES):
         raise ValueError(f"types: expected some of {', '.join(ALL_TYPES)}, got {', '.join(types) or 'none'}")
 
 
 def check_common(settings: "DestinationSettings") -> None:
-    """Check the settings that all destinations have; raise ValueError."""
+    """Check the settings that all destinations have; raises ValueError."""
     check_types(settings.types)
     if settings.start_at not in ("beginning", "end"):
         raise ValueError(f"start-at: expected beginning or end, got {settings.start_at!r}")
@@ -58,7 +58,10 @@ def check_common(settings: "DestinationSettings") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOutcome:
-    """The result of the delivery `number`: confirmed (`error` is None), to be retried (Unavailable), or wrong (Rejected)."""
+    """The result of the delivery `number`.
+
+    `error` is None if it is confirmed, Unavailable if it is to be retried, Rejected if the message is wrong.
+    """
 
     number: int
     error: ReplicationError | None = None
@@ -68,51 +71,52 @@ class Destination(Protocol):
     """Sends messages; used by one thread."""
 
     def start(self) -> None:
-        """Connect and declare, at start and after trouble; raise Unavailable."""
+        """Connect and declare, at start and after trouble; raises Unavailable."""
 
     def submit(self, delivery: Delivery) -> None:
         """Begin to send.
 
-        Raises Unavailable when nothing can be sent now; then this delivery counts as not begun. Every other exception
-        is about this message: it is tried a few times, then rejected. So the message is converted here, where a mistake
+        Raises Unavailable if nothing can be sent now; then this delivery counts as not begun. Every other exception is about this
+        message: the publisher tries it a few times, then rejects it. So a destination converts the message here, where a mistake
         has one culprit, and not in `outcomes`.
         """
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         """Return the known results, waiting up to `timeout` seconds for one.
 
-        Every submitted delivery gets exactly one outcome in the end, also when connections break: none is forgotten. Confirmed
-        means that the other side has stored it.
+        Every submitted delivery gets exactly one outcome in the end, also when connections break. Confirmed means that the other
+        side has stored it.
         """
 
     def close(self) -> None:
-        """Give everything back; what is unconfirmed will be sent again by the next start."""
+        """Release everything; the next start sends again what is unconfirmed."""
 
 
 class DestinationSettings(Protocol):
-    """What every settings class of a destination has; its own keys come on top.
+    """The settings that every destination has; each adds its own keys.
 
-    Messages have where a push came from only if the class says `takes_connections = True`: it is for the decoder, which removes it.
+    Messages carry where a push came from only if the class says `takes_connections = True`. That is for the decoder, which
+    removes it.
     """
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The message types this destination gets."""
+        """The message types that this destination gets."""
 
     @property
     def start_at(self) -> str:
-        """Where a destination without a position starts: `beginning` or `end`."""
+        """The start of a destination without a position: `beginning` or `end`."""
 
     @property
     def patience(self) -> Patience:
         """Window and retries."""
 
     def open(self, name: str, clock: Clock) -> Destination:
-        """Create the destination, not yet connected; raise BadConfig."""
+        """Create the destination, not yet connected; raises BadConfig."""
 
 
 def settings_class(type_name: str) -> type[DestinationSettings]:
-    """Return the settings class of a `type`; raise KeyError for an unknown one."""
+    """Return the settings class of a `type`; raises KeyError for an unknown one."""
     module, _, name = DESTINATIONS[type_name].partition(":")
     found: type[DestinationSettings] = getattr(importlib.import_module(module), name)
     return found
@@ -121,10 +125,8 @@ def settings_class(type_name: str) -> type[DestinationSettings]:
 class Threads:
     """A destination that calls a function for each message, in threads.
 
-    The function sends one message and returns when the other side has stored it.
-
-    The function raises Unavailable or Rejected; an OSError counts as Unavailable, anything else as Rejected. It is called from
-    `workers` threads at once.
+    The function sends one message and returns when the other side has stored it. It raises Unavailable or Rejected; an OSError
+    counts as Unavailable, any other exception as Rejected. Up to `workers` threads call it at once.
     """
 
     def __init__(self, send: Callable[[Message], None], *, workers: int) -> None:
@@ -147,7 +149,10 @@ class Threads:
 
 
 def take_all(waiting: "queue.SimpleQueue[T]", timeout: float, *, limit: int = sys.maxsize) -> list[T]:
-    """Return what waits in a queue, waiting up to `timeout` seconds for the first item."""
+    """Return the items of a queue, at most `limit`.
+
+    The call waits up to `timeout` seconds for the first item.
+    """
     found: list[T] = []
     with contextlib.suppress(queue.Empty):
         found.append(waiting.get(timeout=timeout) if timeout > 0 else waiting.get_nowait())

@@ -3,9 +3,9 @@
 
 Pure: a notice and settings in, values out.
 
-One notice becomes at most one message per public stream, in a fixed order. The bodies are those of docs/messages.md; what came
-later (id, previous, sequence) travels beside them as properties and headers and never changes a documented body. Text that is
-no Unicode in the repository has U+FFFD in the place of each byte that is none.
+One notice becomes at most one message per public stream, in a fixed order. The bodies are those of docs/messages.md. What came
+later (id, previous, sequence) travels beside them as properties and headers and never changes a documented body. If a byte of a
+repository's text is no Unicode, U+FFFD stands in its place.
 """
 
 import json
@@ -27,13 +27,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What receivers get.
+    """A message as receivers get it.
 
     `id` is the same at every repeat; `previous` names the message before it of the same repository and type (None: the first).
-    `sequence` is the event's, counted on over histories of the repository that an adopted one replaced.
-    `offset` is the notice's place in the log and `index` the message's among those of its notice.
-    `created` is when the change happened, in seconds since the epoch. `replay` says who asked for a replay, and when.
-    `connection` is where a push came from: None but for a destination that takes it, and in no form that is shown.
+    `sequence` is the event's, counted on over histories of the repository that an adopted one replaced. `offset` is the notice's
+    place in the log and `index` the message's among those of its notice. `created` is when the change happened, in seconds since
+    the epoch. `replay` says who asked for a replay, and when. `connection` is where a push came from. It is None except for a
+    destination that takes connections, and no form that is shown contains it.
     """
 
     id: str
@@ -51,7 +51,10 @@ class Message:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """The repository and the URLs, present and former, whose earlier messages must go first."""
+        """The repository and its URLs whose earlier messages must go first.
+
+        The URLs are the present one and, after a rename, the former one.
+        """
         urls = (self.repo_url, self.data.get("old_repo_url"))
         return (self.repository, *(url for url in urls if url is not None))
 
@@ -62,7 +65,10 @@ class Message:
 
 
 def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Message, ...]:
-    """Return the messages of the notice at this offset, in sending order; none if the repository is not public."""
+    """Return the messages of the notice at this offset, in sending order.
+
+    There are none if the repository is not public.
+    """
     event = notice.event
     url = public_url(event.path, public)
     if url is None:
@@ -86,12 +92,12 @@ def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Messa
 
 
 def to_text(value: Json) -> str:
-    """JSON as all destinations write it: ASCII, sorted keys."""
+    """Return JSON as all destinations write it: ASCII, sorted keys."""
     return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
 def clean(text: str) -> str:
-    """Return the text without code points that UTF-8 cannot carry."""
+    """Return the text with U+FFFD for each code point that UTF-8 cannot carry."""
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -129,7 +135,10 @@ _PHASES = ("public", "draft", "secret")
 
 
 def push_entry(push: PushEntry, url: str) -> Json:
-    """Return an entry of `pushlog_pushes`; receivers cut its URLs at the last slash and rely on the order of parameters."""
+    """Return an entry of `pushlog_pushes`.
+
+    Receivers cut its URLs at the last slash and rely on the order of their parameters.
+    """
     window = f"startID={push.id - 1}&endID={push.id}"
     return {
         "pushid": push.id,

@@ -3,9 +3,9 @@
 
 Each destination has its own thread, reader and position, and fails alone.
 
-The order in which things happen is the promise: read, send, confirmed, and only then move the position. Killed anywhere, what was
-not confirmed is sent again; what was confirmed since the last stored position is sent twice. A destination in trouble waits and is
-retried indefinitely; an operator may pause it, or skip a message.
+The promise is this order: read, send, be confirmed, and only then move the position. If the publisher is killed, at whichever
+step, the next start sends again what was not confirmed, and sends a second time what was confirmed since the last stored
+position. A destination in trouble waits and is retried indefinitely; an operator may pause it, or skip a message.
 """
 
 import contextlib
@@ -47,8 +47,9 @@ def run(
 ) -> None:
     """Deliver until `stop` is set, then drain for some seconds.
 
-    Calls `ready` once every destination has connected or failed to. It waits for a state that is unavailable for a
-    while (a full disk, a lock); raises BadConfig for what only an operator can change.
+    Calls `ready` once every destination has connected or failed to; each one that hangs delays that by `STARTED_WITHIN` seconds
+    at most. If the state is unavailable (a full disk, a lock), the publisher waits and tries again. Raises BadConfig for what
+    only an operator can change, and Fenced if a newer instance took over.
     """
     with contextlib.ExitStack() as held:
         for attempt in itertools.count(1):
@@ -94,7 +95,10 @@ def _run(
 
 
 class _CourierThread(threading.Thread):
-    """A thread that keeps one courier at work: errors are reported, and it starts again after a while."""
+    """A thread that keeps one courier at work.
+
+    It reports errors, and starts the courier again after a while. BadConfig and Fenced end all couriers instead.
+    """
 
     def __init__(self, courier: Courier, stop: threading.Event) -> None:
         super().__init__(name=f"notifier-{courier.name}")

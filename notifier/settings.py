@@ -38,7 +38,10 @@ class NotifierSettings:
 
 
 def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
-    """Read the tables `public` and `notifier` of a parsed TOML file; raise BadConfig with file, key and what was expected."""
+    """Read the tables `public` and `notifier` of a parsed TOML file.
+
+    Raises BadConfig, which names the file, the key and what was expected.
+    """
     section = dict(_require_mapping(tables.get("notifier", {}), f"{file}: notifier"))
     state = section.pop("state", DEFAULT_STATE)
     if not isinstance(state, str) or not os.path.isabs(state):
@@ -58,7 +61,10 @@ _ALONE = ("database", "file")
 
 
 def _check_files(destinations: Mapping[str, DestinationSettings], state: str, log: str, file: str) -> None:
-    """Refuse two destinations that write one file: they would cut or deliver each other's lines."""
+    """Raise BadConfig if destinations, the state or the log share a file.
+
+    Two destinations that write one file would cut or deliver each other's lines.
+    """
     seen = {os.path.realpath(state): "notifier.state"}
     log_file = os.path.realpath(unquote(log.removeprefix("sqlite://")))
     if log.startswith("sqlite:///") and seen.setdefault(log_file, "log") != "log":
@@ -103,7 +109,7 @@ def _read_destination(name: str, table: Any, tables: Mapping[str, Any], file: st
 
 
 def _read_decoder(tables: Mapping[str, Any], where: str, file: str) -> Any:
-    """Read the section of the decoder, which a destination writes to."""
+    """Read the section of the decoder, to whose input a destination writes."""
     from .decode.settings import DecodeSettings
 
     if "decode" not in tables:
@@ -128,7 +134,10 @@ def _require_mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _underscore_keys(value: Any) -> Any:
-    """Return the table with keys as members are named; free mappings (URLs, headers) keep theirs."""
+    """Return the table with keys as members are named.
+
+    Free mappings (URLs, headers, outputs) keep their keys.
+    """
     return {name.replace("-", "_"): _underscore_below(name, member) for name, member in value.items()}
 
 

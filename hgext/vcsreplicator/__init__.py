@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""replicate every change of a repository to mirrors, and announce it once all of them serve it
+"""replicate repositories to mirrors, and announce what all of them serve
 
 On a master, everything that changes a repository becomes one durable event: changesets, bookmarks, phases and obsolescence
 markers of a push commit together with their event, or none of them does. A relay moves the events to the replication log, where
@@ -50,7 +50,11 @@ _failure: Exception | None = None
 
 
 def __getattr__(name: str) -> object:
-    """What Mercurial asks for. If it cannot be loaded, a `reposetup` that refuses every repository: Mercurial would only warn."""
+    """Return what Mercurial asks an extension for.
+
+    If the extension cannot be loaded, `reposetup` refuses every repository: Mercurial would only warn. Raises AttributeError for
+    the other names then, and always for those that Mercurial does not ask for.
+    """
     global _failure
     if name not in _SEAMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

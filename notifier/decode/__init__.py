@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The decoder: submitted messages are validated and enriched, and what identifies a person is removed.
+"""The decoder of submitted messages.
 
-`streaming` is the daemon, `batch` decodes files, `decoding` is one message; docs/decode.md has the steps.
+It validates and enriches each message, and removes what identifies a person. `streaming` is the daemon, `batch` decodes files,
+`decoding` decodes one message; docs/decode.md lists the steps.
 """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""User agents: names and versions of browser and system, never the text itself. Pure."""
+"""User agents: names and versions of browser and system, never the text itself.
+
+Pure.
+"""
 
 import functools
 import re
@@ -21,7 +24,10 @@ _ADDRESS = re.compile(r"[0-9]+(?:[._ -][0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:")
 
 
 def read_agent(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the `user_agent_` attributes; none that may hold an address, versions of at most three numbers."""
+    """Return the `user_agent_` attributes.
+
+    Leaves out each name or version that may contain an address. A version has at most three numbers.
+    """
     return _read_bounded(clean(text[:_READ]))
 
 
@@ -48,7 +54,10 @@ def _parse(text: str) -> dict[str, str | None]:
 
 
 def _version(*parts: str | None) -> str | None:
-    """Join the numbers of a version, without the fourth of those that look like an address."""
+    """Join the first three numbers of a version; return None if there are none.
+
+    Returns None also for four numbers that look like an address.
+    """
     known = [part for part in parts if part]
     if len(known) == 4 and all(part.isdigit() and int(part) < 256 for part in known):
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Files of raw messages, decoded for backfill into a folder.
 
-The folder gets `<namespace>.<type>.ndjson` for each type, and `errors.ndjson`, whose lines can be decoded again. Each file has its
-name only once all are written whole; ids are remembered after that. A run that fails leaves no file.
+The folder gets `<namespace>.<type>.ndjson` for each type, and `errors.ndjson`, whose lines can be decoded again. The files get
+these names only after all are written completely; ids are remembered after that. A run that fails leaves no file.
 """
 
 import contextlib
@@ -43,7 +43,10 @@ _Line = tuple[bytes, Path, int]
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files of raw messages in these files and folders; raises Refused for one of another name, and for none."""
+    """Return the files of raw messages in these files and folders.
+
+    Raises Refused for a given file whose name ends with none of `SUFFIXES`, and if it finds no file.
+    """
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -60,10 +63,11 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
 def decode_files(
     files: Sequence[Path], folder: Path, tools: Tools, repeats: Repeats, advance: Callable[[int], None]
 ) -> Counter[str]:
-    """Decode all lines of these files into the folder; return how many were decoded, and rejected by type of error.
+    """Decode all lines of these files into the folder; return the counts.
 
-    `advance` is called with the bytes of input that were read. Raises Refused for a file that cannot be read, and for an output
-    that exists already or cannot be written; then the folder is as it was.
+    The counts are the number of decoded messages and, by type of error, of rejects. Calls `advance` with the number of bytes of
+    input read since the last call. Raises Refused for a file that cannot be read, and for an output that exists already or cannot
+    be written; then the folder is as it was.
     """
     try:
         with contextlib.closing(_OutputFolder(folder)) as output:
@@ -82,7 +86,7 @@ def decode_files(
 
 @dataclass(slots=True)
 class _Run:
-    """The decoding of all files: `ids` are those to be remembered at the end."""
+    """The decoding of all files; `ids` are to be remembered at the end."""
 
     tools: Tools
     repeats: Repeats
@@ -117,7 +121,7 @@ class _Run:
 
 
 class _OutputFolder:
-    """The folder of outputs; without `finish`, closing leaves nothing in it."""
+    """The folder of outputs; `close` without `finish` leaves no file of the run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -134,7 +138,7 @@ class _OutputFolder:
         file.write(line + b"\n")
 
     def finish(self) -> None:
-        """Sync all files, and give them their names."""
+        """Sync all files, and rename them to their final names."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -147,7 +151,7 @@ class _OutputFolder:
             os.close(folder)
 
     def close(self) -> None:
-        """Close the files, and remove those without their name."""
+        """Close the files, and remove those that still have a temporary name."""
         for name, file in self._files.items():
             with contextlib.suppress(OSError):  # a full disk fails again when the rest is written
                 file.close()
@@ -158,7 +162,10 @@ class _OutputFolder:
 
 
 def _read_lines(file: Path, advance: Callable[[int], None]) -> Iterator[_Line]:
-    """Yield the lines of a file, unpacked; raises Refused naming file and line."""
+    """Yield the lines of a file, unpacked.
+
+    Raises Refused, which names the file, and the line unless the file cannot be read.
+    """
     number = 0
     try:
         with open(file, "rb") as packed:
@@ -187,7 +194,10 @@ def _unpacked(file: Path, packed: BinaryIO) -> io.BufferedIOBase | BinaryIO:
 
 
 class _ZstdFrames(io.RawIOBase):
-    """The content of zstd frames; raises EOFError where the last is cut short, which the library's own reader passes over."""
+    """The content of zstd frames.
+
+    Raises EOFError if the last frame is cut short, which the library's own reader ignores.
+    """
 
     def __init__(self, packed: BinaryIO) -> None:
         self._packed, self._frame = packed, zstandard.ZstdDecompressor().decompressobj()
@@ -198,7 +208,7 @@ class _ZstdFrames(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with what comes next; 0 at the end."""
+        """Read the next bytes into the buffer; return their number, 0 at the end."""
         while not self._content:
             chunk = self._frame.unused_data if self._frame.eof else b""
             chunk = chunk or self._packed.read(4096)

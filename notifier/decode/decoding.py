@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One message: decoded, or rejected. Pure, but for the lookup of a place.
+"""The decoding of one message, whose result is a decoded message or a reject.
 
-The steps have the order of docs/decode.md. After the step that reads it, nothing has a private attribute any more: not the decoded
-message, not a reject, not an exception.
+Pure, except for the lookup of a place. The steps have the order of docs/decode.md. After the step that reads a private attribute,
+neither the decoded message, nor a reject, nor an exception contains it.
 """
 
 import re
@@ -35,7 +35,11 @@ _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What decoding needs: `schemas`, places if there is a database, types `without_id`, bytes of the `largest` body."""
+    """The schemas, databases and limits that decoding needs.
+
+    `geo` looks places up, and is None without a database. `without_id` are the types whose URI has no id. `largest` is the number
+    of bytes of the largest body.
+    """
 
     schemas: DocumentSchemas
     geo: GeoLookup | None = None
@@ -45,7 +49,10 @@ class Tools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A message to be delivered; its `body` is one line of JSON. `is_id_given` unless the decoder made the id."""
+    """A message to be delivered.
+
+    `body` is one line of JSON. `is_id_given` is false if the decoder made the id.
+    """
 
     body: bytes
     attributes: Mapping[str, str]
@@ -63,7 +70,10 @@ class Decoded:
 
 
 def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
-    """Decode one raw message, given as JSON; raises only what may pass, such as a shortage of memory."""
+    """Decode one raw message, given as JSON.
+
+    Raises only errors that may pass, such as a shortage of memory; any other error makes the message a reject.
+    """
     kept = RawMessage(b"", {})
     try:
         raw, wrong = _read(line)
@@ -82,13 +92,19 @@ def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
 
 
 def reject_repeat(decoded: Decoded) -> DecodeReject:
-    """Return the reject of a message whose id was delivered before: its metadata alone."""
+    """Return the reject of a message whose id was delivered before.
+
+    The reject keeps the metadata of the message alone.
+    """
     error = DecodingError(ErrorType.REPEAT, f"a message with the id {decoded.id} was delivered before")
     return reject(RawMessage(b"", decoded.attributes), error)
 
 
 def _read(line: bytes) -> tuple[RawMessage, DecodingError | None]:
-    """Return the raw message, and what is wrong with its payload; raises DecodingError if there is no message."""
+    """Return the raw message and the error of its payload, None if it has none.
+
+    Raises DecodingError if the line is no raw message.
+    """
     try:
         return from_line(line), None
     except NotBase64 as error:

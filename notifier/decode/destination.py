@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The destination `decode`: each changeset of a push becomes a raw message in the decoder's input, with where it came from.
+"""The destination `decode`, which writes pushes to the decoder's input.
 
-The messages are `eng-workflow/hgpush/1`, one for each changeset, the head last. The id is made of event and changeset, so the
-decoder drops what comes twice. Address and client are attributes, which no output of the decoder has. A message counts as delivered
-once the topic or the broker has all of its changesets.
+Each changeset of a push becomes one raw message of `eng-workflow/hgpush/1`, the head last. The id of a message is made of event
+and changeset, so the decoder drops a message that comes twice. The address and the client from which the push came are
+attributes, which no output of the decoder has. A notice counts as delivered once the topic or the broker has all of its
+changesets.
 """
 
 import datetime
@@ -41,8 +42,9 @@ _TYPES = (Stream.CHANGEGROUP.value,)
 class DecoderDestinationSettings:
     """The table of a destination of type `decode`.
 
-    `mirror_url` is scheme and host to ask for changesets, in place of those of the public URLs; `mirror_ca_file` has the
-    authorities for it. `decoder` and `log` are no keys: the section [decode], whose input gets the messages, and the file's log.
+    `mirror_url` is the scheme and host to ask for changesets, in place of those of the public URLs; `mirror_ca_file` holds the
+    certificate authorities for it. `decoder` and `log` are no keys of the table: `decoder` is the section [decode], whose input
+    gets the messages, and `log` is the log of the same file.
     """
 
     takes_connections: ClassVar[bool] = True
@@ -74,22 +76,28 @@ class DecoderDestinationSettings:
 
 
 class DecoderInput(Protocol):
-    """Where the decoder reads; used by one thread at a time."""
+    """The decoder's input, to write to; used by one thread at a time."""
 
     def start(self) -> None:
-        """Connect, and make what is missing; raise Unavailable."""
+        """Connect, and create the topic or queue if it is missing.
+
+        Raises Unavailable.
+        """
 
     def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
-        """Write messages with their ids, in order; return once all are durable. Raise Unavailable: then some may be there."""
+        """Write messages with their ids, in order; return once all are durable.
+
+        Raises Unavailable; then the input may have some of the messages.
+        """
 
     def keep_alive(self) -> None:
-        """Show that it is still used, if it is connected."""
+        """Show the other side a sign of life, if connected."""
 
     def interrupt(self) -> None:
-        """Have a `put` that waits for the other side give up, in another thread too."""
+        """Make a `put` that waits for the other side give up, in another thread too."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
 
 class InputTopic:
@@ -124,7 +132,7 @@ class InputTopic:
 
 
 class DecoderDestination(Threads):
-    """Looks changesets up in threads, and writes the messages of one push at a time."""
+    """Looks changesets up in threads; writes the messages of one notice at a time."""
 
     def __init__(self, lookup: ChangesetLookup, written_to: DecoderInput) -> None:
         super().__init__(self._deliver, workers=AT_ONCE)
@@ -152,7 +160,10 @@ class DecoderDestination(Threads):
         self._lookup.close()
 
     def _deliver(self, message: Message) -> None:
-        """Return once the input has all of a push. Raises Unavailable."""
+        """Write all changesets of a notice; return once the input has them.
+
+        Raises Unavailable.
+        """
         found = [raw for push in self._lookup.pushes(message) for raw in raw_messages(message, push)]
         with self._writing:
             if self._is_closed:
@@ -161,7 +172,10 @@ class DecoderDestination(Threads):
 
 
 def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawMessage]]:
-    """Yield id and raw message of each changeset of a push, in order. Pure."""
+    """Yield the id and the raw message of each changeset of a push, in order.
+
+    Pure.
+    """
     event = uuid.UUID(hex=message.id.partition(".")[0])
     moment = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
     common = {
@@ -177,7 +191,7 @@ def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawM
 
 
 def _document(message: Message, push: QueuedPush, node: str) -> dict[str, object]:
-    """Return the body; a notice does not know of reviews, nor who landed the push."""
+    """Return the body; a notice does not say who reviewed or landed the push."""
     document: dict[str, object] = {
         "changesetID": node,
         "repository": message.repo_url,
@@ -187,7 +201,7 @@ def _document(message: Message, push: QueuedPush, node: str) -> dict[str, object
 
 
 def _private_attributes(connection: PushConnection | None) -> dict[str, str]:
-    """Return the attributes of a pusher's connection; those that the decoder removes."""
+    """Return the attributes of a pusher's connection, which the decoder removes."""
     if connection is None:
         return {}
     named = {

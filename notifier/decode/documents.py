@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Documents: the JSON Schemas that say what each type and version must be.
+"""The JSON Schemas of documents, one for each type and version.
 
-A folder has them as `<namespace>/<type>/<type>.<version>.schema.json`. All are compiled at start; nothing is fetched.
+A folder holds them as `<namespace>/<type>/<type>.<version>.schema.json`. All are compiled at start; nothing is fetched.
 """
 
 import json
@@ -33,7 +33,7 @@ class DocumentSchemas:
     def check(self, kind: DocumentKind, body: Mapping[str, Any]) -> None:
         """Raise DecodingError unless the body matches the schema of its kind.
 
-        The error names the place in the schema: the place in the body may be made of the client's words.
+        The error names the place in the schema, because a place in the body may contain words of the client.
         """
         namespace, document_type, version = kind
         name = f"{namespace}/{version}/{document_type}"
@@ -55,7 +55,10 @@ class DocumentSchemas:
 
 
 def load_schemas(folder: str) -> DocumentSchemas:
-    """Compile all schemas in the folder; raises BadConfig naming the key, and the file that is wrong."""
+    """Compile all schemas in the folder.
+
+    Raises BadConfig, which names the key, and the file that is wrong.
+    """
     root = Path(folder)
     if not root.is_dir():
         raise BadConfig(f"decode.schemas: expected a folder of JSON Schemas, got {folder!r}")

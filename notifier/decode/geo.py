@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Places of addresses, from a database in MaxMind's format.
 
-What does not parse, or is not found, is no error: it has no place.
+An address that does not parse, or is not in the database, is no error: it has no place.
 """
 
 import ipaddress
@@ -21,7 +21,8 @@ _ID, _POPULATION, _COLUMNS = 0, 14, 19
 class GeoLookup:
     """The places in `database`; a city only if `cities` has its GeoNames id.
 
-    `load_balancers`: entries at the right end of `x_forwarded_for` that are our own proxies'. The client's address is the next.
+    `load_balancers` is the number of entries at the right end of `x_forwarded_for` that our own proxies wrote. The next entry to
+    the left is the client's address.
     """
 
     database: maxminddb.Reader
@@ -43,8 +44,8 @@ class GeoLookup:
 def client_address(attributes: Mapping[str, str], load_balancers: int) -> str | None:
     """Return the client's address; None if there is none that parses.
 
-    Clients may write anything at the left of `x_forwarded_for`, so it is counted from the right. Without that header it is
-    `remote_addr`, from whom the edge got the request.
+    A client may write anything at the left of `x_forwarded_for`, so entries are counted from the right. Without that header the
+    client's address is `remote_addr`, from which the edge got the request.
     """
     text = attributes.get("remote_addr", "")
     if "x_forwarded_for" in attributes:
@@ -60,7 +61,10 @@ def client_address(attributes: Mapping[str, str], load_balancers: int) -> str | 
 
 
 def open_geo(database: str, cities: str | None, population: int, load_balancers: int) -> GeoLookup:
-    """Open the database and read the list of cities; raises BadConfig naming key and file."""
+    """Open the database and read the list of cities.
+
+    Raises BadConfig, which names the key and the file.
+    """
     try:
         reader = maxminddb.open_database(database)
     except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:
@@ -70,7 +74,10 @@ def open_geo(database: str, cities: str | None, population: int, load_balancers:
 
 
 def read_cities(file: str, population: int) -> frozenset[int]:
-    """Read the ids of the cities with at least `population` from GeoNames' list; BadConfig names file and line."""
+    """Read the ids of the cities with at least `population` from GeoNames' list.
+
+    Raises BadConfig, which names the file, and the line if one is wrong.
+    """
     found, number = set(), 0
     try:
         with open(file, encoding="utf-8") as lines:

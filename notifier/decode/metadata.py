@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is added to a message: the attributes of decoded messages, named as `notifier/schemas/decoded.1.json` has them. Pure."""
+"""The attributes of decoded messages, which the decoder adds to each message.
+
+They have the names in `notifier/schemas/decoded.1.json`. Pure.
+"""
 
 import hashlib
 import re
@@ -42,14 +45,20 @@ _OS_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,2}(?![0-9.])")
 
 
 def made_id(raw: RawMessage) -> str:
-    """Return an id for a message whose type has none: the same each time this raw message is decoded."""
+    """Return an id for a message whose type has none.
+
+    A raw message gets the same id each time it is decoded.
+    """
     digest = hashlib.sha256(raw.payload).hexdigest()
     said = f"{raw.attributes['uri']} {raw.attributes['submission_timestamp']} {digest}"
     return str(uuid.uuid5(uuid.NAMESPACE_URL, said))
 
 
 def document_version(submission: Submission, body: Mapping[str, Any]) -> str | None:
-    """Return the version of a document: its URI's, for telemetry its body's; None if that has none."""
+    """Return the version of a document, which its URI gives, or telemetry's body.
+
+    Returns None if the body of a telemetry document has no version.
+    """
     if submission.version is not None:
         return submission.version
     found = body.get("version", body.get("v"))
@@ -61,7 +70,10 @@ def document_version(submission: Submission, body: Mapping[str, Any]) -> str | N
 def attributes(
     submission: Submission, version: str, document_id: str, raw: Mapping[str, str], enriched: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the attributes that do not depend on the body; `enriched` are those of place and user agent."""
+    """Return the attributes that do not depend on the body.
+
+    `enriched` are the attributes of place and user agent.
+    """
     named = {
         "document_namespace": submission.namespace,
         "document_type": submission.type,
@@ -80,7 +92,7 @@ def attributes(
 
 
 def normalized(submission: Submission, body: Mapping[str, Any], country: str | None) -> dict[str, str]:
-    """Return the `normalized_` attributes, those that the body or the URI gives."""
+    """Return the `normalized_` attributes that the body, URI and country give."""
     application, system = _member(body, "application"), _member(body, "environment", "system", "os")
     app_name = submission.app_name or _text(application.get("name")) or _text(body.get("appName"))
     channel = _text(application.get("channel")) or submission.app_update_channel
@@ -98,7 +110,11 @@ def normalized(submission: Submission, body: Mapping[str, Any], country: str | N
 
 
 def inject(body: dict[str, Any], found: Mapping[str, str]) -> None:
-    """Write the attributes into the body: all as `metadata`, the normalized ones beside it; what a client wrote there goes."""
+    """Write the attributes into the body.
+
+    All become members of `metadata`; the normalized ones also become members beside it. What a client wrote in these places is
+    removed.
+    """
     for name in NORMALIZED:
         body.pop(name, None)
         if name in found:
@@ -123,5 +139,5 @@ def _one_of(known: tuple[str, ...], text: str) -> str:
 
 
 def _beginning(known: tuple[str, ...] | Mapping[str, str], text: str) -> str:
-    """Return the known name with which the text begins."""
+    """Return the known name with which the text begins, or `Other`."""
     return next((name for name in known if text.lower().startswith(name)), _OTHER)

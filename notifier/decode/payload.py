@@ -28,9 +28,9 @@ _ZSTD_FED = 256
 
 
 def unpack(payload: bytes, largest: int) -> bytes:
-    """Return what a gzip or zstd stream holds; what is neither comes back as it is.
+    """Return the content of a gzip or zstd stream, any other payload as it is.
 
-    Raises DecodingError for a broken stream, and for more than `largest` bytes, of which no more are unpacked.
+    Raises DecodingError for a broken stream, and for content of more than `largest` bytes; it does not unpack the rest then.
     """
     content = payload
     try:
@@ -46,7 +46,10 @@ def unpack(payload: bytes, largest: int) -> bytes:
 
 
 def read_object(content: bytes, largest: int) -> dict[str, Any]:
-    """Read a JSON object; raises DecodingError."""
+    """Read a JSON object.
+
+    Raises DecodingError if the content is not a JSON object.
+    """
     try:
         found = parse(content, "payload", limit=largest)
     except MalformedEvent as error:
@@ -57,7 +60,10 @@ def read_object(content: bytes, largest: int) -> dict[str, Any]:
 
 
 def write_object(content: dict[str, Any]) -> bytes:
-    """Return an object as one line of ASCII JSON; raises DecodingError if it is nested too deep."""
+    """Return an object as one line of ASCII JSON.
+
+    Raises DecodingError if the object is nested too deep.
+    """
     try:
         return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
     except RecursionError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Queues of an AMQP broker: messages from one, and to those of the outputs. All are durable, and declared at start.
+"""The decoder's queues of an AMQP broker: its input, and its outputs.
 
-A lost connection raises Unavailable; what was not acknowledged comes again on the next one. A broker that blocks publishers is
-waited for, until the decoder is stopped.
+All are durable, and declared at start. A lost connection raises Unavailable; on the next connection the broker delivers again
+what was not acknowledged. The decoder waits for a broker that blocks publishers, until the decoder is stopped.
 """
 
 import contextlib
@@ -49,7 +49,10 @@ class OutputQueues:
         self._stop, self._numbers = stop, itertools.count()
 
     def keep_connected(self) -> None:
-        """Connect, unless connected, and show the broker a sign of life; raises Unavailable."""
+        """Connect, unless connected, and show the broker a sign of life.
+
+        Raises Unavailable.
+        """
         self._channel.start()
         self._channel.outcomes(0)
 
@@ -58,7 +61,10 @@ class OutputQueues:
         self._channel.outcomes(0)
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Publish all; returns once the broker has confirmed all. Raises Unavailable: then some may be there."""
+        """Publish all messages; return once the broker has confirmed all.
+
+        Raises Unavailable; then the broker may have some of the messages.
+        """
         unsent, unconfirmed = deque(messages), set[int]()
         while unsent or unconfirmed:
             if unsent and not self._channel.is_blocked:
@@ -79,18 +85,27 @@ class OutputQueues:
 
 
 class InputQueue:
-    """The queue of the decoder's input, for the destination `user` of the notifier that writes to it."""
+    """The queue of the decoder's input, for a destination that writes to it.
+
+    `user` is the name of the notifier's destination.
+    """
 
     def __init__(self, settings: DecodeSettings, queue: str, clock: Clock, user: str) -> None:
         self._queue, self._closing = queue, threading.Event()
         self._queues = OutputQueues(settings, [queue], self._closing, clock, user=user, label=queue)
 
     def start(self) -> None:
-        """Connect and declare the queue; raises Unavailable."""
+        """Connect and declare the queue.
+
+        Raises Unavailable.
+        """
         self._queues.keep_connected()
 
     def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
-        """Write messages with their ids, in order; raises Unavailable, then on a new connection the next time."""
+        """Write messages with their ids, in order.
+
+        Raises Unavailable; then the next call uses a new connection.
+        """
         try:
             self._queues.publish(
                 [OutgoingMessage(routing_key=self._queue, body=to_line(raw), id=name) for name, raw in messages]
@@ -104,7 +119,7 @@ class InputQueue:
         self._queues.keep_alive()
 
     def interrupt(self) -> None:
-        """Have a `put` give up while the broker blocks publishers; from any thread."""
+        """Make a `put` give up while the broker blocks publishers; from any thread."""
         self._closing.set()
 
     def close(self) -> None:
@@ -113,7 +128,10 @@ class InputQueue:
 
 
 def open_input(settings: DecodeSettings, queue: str, prefetch: int) -> QueueConsumer:
-    """Declare and consume the queue of the input; raises Unavailable."""
+    """Declare and consume the queue of the input.
+
+    Raises Unavailable.
+    """
     broker = _broker(settings)
     return QueueConsumer(
         broker.client(_NAME),
@@ -127,7 +145,8 @@ def open_input(settings: DecodeSettings, queue: str, prefetch: int) -> QueueCons
 def publish_raw(settings: DecodeSettings, messages: Sequence[tuple[str, RawMessage]], clock: Clock) -> None:
     """Publish raw messages, each to its queue, and wait for the confirmations.
 
-    Waits for no broker that is away or blocks publishers. Raises Unavailable, then some may be there, or BadConfig.
+    Does not wait for a broker that is unavailable or blocks publishers. Raises BadConfig, or Unavailable; then the broker may
+    have some of the messages.
     """
     check_broker(settings)
     stop = threading.Event()
@@ -143,7 +162,7 @@ def publish_raw(settings: DecodeSettings, messages: Sequence[tuple[str, RawMessa
 
 
 def check_broker(settings: DecodeSettings) -> None:
-    """Raise BadConfig if the broker's password cannot be read, or the broker refuses it."""
+    """Raise BadConfig if the password cannot be read, or the broker refuses it."""
     check_credentials(_broker(settings), _NAME, url_key="broker", password_key="broker-password")
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Why a message is rejected, in words that quote nothing of it.
+"""The reason why a message is rejected, in words that quote nothing of it.
 
-Texts of exceptions are never used: those of libraries quote what they were given. A stack trace is files, lines and code.
+Texts of exceptions are never used, except those of DecodingError: libraries quote their input in theirs. A stack trace consists
+of files, lines and code.
 """
 
 import enum
@@ -52,7 +53,10 @@ class DecodingError(Rejected):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeReject:
-    """A message without its private attributes, and the attributes that say why it is rejected."""
+    """A rejected message without its private attributes.
+
+    `errors` are the attributes that say why the message is rejected.
+    """
 
     raw: RawMessage
     errors: Mapping[str, str]

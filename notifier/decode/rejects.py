@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rejects in the topic `errors`, from which `vcsreplicator errors` reads them and decodes them again. Pure."""
+"""Rejects in the topic `errors`.
+
+`vcsreplicator errors` reads them there, and decodes them again. Pure.
+"""
 
 import base64
 
@@ -16,7 +19,10 @@ SERVICE = "decode"
 
 
 def error_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRecord:
-    """Return the record of a reject: the payload whole, unless no record can hold it."""
+    """Return the record of a reject.
+
+    It has the whole payload, or nothing of it if no record can hold it.
+    """
     try:
         return _record(reject, arrival, now, payload=reject.raw.payload)
     except Rejected:
@@ -24,7 +30,10 @@ def error_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRe
 
 
 def raw_of(record: ErrorRecord) -> RawMessage | None:
-    """Return the message of a reject, to be decoded again; None if nothing that can be was kept."""
+    """Return the message of a reject, to be decoded again.
+
+    Returns None if the record has nothing that can be decoded again.
+    """
     attributes = record.attributes or {}
     if record.service != SERVICE or attributes.get("error_type") in (None, "form", "repeat") or not record.value:
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Ids of messages that were delivered, so that a repeat of one is seen.
+"""Ids of delivered messages, by which the decoder recognizes repeats.
 
-An id is remembered after its delivery is complete, so each is let through at least once. A store that is away makes repeats, never
-a loss: then no id is known, and none is remembered.
+An id is remembered after the delivery is complete, so each message is let through at least once. A store that is unavailable
+causes repeats, never a loss: then no id is known, and none is remembered.
 """
 
 import contextlib
@@ -61,7 +61,10 @@ _DROP_OLD = "DROP TABLE repeats"
 
 
 class SqliteIds:
-    """Ids in an SQLite file, remembered for the set time or half as long again. One thread; raises Unavailable."""
+    """Ids in an SQLite file, for one thread.
+
+    An id is remembered for at least the set time, and at most half as long again. Raises Unavailable.
+    """
 
     def __init__(self, path: str, remember: float, clock: Clock) -> None:
         self._remember, self._clock = remember, clock
@@ -116,17 +119,23 @@ class SqliteIds:
             self._database.run(_FILL_NEXT, (filling, since + passed * width))
 
     def _move(self, filling: int) -> None:
-        """Move the fresh ids into the slice; in a transaction."""
+        """Move the fresh ids into the slice, within the caller's transaction."""
         self._database.run(_MOVE.format(_SLICES[filling]))
         self._database.run(_EMPTY.format("fresh"))
         self._fresh = 0
 
 
 class RedisIds:
-    """Ids in Redis, for several processes, used as `SqliteIds` are; Redis forgets them by itself."""
+    """Ids in Redis, for several processes; used as `SqliteIds` are.
+
+    Redis forgets the ids by itself.
+    """
 
     def __init__(self, settings: DecodeSettings) -> None:
-        """Describe the server, not yet connected; raises BadConfig for a password that cannot be read."""
+        """Prepare the client, without connecting.
+
+        Raises BadConfig for a password that cannot be read.
+        """
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -148,7 +157,10 @@ class RedisIds:
         )
 
     def check_credentials(self) -> None:
-        """Raise BadConfig if Redis refuses user or password; what else is wrong may pass."""
+        """Raise BadConfig if Redis refuses user or password.
+
+        Other errors are ignored, since they may pass.
+        """
         try:
             self._client.mget([_redis_key("")])
         except self._refusals as error:
@@ -180,7 +192,10 @@ IdStore = SqliteIds | RedisIds
 
 
 class Repeats:
-    """The ids that were delivered, as far as their store answers; `None` remembers nothing."""
+    """The ids that were delivered, as far as their store answers.
+
+    If `open_store` is None, no id is remembered.
+    """
 
     def __init__(self, open_store: Callable[[], IdStore] | None, clock: Clock) -> None:
         self._open_store, self._clock = open_store, clock
@@ -188,11 +203,11 @@ class Repeats:
         self._failures, self._rests_until = 0, float("-inf")
 
     def known(self, ids: Sequence[str]) -> set[str]:
-        """Return the ids that were delivered before; none while the store is away."""
+        """Return the ids that were delivered before; none while the store is unavailable."""
         return self._ask(lambda store: store.known(ids), set()) if ids else set()
 
     def remember(self, ids: Sequence[str]) -> None:
-        """Remember delivered ids; while the store is away their repeats will pass."""
+        """Remember delivered ids; while the store is unavailable, repeats of them pass."""
         if ids:
             self._ask(lambda store: store.remember(ids), None)
 
@@ -203,7 +218,10 @@ class Repeats:
             self._store = None
 
     def _ask(self, question: Callable[[IdStore], Any], otherwise: Any) -> Any:
-        """Return the store's answer, or `otherwise`; leave a store that fails alone for a while."""
+        """Return the store's answer, or `otherwise`.
+
+        After a failure, the store is not asked for a while.
+        """
         if self._open_store is None or self._clock.monotonic() < self._rests_until:
             return otherwise
         try:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where decoded messages go: topics of the log, queues and files, by `<namespace>.<type>`."""
+"""The outputs of decoded messages: topics of the log, queues and files.
+
+The `<namespace>.<type>` of a message determines its output.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,9 +30,10 @@ class Outputs:
     _files: dict[str, JsonLines] = field(default_factory=dict)
 
     def deliver(self, messages: Sequence[Decoded]) -> list[NewRecord]:
-        """Deliver to queues and files, durably, and return the records for the log, which are still to be written.
+        """Deliver to queues and files, durably; return the records for the log.
 
-        Raises Unavailable; then some may be delivered, and all are to be delivered again.
+        The caller must still write these records. Raises Unavailable; then some messages may be delivered, and all are to be
+        delivered again.
         """
         records, lines = [], defaultdict[str, list[bytes]](list)
         queued: list[OutgoingMessage] = []
@@ -50,7 +54,10 @@ class Outputs:
         return records
 
     def keep_connected(self) -> None:
-        """Keep the connection to the broker, if there is one; raises Unavailable."""
+        """Keep the connection to the broker, if there is one.
+
+        Raises Unavailable.
+        """
         if self.queues is not None:
             self.queues.keep_connected()
 

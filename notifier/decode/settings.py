@@ -31,7 +31,7 @@ _QUEUE = re.compile(r"[!-~]{0,200}")
 
 
 class PlaceKind(enum.StrEnum):
-    """Where messages come from or go to."""
+    """The kind of place that messages come from or go to."""
 
     LOG = "log"
     QUEUE = "queue"
@@ -40,14 +40,20 @@ class PlaceKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """A topic of the log, a queue of the broker, or a file; the latter two without a name are named by `<namespace>.<type>`."""
+    """A topic of the log, a queue of the broker, or a file.
+
+    `<namespace>.<type>` names the queue if `name` is empty, and the file if `name` is a folder, which ends with `/`.
+    """
 
     kind: PlaceKind
     name: str
 
 
 def read_place(text: str) -> MessagePlace:
-    """Read `log:TOPIC`, `queue:NAME`, `queue:`, `file:/PATH` or `file:/FOLDER/`; raises ValueError."""
+    """Read `log:TOPIC`, `queue:NAME`, `queue:`, `file:/PATH` or `file:/FOLDER/`.
+
+    Raises ValueError for any other text.
+    """
     topic = topic_of(text)
     if topic is not None:
         return MessagePlace(PlaceKind.LOG, topic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where raw messages come from: a topic of the log, or a queue."""
+"""The sources of raw messages: a topic of the log, or a queue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,10 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawArrival:
-    """One raw message as it came, and its place: a topic with partition and offset, or a queue."""
+    """One raw message as it came, and its place.
+
+    The place is a topic with partition and offset, or a queue.
+    """
 
     line: bytes
     place: str
@@ -30,9 +33,10 @@ class RawArrival:
 
 
 class LogSource:
-    """A topic of the log; records are written and positions stored in one transaction. Fences another decoder of the topic.
+    """A topic of the log, for one thread.
 
-    Each message is read again and again until it is acknowledged. Used by one thread.
+    It writes records and stores positions in one transaction. It fences another decoder of the topic. Each new source reads a
+    message again until it is acknowledged.
     """
 
     def __init__(self, log: Log, topic: str) -> None:
@@ -44,14 +48,20 @@ class LogSource:
             raise
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
-        """Return at most `limit` messages; [] if none came within `timeout` seconds. Raises Unavailable or Expired."""
+        """Return at most `limit` messages; [] if none came within `timeout` seconds.
+
+        Raises Unavailable or Expired.
+        """
         return [
             RawArrival(line=record.value or b"", place=record.topic, partition=record.partition, offset=record.offset)
             for record in self._reader.poll(timeout, limit=limit)
         ]
 
     def acknowledge(self, records: Sequence[NewRecord]) -> None:
-        """Write these records to the log, then acknowledge all that was read. Raises Unavailable; then nothing is known."""
+        """Write these records to the log, and acknowledge all that was read.
+
+        Raises Unavailable (outcome unknown) or Fenced.
+        """
         self._transactor.commit(records, group=GROUP, positions=self._reader.positions())
 
     def finish(self) -> None:
@@ -83,7 +93,10 @@ class QueueSource:
         self._consumer.acknowledge(self._read_to, multiple=True)
 
     def finish(self) -> None:
-        """Make sure that the last acknowledgement arrives. Raises Unavailable."""
+        """Make sure that the last acknowledgement arrives.
+
+        Raises Unavailable.
+        """
         self._consumer.finish()
 
     def close(self) -> None:
@@ -94,7 +107,10 @@ RawSource = LogSource | QueueSource
 
 
 def _positions(log: Log, topic: str) -> dict[tuple[str, int], int]:
-    """Return where to read on; where the log lost what comes next, at its beginning."""
+    """Return the position of each partition at which to read on.
+
+    It is the partition's beginning if the log lost the message that comes next.
+    """
     stored, ends, found = log.stored(GROUP, topic), log.ends(topic), {}
     for partition, beginning in log.beginnings(topic).items():
         position = stored.get(partition, beginning)

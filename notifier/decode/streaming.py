@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The decoder as a service: it reads a batch, decodes, delivers, and only then acknowledges.
+"""The decoder as a service.
 
-The order is the promise: outputs that are queues or files, then the records of the log (decoded messages and rejects) together
-with the position, then the ids. Killed anywhere, what was not acknowledged is decoded again: messages in queues and files of at
-most one batch come twice, those in the log once. A stop ends after the batch that is under way.
+It reads a batch, decodes, delivers, and only then acknowledges. It keeps this order: outputs that are queues or files, then the
+records of the log (decoded messages and rejects) together with the position, then the ids. After a kill at any moment it decodes
+again what was not acknowledged: messages in queues and files of at most one batch come twice, those in the log once if the input
+is a topic. A stop ends after the batch that is under way.
 """
 
 import contextlib
@@ -47,7 +48,10 @@ logger = structlog.get_logger()
 
 
 def open_tools(settings: DecodeSettings) -> Tools:
-    """Load schemas and databases; raises BadConfig naming the key."""
+    """Load schemas and databases.
+
+    Raises BadConfig, which names the key.
+    """
     geo = None
     if settings.geoip is not None:
         geo = open_geo(settings.geoip, settings.cities, settings.city_population, settings.load_balancers)
@@ -70,8 +74,8 @@ def run(
 ) -> None:
     """Decode until `stop` is set.
 
-    Calls `ready` once input and outputs answer. What is away is waited for; raises BadConfig, also for credentials that are
-    refused at start, and Fenced if another decoder of the same input took over.
+    Calls `ready` once input and outputs answer. Waits for an input or output that is unavailable. Raises BadConfig, also for
+    credentials that are refused at start, and Fenced if another decoder of the same input took over.
     """
     clock, tools = clock or SystemClock(), tools or open_tools(settings)
     _check_broker(settings)
@@ -105,7 +109,7 @@ def _check_broker(settings: DecodeSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """What decodes, from the opening of its source until it fails or is stopped."""
+    """A decoder, from the opening of its source until it fails or is stopped."""
 
     source: RawSource
     outputs: Outputs
@@ -114,7 +118,10 @@ class _Worker:
     clock: Clock
 
     def work(self, stop: threading.Event) -> None:
-        """Decode batches until `stop` is set; raises Unavailable or Expired."""
+        """Decode batches until `stop` is set.
+
+        Raises Unavailable or Expired.
+        """
         while not stop.is_set():
             self.outputs.keep_connected()
             arrivals = self.source.read(BLINK, BATCH)
@@ -154,7 +161,10 @@ def _open_worker(
     stop: threading.Event,
     opened: contextlib.ExitStack,
 ) -> _Worker:
-    """Open input and outputs, and create what is missing of them; raises Unavailable or BadConfig."""
+    """Open input and outputs, and create missing topics and queues.
+
+    Raises Unavailable or BadConfig.
+    """
     given = read_place(settings.input)
     places = [settings.place_of(route) for route in sorted(tools.schemas.routes)]
     used = {place.name for place in (given, *places) if place.kind is PlaceKind.LOG}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The ASGI application of the edge: what it answers to each request.
 
-It does not look into a body. What is refused before its body was read is answered at once, and the connection closed; what the
-client still sends is read and thrown away for a while, because a client that is sending would else not see the answer.
+It does not look into a body. If it refuses a request before it has read the body, it answers at once and closes the connection.
+Before it closes, it reads and discards for a while what the client still sends, because a client that is sending would otherwise
+not see the answer.
 """
 
 import asyncio
@@ -55,7 +56,10 @@ logger = structlog.get_logger()
 
 
 class RefusedRequest(Exception):
-    """A request that is answered with an error; `allow` are the methods that its path has."""
+    """A request that is answered with an error.
+
+    `allow` are the methods that the path supports.
+    """
 
     def __init__(self, status: HTTPStatus, reason: str, *, allow: str | None = None) -> None:
         super().__init__(reason)
@@ -93,7 +97,10 @@ class EdgeApplication:
         await send({"type": "http.response.body", "body": content})
 
     async def _take(self, scope: Message, receive: Receive) -> Answer | None:
-        """Take a submission; None if the client did not send all of it, and no answer reaches it."""
+        """Take a submission and return the answer.
+
+        Returns None if the client did not send all of it; then no answer reaches the client.
+        """
         attributes = self._attributes(scope)
         self._check(scope, attributes)
         body = await _read_body(receive)
@@ -122,7 +129,10 @@ class EdgeApplication:
             raise RefusedRequest(status, str(error)) from None
 
     def _attributes(self, scope: Message) -> dict[str, str]:
-        """Return the attributes of a request; a header that is there twice is joined by a comma."""
+        """Return the attributes of a request.
+
+        The values of a repeated header are joined by a comma.
+        """
         received = datetime.fromtimestamp(self._clock.now(), UTC)
         attributes = {
             "submission_timestamp": received.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -153,7 +163,10 @@ class EdgeApplication:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """Return the whole body, whose size was checked; None if the connection ended before."""
+    """Return the whole body; None if the connection ended before.
+
+    The caller has checked the size of the body.
+    """
     pieces = []
     while True:
         message = await receive()
@@ -165,7 +178,10 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 async def _refuse(refusal: RefusedRequest, receive: Receive, send: Send) -> None:
-    """Answer, then read for a while what the client still sends, and close the connection."""
+    """Answer, then discard for a while what the client sends, and close.
+
+    It closes the connection once the request ends, or after `_LINGER_BYTES` or `_LINGER_SECONDS`.
+    """
     content = f"{refusal.reason}\n".encode()
     headers = [
         (b"content-length", str(len(content)).encode()),

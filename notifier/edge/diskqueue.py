@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A bounded queue on disk: lines in append-only files, synced before `append` returns.
+"""A bounded queue on disk: lines in append-only files.
 
-A line is the CRC-32 of a value, in eight hexadecimal digits, a blank, the value and a newline; a value has no newline. Files
-are `NNNNNNNNNN.log` and read in this order; one is removed when the log has all of it. What was read of a file is remembered in
-memory alone, so a kill repeats the messages of one file at most (`SEGMENT_BYTES`, and the batch that filled it).
+`append` returns once its lines are synced. A line is the CRC-32 of a value, in eight hexadecimal digits, a blank, the value and a
+newline; a value has no newline. Files are `NNNNNNNNNN.log` and read in this order; the queue removes a file when the log has all
+of it. It remembers in memory alone what was read of a file, so a kill repeats the messages of one file at most (`SEGMENT_BYTES`,
+and the batch that filled it).
 
-Killed in `append`: the last file may end with a torn line, of values that were not acknowledged; the next start cuts it.
-A damaged line in front of sound ones is the disk's fault: it is skipped, and its file kept with the ending `.damaged`.
+After a kill in `append`, the last file may end with a torn line, of values that were not acknowledged; the next start cuts it. A
+damaged line in front of sound ones is the disk's fault: the queue skips it, and keeps its file with the ending `.damaged`.
 """
 
 import fcntl
@@ -80,7 +81,7 @@ class DiskQueue:
 
     @property
     def room(self) -> int:
-        """Return the bytes that may be appended: what the bound and the disk allow.
+        """The number of bytes that the bound and the disk allow to append.
 
         Raises OSError if the disk cannot be asked.
         """
@@ -88,9 +89,9 @@ class DiskQueue:
         return min(self._limit - self._size, disk.f_bavail * disk.f_frsize)
 
     def append(self, values: Sequence[bytes]) -> int:
-        """Append the first values, as many as the bound allows, and return how many; they are durable then.
+        """Append the first values, as many as the bound allows; return how many.
 
-        Raises OSError if the disk fails: then none of them counts as appended.
+        These values are durable on return. Raises OSError if the disk fails; then none of them counts as appended.
         """
         lines, size = [], 0
         for value in values:
@@ -144,7 +145,10 @@ class DiskQueue:
             self._segments.popleft()
 
     def set_aside(self, value: bytes) -> None:
-        """Keep a value that the log refuses; renamed to a file of the queue it is sent again, after the next start."""
+        """Keep a value that the log refuses, in a file apart from the queue.
+
+        If an operator renames that file to a file of the queue, the edge sends the value again after the next start.
+        """
         path = self._folder / _ASIDE
         with open(path, "a+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             # A line that a kill or a full disk tore must not spoil this one.
@@ -201,7 +205,10 @@ class DiskQueue:
         self._count(len(lines))
 
     def _begin_segment(self) -> None:
-        """Begin the next file; an empty one that is left is dropped as read."""
+        """Begin the next file.
+
+        An empty file that a failed append left is dropped like one that was read.
+        """
         self._close_tail()
         path = self._folder / f"{self._next_number:010}.log"
         self._tail = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -231,7 +238,10 @@ def _value_of(line: bytes) -> bytes | None:
 
 
 def _is_torn(file: BinaryIO) -> bool:
-    """Return whether the last line of a file, which is at its end, has no newline."""
+    """Return whether the last line of a file has no newline.
+
+    The position in the file must be at its end.
+    """
     if not file.tell():
         return False
     file.seek(-1, os.SEEK_END)

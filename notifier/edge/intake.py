@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The way of a message from its request to the log, or to the queue on disk while the log is away.
+"""The way of a message from its request to the log, or to the queue on disk.
 
-One thread writes: it takes all that arrived while it wrote, makes it durable in one step, and reports to all requests of the batch.
-A second thread drains the queue to the log, oldest first. Rules of this file:
+The queue takes messages while the log is unavailable. One thread writes: it takes all that arrived while it wrote, makes it
+durable in one step, and reports to all requests of the batch. A second thread drains the queue to the log, oldest first. Rules of
+this file:
 
-- The queue is empty: a batch goes to the log. If that fails its outcome is unknown, so it goes to the queue too, and may stand
-  twice.
+- The queue is empty: a batch goes to the log. If that fails, its outcome is unknown, so the batch goes to the queue too, and may
+  be stored twice.
 - The queue is not empty: a batch goes to the queue, behind the others, until the drain has emptied it. So a log that hangs delays
   one batch by `log_timeout`, and no other.
 - A message leaves the queue only when the log has it: append, then drop.
@@ -38,7 +39,7 @@ logger = structlog.get_logger()
 
 
 class Outcome(enum.Enum):
-    """What became of a message; only TAKEN is durable."""
+    """The outcome of a message; only TAKEN is durable."""
 
     TAKEN = enum.auto()
     TOO_LARGE = enum.auto()
@@ -60,7 +61,10 @@ class EdgeIntake:
         self._wake_drain = threading.Event()
 
     def prepare(self) -> None:
-        """Create the topic if it is missing; raises BadConfig. A log that is away is no error."""
+        """Create the topic if it is missing.
+
+        Raises BadConfig. A log that is unavailable is no error.
+        """
         try:
             self._create_topic()
         except Unavailable as error:
@@ -68,7 +72,10 @@ class EdgeIntake:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run both threads; at the end all that was submitted has its outcome."""
+        """Run both threads within the block.
+
+        At its end, every submitted message has its outcome.
+        """
         writer, drain = (
             threading.Thread(target=contextvars.copy_context().run, args=(run,), name=f"edge-{name}")
             for name, run in (("writer", self._write), ("drain", self._drain))
@@ -85,13 +92,16 @@ class EdgeIntake:
             drain.join()
 
     async def submit(self, value: bytes) -> Outcome:
-        """Wait until the value is durable, or known not to be."""
+        """Wait until the value is durable or was not taken; return the outcome."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._arrived.put((value, future))
         return await future
 
     def is_able(self) -> bool:
-        """Whether the next message can be taken: there is room on disk, or the log answers."""
+        """Return whether the next message can be taken.
+
+        It can if there is room on disk, or if the queue is empty and the log answers.
+        """
         try:
             if self._disk.room > 0:
                 return True
@@ -113,7 +123,10 @@ class EdgeIntake:
             _report(batch, outcomes)
 
     def _take(self) -> list[_Waiting]:
-        """Wait for messages and return all that are there, within a batch's limits; none at the end."""
+        """Wait for messages; return all that are there, within a batch's limits.
+
+        Returns none at the end.
+        """
         batch: list[_Waiting] = []
         size = 0
         while len(batch) < BATCH_MESSAGES and size < BATCH_BYTES:
@@ -149,7 +162,10 @@ class EdgeIntake:
         return [Outcome.TAKEN] * taken + [left] * (len(values) - taken)
 
     def _append(self, values: Sequence[bytes]) -> list[bool]:
-        """Append to the log; return which values it took, by size. Raises Unavailable, BadConfig: nothing is known."""
+        """Append to the log; return for each value whether the log took it.
+
+        The log takes no value that is too large. Raises Unavailable or BadConfig; then the outcome is unknown.
+        """
         if not self._has_topic:
             self._create_topic()
         records = [NewRecord(topic=self._topic.name, key=None, value=value, partition=0) for value in values]

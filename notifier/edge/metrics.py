@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the edge counts, for Prometheus; no metric has an address."""
+"""The edge's metrics for Prometheus; none contains an address."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The HTTP server of the edge: uvicorn, with limits for what a client may send, how slowly, and over how many connections.
+"""The HTTP server of the edge: uvicorn with limits for clients.
 
-Rules of this file: a connection is in one phase at a time, and its time in a phase is bounded, except while it waits for us. When
-there are more connections than allowed, the one that waits longest for its client is closed. What uvicorn and asyncio report of
-single connections is not logged, because it may hold addresses.
+The limits say what a client may send, how slowly, and over how many connections.
+
+Rules of this file: a connection is in one phase at a time, and its time in each phase is bounded. When there are more connections
+than allowed, the one that waits longest for its client is closed. What uvicorn and asyncio report of single connections is not
+logged, because it may contain addresses.
 """
 
 import asyncio
@@ -94,7 +96,7 @@ class _EdgeServer(asgi.StoppableServer):
 
 
 class _Phase(enum.Enum):
-    """What a connection waits for."""
+    """The phase of a connection: what it waits for."""
 
     HEAD = "head"
     BODY = "body"
@@ -103,11 +105,17 @@ class _Phase(enum.Enum):
 
 
 class _Excess(Exception):
-    """More than a client may send; ends the parser, and `EdgeConnection` answers with its status."""
+    """The error of a client that sends more than it may.
+
+    It ends the parser, and `EdgeConnection` answers with the connection's status of refusal.
+    """
 
 
 class EdgeConnection(HttpToolsProtocol):
-    """A connection with bounded times, for a head of HEAD_BYTES and one read (256 KiB), and for one body."""
+    """A connection with bounded times.
+
+    It takes a head of at most HEAD_BYTES and one read (256 KiB), and one body.
+    """
 
     def __init__(self, settings: EdgeSettings, **given: Any) -> None:
         super().__init__(**given)
@@ -123,7 +131,10 @@ class EdgeConnection(HttpToolsProtocol):
         self._enter(_Phase.HEAD)
 
     def close_if_slow(self, now: float) -> None:
-        """Close the connection if it has been in its phase for too long; idle ones are uvicorn's."""
+        """Close the connection if it has been in its phase for too long.
+
+        uvicorn closes idle connections.
+        """
         if now - self._since > self._limits.get(self._phase, float("inf")):
             self._close(f"slow {self._phase.value}")
 
@@ -184,7 +195,7 @@ class EdgeConnection(HttpToolsProtocol):
             self._enter(_Phase.ANSWER if has_next else _Phase.IDLE)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a head that cannot be read, or is larger than allowed, and close the connection."""
+        """Answer a head that is malformed or too large, and close the connection."""
         status = self._refusal
         ANSWERS.labels(str(status.value)).inc()
         content = f"{status.phrase}\n".encode()

@@ -18,7 +18,10 @@ LARGEST_BODY = (LARGEST - 6 * HEAD_BYTES - 4096) // 4 * 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSettings:
-    """What the edge takes, and where it keeps it. Times are seconds; docs/edge.md explains each key."""
+    """What the edge takes, and where it keeps it.
+
+    Times are in seconds; docs/edge.md explains each key.
+    """
 
     listen: str
     output: str = DEFAULT_PLACE
@@ -48,5 +51,5 @@ class EdgeSettings:
 
     @property
     def topic(self) -> str:
-        """Return the name of the topic that `output` names."""
+        """The name of the topic that `output` names."""
         return topic_of(self.output) or ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The changesets of a push, which a notice does not name: they are asked of a mirror.
+"""The lookup of a push's changesets, which a notice does not name.
 
-Every mirror answers `push_json_url` when the notice is sent. Where changesets cannot be had any more (the repository is gone, the
-push was stripped), the heads are given instead: late is no loss.
+The lookup asks a mirror. Every mirror answers `push_json_url` when the notice is sent. If the changesets are no longer available
+(the repository is gone, or the push was stripped), the lookup gives the heads instead, so that a late lookup loses no push.
 """
 
 import re
@@ -27,13 +27,16 @@ _ORIGIN = re.compile(r"https?://[^/?#@]+\Z")
 
 
 def check_mirror_url(url: str | None) -> None:
-    """Raise ValueError unless the text is scheme and host; None is fine."""
+    """Raise ValueError unless the URL is None, or scheme and host alone."""
     if url is not None and not _ORIGIN.match(url):
         raise ValueError(f"mirror_url: expected https://HOST or http://HOST:PORT without a path, got {url!r}")
 
 
 class ChangesetLookup:
-    """Asks mirrors; used by AT_ONCE threads. `mirror_url` is asked in place of scheme and host of the public URLs."""
+    """Asks mirrors for changesets; used by AT_ONCE threads.
+
+    `mirror_url` replaces scheme and host of the public URLs.
+    """
 
     def __init__(self, mirror_url: str | None, ca_file: str | None) -> None:
         self._mirror_url = mirror_url
@@ -41,7 +44,10 @@ class ChangesetLookup:
         self._http.pool_classes_by_scheme = {"http": ConnectionPool, "https": TlsPool}
 
     def pushes(self, message: Message) -> tuple[QueuedPush, ...]:
-        """Return the pushes of a message with their changesets; none for a change without a push. Raises Unavailable."""
+        """Return the pushes of a message with their changesets.
+
+        Returns none for a change without a push. Raises Unavailable.
+        """
         return tuple(map(self._push, _entries(message)))
 
     def close(self) -> None:
@@ -53,7 +59,10 @@ class ChangesetLookup:
         return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
 
     def _changesets(self, url: str, number: int) -> tuple[str, ...]:
-        """Return the changesets of a push; () if the mirrors know it no more. Raises Unavailable."""
+        """Return the changesets of a push; () if the mirrors no longer know it.
+
+        Raises Unavailable.
+        """
         if self._mirror_url is not None:
             url = f"{self._mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
         try:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One question to a host over HTTP. What it answers is untrusted: bounded in size and time, redirects are not followed."""
+"""One question to a host over HTTP, and the answer.
+
+The answer is untrusted: its size and time are bounded, and redirects are not followed.
+"""
 
 import asyncio
 from dataclasses import dataclass
@@ -21,12 +24,15 @@ _HOST_TROUBLE = {429, 500, 502, 503, 504}
 
 
 class AnswerTooLarge(Unavailable):
-    """An answer is larger than what is taken: ask for fewer pushes."""
+    """An answer exceeds `LARGEST` bytes: ask for fewer pushes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What came: the `answer`, None if nothing changed since the answer with this `etag`; the `link` to the next part."""
+    """The result of a question.
+
+    `answer` is None if nothing changed since the answer with this `etag`. `link` leads to the next part.
+    """
 
     answer: PushesAnswer | None
     etag: str | None = None
@@ -34,7 +40,7 @@ class Asked:
 
 
 class Asker:
-    """Asks over connections that are kept."""
+    """Asks hosts over connections that are kept."""
 
     def __init__(self, settings: PollSettings, clock: Clock) -> None:
         self._timeout, self._clock = settings.timeout, clock
@@ -46,7 +52,10 @@ class Asker:
         )
 
     async def ask(self, url: str, etag: str | None) -> Asked:
-        """Ask this address; raises HostUnavailable, AnswerTooLarge, Unavailable (this repository), MalformedEvent."""
+        """Ask this address, and return the result.
+
+        Raises HostUnavailable, Unavailable for trouble of this repository only, AnswerTooLarge, or MalformedEvent.
+        """
         headers = {} if etag is None else {"If-None-Match": etag}
         try:
             async with asyncio.timeout(self._timeout), self._client.stream("GET", url, headers=headers) as response:
@@ -93,7 +102,7 @@ def _find_etag(response: httpx.Response) -> str | None:
 
 
 def _find_link(url: str, response: httpx.Response) -> str | None:
-    """Return the address of the next part, if it is one of the same page of the same host."""
+    """Return the address of the next part, if it is on the same page and host."""
     try:
         found = response.links.get("next", {}).get("url")
         link = urljoin(url, found) if found else None

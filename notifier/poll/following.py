@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What an answer of json-pushes means for a repository that was followed up to some push. Pure.
+"""What an answer of json-pushes means for a repository that is followed.
+
+Pure. The repository was followed up to some push.
 
 Each question begins with the last push that is known, so that its answer shows whether it is still the same repository. The
 position moves only to pushes that were in an answer: ids have holes, and a host may leave out the end of an answer.
@@ -29,9 +31,10 @@ UNDECIDED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A repository, its `number`, and the `last` push that was sent with its newest changeset (`tip`, "": unknown).
+    """A repository, its `number`, and the `last` push that was sent.
 
-    `last` is 0 if none was sent, `UNDECIDED` if it is not decided yet where to begin.
+    `tip` is the newest changeset of that push ("": unknown). `last` is 0 if no push was sent, and `UNDECIDED` until the poller
+    knows where to begin.
     """
 
     number: int
@@ -40,13 +43,16 @@ class Followed:
     tip: str = ""
 
     def after(self, push: QueuedPush) -> Self:
-        """Return the same, one push further."""
+        """Return the repository with this push as the last one sent."""
         return replace(self, last=push.id, tip=push.changesets[-1] if push.changesets else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Pushes with ids above `after`, up to `after + span`; or those behind a `link` of the host."""
+    """Pushes with ids above `after`, up to `after + span`.
+
+    With a `link` of the host, the pushes behind that link instead.
+    """
 
     after: int
     span: int
@@ -64,7 +70,10 @@ def first_question(followed: Followed, page: int) -> Question:
 
 
 def find_news(followed: Followed, question: Question, answer: PushesAnswer) -> list[QueuedPush]:
-    """Return the pushes that are new; raises Replaced, or MalformedEvent for pushes that were not asked for."""
+    """Return the pushes that are new.
+
+    Raises Replaced, or MalformedEvent for pushes that the question did not ask for.
+    """
     if answer.last < followed.last:
         raise Replaced(f"its last push is {answer.last}, push {followed.last} was sent already")
     pushes = answer.pushes
@@ -78,7 +87,7 @@ def find_news(followed: Followed, question: Question, answer: PushesAnswer) -> l
 
 
 def next_question(question: Question, answer: PushesAnswer, link: str | None, page: int) -> Question | None:
-    """Return what to ask next, None if the repository is caught up."""
+    """Return the next question; None if the repository is caught up."""
     top = answer.pushes[-1].id if answer.pushes else question.after
     if link is not None and top > question.after:
         return Question(after=top, span=page, link=link)
@@ -92,7 +101,7 @@ def next_question(question: Question, answer: PushesAnswer, link: str | None, pa
 
 
 def split(pushes: list[QueuedPush]) -> list[list[QueuedPush]]:
-    """Return the pushes in the portions of messages, in order."""
+    """Split the pushes, in order, into portions of one message each."""
     portions: list[list[QueuedPush]] = []
     room = 0
     for push in pushes:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How often a host is asked: so many questions at a time, and none while it rests after trouble."""
+"""Limits how often the poller asks a host.
+
+A host gets at most so many questions at a time, and none while it rests after trouble.
+"""
 
 import asyncio
 import contextlib
@@ -17,7 +20,10 @@ LONGEST = 3600.0
 
 
 class HostUnavailable(Unavailable):
-    """A host does not answer, or asks for fewer questions: `retry_after` seconds, if it said so."""
+    """A host does not answer, or asks for fewer questions.
+
+    `retry_after` is the wait that the host asked for, in seconds, if it did.
+    """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
         super().__init__(reason)
@@ -35,7 +41,10 @@ class Host:
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Wait for the right to ask; a HostUnavailable that the block raises lets the host rest."""
+        """Wait for the right to ask, and hold it within the block.
+
+        If the block raises HostUnavailable, the host rests.
+        """
         async with self._slots:
             loop = asyncio.get_running_loop()
             while (wait := self._rests_until - loop.time()) > 0:
@@ -51,7 +60,10 @@ class Host:
 
 
 def read_retry_after(value: str | None, now: float) -> float | None:
-    """Return the seconds that the header Retry-After asks for; None without one that makes sense."""
+    """Return the seconds that the header Retry-After asks for.
+
+    Returns None if there is no value, or none that makes sense.
+    """
     if value is None:
         return None
     if value.isascii() and value.isdigit() and len(value) < 10:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sends pushes to the queue in a thread of its own, and remembers them once the broker has confirmed.
+"""Sends pushes to the queue in a thread of its own, and remembers them.
 
-Rules of this file: send, be confirmed, remember, and only then say so to the poller, which has one message of a repository under
-way at a time. Killed anywhere, what was not remembered is sent again. A broker or a disk in trouble is waited for.
+Rules of this file: send, wait for the broker's confirmation, remember, and only then report to the poller, which has one message
+of a repository under way at a time. If the poller is killed, at whichever step, the next start sends again what was not
+remembered. The thread waits for a broker or a disk in trouble.
 """
 
 import asyncio
@@ -46,7 +47,10 @@ class _Item:
 
 
 class PushSender(threading.Thread):
-    """The thread; the coroutines are those of the event loop, and return once their result is durable."""
+    """The thread that sends, with coroutines for the event loop.
+
+    The coroutines return once their result is durable.
+    """
 
     def __init__(self, settings: PollSettings, clock: Clock) -> None:
         super().__init__(name="outgoing", daemon=True)
@@ -55,11 +59,11 @@ class PushSender(threading.Thread):
         self._ended = threading.Event()
 
     async def deliver(self, followed: Followed, pushes: Sequence[QueuedPush]) -> Followed:
-        """Send one message, and return where the repository stands then."""
+        """Send one message, and return the repository's position after it."""
         return await self._do(_Item(followed=followed, pushes=pushes))
 
     async def begin_at(self, followed: Followed) -> Followed:
-        """Remember where the repository stands, without a message."""
+        """Remember this position of the repository, without a message."""
         return await self._do(_Item(followed=followed))
 
     async def begin_anew(self, followed: Followed) -> Followed:
@@ -71,7 +75,7 @@ class PushSender(threading.Thread):
         return await asyncio.wrap_future(item.done)
 
     def stop(self) -> None:
-        """End the thread; what is not confirmed will be sent again."""
+        """End the thread; the next start sends again what is not remembered."""
         self._ended.set()
         self.join()
 
@@ -122,7 +126,10 @@ class PushSender(threading.Thread):
 
 
 def _remember(state: PollDatabase, confirmed: list[_Item]) -> None:
-    """Store where the repositories stand, then say so; raises Unavailable, then what is left in the list is not stored."""
+    """Store the positions of the repositories, then report them to the poller.
+
+    Raises Unavailable. Then what is left in the list is not reported, and the next call stores it.
+    """
     moved = [_moved(item) for item in confirmed if not item.is_anew]
     if moved:
         state.advance(moved)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Asks every repository in turn, and hands on what is new.
+"""Asks each repository at intervals, and hands on what is new.
 
-One task follows one repository, so its pushes are handed on in order. A repository or host in trouble is asked less and less often
-and holds up no other; while the broker is away, a repository with news waits and is not asked again.
+One task follows one repository, so its pushes are handed on in order. The poller asks a repository or host in trouble less and
+less often, and the trouble holds up no other. While the broker is away, a repository with news waits and is not asked again.
 """
 
 import asyncio
@@ -50,7 +50,10 @@ logger = structlog.get_logger()
 def run(
     settings: PollSettings, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
-    """Poll until `stop` is set; raises BadConfig, or Unavailable for a state that is away at start."""
+    """Poll until `stop` is set.
+
+    Raises BadConfig, or Unavailable if the state is unavailable at start.
+    """
     clock = clock or SystemClock()
     check_credentials(settings, "poll")
     with alone(settings.state, KEY, "poller"):
@@ -98,7 +101,7 @@ class Poller:
         self._hosts: dict[str, Host] = {}
 
     async def follow(self, known: Sequence[Followed]) -> None:
-        """Follow these until cancelled."""
+        """Follow these repositories until cancelled."""
         FOLLOWED.set(len(known))
         async with asyncio.TaskGroup() as tasks:
             for followed in known:
@@ -124,7 +127,10 @@ class Poller:
             await asyncio.sleep(max(0.0, began + delay - loop.time()))
 
     async def _ask_for_all(self, repository: "_Repository") -> None:
-        """Ask until the repository is caught up, and hand on each part before asking for the next."""
+        """Ask until the repository is caught up.
+
+        The poller hands on each part before it asks for the next.
+        """
         if repository.followed.last == UNDECIDED:
             await self._begin_at_the_end(repository)
         question: Question | None = first_question(repository.followed, repository.page)
@@ -182,7 +188,10 @@ class Poller:
         return asked
 
     def _note_failure(self, repository: "_Repository", error: Exception) -> None:
-        """Say once that a repository is in trouble; what is unexpected says so with its traceback."""
+        """Log once that a repository is in trouble.
+
+        An unexpected error is logged with its traceback.
+        """
         repository.failures += 1
         if repository.failures == 1:
             known = isinstance(error, ReplicationError)
@@ -197,7 +206,11 @@ class Poller:
         repository.replaced = 0
 
     async def _note_replaced(self, repository: "_Repository", error: Replaced) -> None:
-        """Say once that a repository is another; follow it from its beginning, under a new number, if that is the setting."""
+        """Log once that another repository has replaced this one.
+
+        If `on_replaced` is FOLLOW and `CONFIRMATIONS` answers have shown it, the poller follows the other one from its beginning,
+        under a new number.
+        """
         repository.etag = None
         repository.failures = 0
         repository.replaced += 1

@@ -14,14 +14,17 @@ from ..hgpush.queue import QueueSettings
 
 
 class OnReplaced(enum.StrEnum):
-    """What to do with a repository that lost pushes or has others under the same ids."""
+    """The reaction to a repository that was replaced.
+
+    Such a repository lost pushes, or has others under the same ids.
+    """
 
     STOP = "stop"
     FOLLOW = "follow"
 
 
 class StartAt(enum.StrEnum):
-    """Where to begin with a repository that is new here."""
+    """The place to begin with a repository that is new to the poller."""
 
     BEGINNING = "beginning"
     END = "end"
@@ -29,7 +32,10 @@ class StartAt(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollSettings(QueueSettings):
-    """The queue, and the `repositories` to follow, by their URLs; docs/poll.md explains each key."""
+    """The queue, and the URLs of the `repositories` to follow.
+
+    docs/poll.md explains each key.
+    """
 
     repositories: tuple[str, ...]
     state: str = "/var/lib/vcsreplicator/poll.db"

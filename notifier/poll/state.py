@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far each repository was followed: a small SQLite database. All its SQL is in this file."""
+"""How far each repository was followed: a small SQLite database.
+
+All its SQL is in this file.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,20 +28,26 @@ _REMOVE = "DELETE FROM repositories WHERE number = ?"
 
 
 class PollDatabase:
-    """The database, created when missing; used by the thread that opened it. Every call may raise Unavailable."""
+    """The database, created if missing; used by the thread that opened it.
+
+    To open it raises BadConfig or Unavailable. Every other call may raise Unavailable.
+    """
 
     def __init__(self, path: str) -> None:
         self._db = Database(path, KEY, _SCHEMA)
 
     def add(self, urls: Sequence[str], last: int) -> list[Followed]:
-        """Give each repository that is new a number and this position; return all of these."""
+        """Give each repository that is new a number and this position.
+
+        Returns all of these repositories, also those already known.
+        """
         with self._db.writing():
             self._db.run_all(_ADD, [(url, last) for url in urls])
             known = {row[1]: _followed(row) for row in self._db.rows(_ALL)}
         return [known[url] for url in urls]
 
     def advance(self, positions: Iterable[Followed]) -> None:
-        """Remember these; durable on return."""
+        """Store these positions; durable on return."""
         with self._db.writing():
             self._db.run_all(_ADVANCE, [(each.last, each.tip, each.number) for each in positions])
 

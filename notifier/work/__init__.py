@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The worker: takes the messages of hg-push, keeps clones, and fills a database with pushes, changesets, files and branches.
+"""The worker, which fills a database with what hg-push announces.
 
-`worker` is the daemon, `tasks` its parallel variant, `lanes` decides which message is worked on.
+It takes the messages of hg-push, keeps clones, and records pushes, changesets, files and branches.
+
+`worker` is the daemon, `tasks` its parallel variant, and `lanes` decides which message is worked on.
 """

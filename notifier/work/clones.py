@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Local clones without working copies, one for each repository, and what is in their changesets."""
+"""Local clones of repositories, and the changesets in them.
+
+Each repository has one clone, without a working copy.
+"""
 
 import contextlib
 import json
@@ -43,9 +46,10 @@ class Clones:
             raise kind(f"work.clones: {self._folder}: {error.strerror}") from error
 
     def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
-        """Return these changesets, pulled if the clone lacks any; a damaged clone is made anew.
+        """Return these changesets; pull first if the clone lacks any.
 
-        Raises HgFailed, or Unavailable for trouble of this machine.
+        If the clone is damaged, the call removes it and makes it anew. Raises HgFailed, Unavailable if the cause is this machine,
+        or MalformedEvent if Mercurial shows a changeset in another form.
         """
         clone = self._folder / f"{repository.source}-{repository.number}"
         try:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Mercurial in a process of its own, kept open: its command server, limited in time, memory and output.
+"""Mercurial's command server: a process that is kept open, within limits.
 
-Clones come from other hosts. So no configuration of a user, host or repository is read, there are no hooks and subrepositories, and
-the one extension refuses redirects. A command that does not end in time costs the process.
+Its time, memory and output are limited. A command that does not end in time costs the process.
+
+Clones come from other hosts. So Mercurial reads no configuration of a user, host or repository, there are no hooks and no
+subrepositories, and the one extension refuses redirects.
 """
 
 import os
@@ -48,7 +50,10 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTT
 
 
 class HgFailed(ReplicationError):
-    """A command of Mercurial failed; it may succeed later. `is_damaged` if the storage of a repository cannot be read."""
+    """A command of Mercurial failed; it may succeed later.
+
+    `is_damaged` is true if Mercurial cannot read the storage of a repository.
+    """
 
     def __init__(self, reason: str, *, is_damaged: bool = False) -> None:
         super().__init__(reason)
@@ -56,7 +61,10 @@ class HgFailed(ReplicationError):
 
 
 class CommandServer:
-    """One process; used by one thread at a time, but for `end`."""
+    """One process of Mercurial, for one thread at a time.
+
+    Any thread may call `end`.
+    """
 
     def __init__(self, *, timeout: float, memory: int, ca_file: str | None = None) -> None:
         self._timeout, self._memory = timeout, memory
@@ -66,7 +74,10 @@ class CommandServer:
         self._until = 0.0
 
     def run(self, *arguments: str) -> str:
-        """Return what the command prints; raises HgFailed, or Unavailable if there is no Mercurial."""
+        """Run a command; return what it prints.
+
+        Raises HgFailed, or Unavailable if Mercurial cannot be started; after `end` it never is.
+        """
         self._until = time.monotonic() + self._timeout
         try:
             process = self._start() if self._process is None else self._process
@@ -85,14 +96,17 @@ class CommandServer:
         return output.decode("utf-8", "replace")
 
     def end(self) -> None:
-        """End the process, also in the middle of its work, and start no other; called by any thread."""
+        """End the process, even amid a command, and let no other start.
+
+        Any thread may call this.
+        """
         with self._starting:
             self._is_ended = True
             if self._process is not None:
                 self._process.kill()
 
     def close(self) -> None:
-        """End the process, and wait for that."""
+        """End the process, and wait for its end."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Opens, migrates and fills the database of the worker: SQLite or PostgreSQL.
 
-A push is recorded with all that belongs to it in one transaction. Recorded again it changes nothing, so messages may be repeated.
+One transaction records a push with all that belongs to it. Recording it again changes nothing, so messages may be repeated.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _LIMIT_EXCEEDED = "54"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryKey:
-    """A repository: whose `number` it has, and where it is now."""
+    """A repository: its `number` at a `source`, and its present `url`."""
 
     source: str
     number: int
@@ -49,7 +49,7 @@ class RepositoryKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesetRecord:
-    """What is recorded of a changeset; `date` in seconds since the epoch."""
+    """A changeset as it is recorded; `date` is in seconds since the epoch."""
 
     node: str
     author: str
@@ -60,10 +60,13 @@ class ChangesetRecord:
 
 
 class WorkDatabase:
-    """The database; used by several threads. Every call may raise Unavailable."""
+    """The worker's database; used by several threads.
+
+    Every call may raise Unavailable or BadConfig.
+    """
 
     def __init__(self, url: str, password: Secret | None = None) -> None:
-        """Describe the database, not yet connected; raises BadConfig."""
+        """Prepare for the database without connecting to it; raises BadConfig."""
         known = make_url(url)
         if password is not None:
             known = known.set(password=password.read("work.database-password"))
@@ -86,7 +89,10 @@ class WorkDatabase:
             event.listen(self._engine, "connect", _prepare_sqlite)
 
     def check(self) -> None:
-        """Raise BadConfig if the tables are not those of this program, or the server refuses us."""
+        """Raise BadConfig if the tables are not those of this program.
+
+        It also raises BadConfig if the server refuses the worker.
+        """
         with self._translated(), self._engine.connect() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
         expected = ScriptDirectory(str(_MIGRATIONS)).get_current_head()
@@ -105,14 +111,17 @@ class WorkDatabase:
             command.upgrade(settings, "head")
 
     def known(self, nodes: Sequence[str]) -> set[str]:
-        """Return those of the changesets that are recorded."""
+        """Return which of these changesets are recorded."""
         with self._translated(), self._engine.connect() as connection:
             return _known(connection, nodes)
 
     def record(
         self, repository: RepositoryKey, pushes: Sequence[QueuedPush], changesets: Mapping[str, ChangesetRecord]
     ) -> None:
-        """Record pushes, and those of their changesets that are new; durable on return. Raises Rejected for what cannot be kept."""
+        """Record pushes and those of their changesets that are new; durable on return.
+
+        Raises Rejected for data that the database cannot keep.
+        """
         with self._translated(), self._engine.begin() as connection:
             number = self._repository(connection, repository)
             self._add_changesets(connection, changesets)
@@ -141,7 +150,7 @@ class WorkDatabase:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Give a connection for questions."""
+        """Hold a connection for queries within the block."""
         with self._translated(), self._engine.connect() as connection:
             yield connection
 
@@ -195,7 +204,7 @@ class WorkDatabase:
         update: Sequence[str] = (),
         key: Sequence[str] = (),
     ) -> None:
-        """Insert rows; of one that is there, change the members to `update`, or nothing."""
+        """Insert rows; in a row that exists, change only the members to `update`."""
         if not rows:
             return
         insert: Any = (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(table)
@@ -210,7 +219,11 @@ class WorkDatabase:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate what the database says: the data's fault, an operator's turn, or a wait."""
+        """Translate the database's errors within the block.
+
+        Rejected means that the data is at fault, BadConfig that an operator must act, Unavailable that a later attempt may
+        succeed.
+        """
         try:
             yield
         except DBAPIError as error:
@@ -221,7 +234,10 @@ class WorkDatabase:
 
 
 def _kind_of(error: DBAPIError, reason: str) -> type[ReplicationError]:
-    """Return whose turn it is: only what the data itself breaks is its fault, and all else would break every message."""
+    """Return the class of the error to raise.
+
+    Only an error that the data itself causes is Rejected. Every other cause would fail every message.
+    """
     state = getattr(error.orig, "sqlstate", None) or ""
     if isinstance(error, DataError | IntegrityError) or state.startswith(_LIMIT_EXCEEDED):
         return Rejected
@@ -245,7 +261,7 @@ def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _text(value: str) -> str:
-    """Return the text without NUL, which PostgreSQL does not keep."""
+    """Return the text with U+FFFD for each NUL, which PostgreSQL does not keep."""
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The dead-letter queue: what can never be recorded, with the reason.
+"""The dead-letter queue: messages that can never be recorded, with the reason.
 
-A message is acknowledged, or taken out of the database, once its letter is confirmed. A broker that blocks publishers holds up
-letters only.
+Once the broker has confirmed a letter, the worker acknowledges the message or takes it out of the database. A broker that blocks
+publishers holds up letters only.
 """
 
 import itertools
@@ -24,7 +24,7 @@ logger = structlog.get_logger()
 
 
 class DeadLetters:
-    """Letters under way, and what to do once each is confirmed; used by one thread."""
+    """Letters under way, and the call to make once each is confirmed; for one thread."""
 
     def __init__(self, settings: WorkSettings, clock: Clock) -> None:
         self._queue, self._clock = settings.dead_queue, clock
@@ -40,14 +40,20 @@ class DeadLetters:
         return not self._letters
 
     def keep(self, body: bytes, reason: str, headers: Mapping[str, str], done: Callable[[], None]) -> None:
-        """Keep a message with the reason; `done` is called once that is confirmed."""
+        """Keep a message and the reason as a letter for `send`.
+
+        `send` calls `done` once the broker has confirmed the letter.
+        """
         text, now, number = body.decode("utf-8", "replace"), int(self._clock.now()), next(self._numbers)
         message = push_message(self._queue, f"dead-{number}", text, {**headers, "error": reason}, now)
         self._letters[number] = message, done
         self._unsent.append(number)
 
     def send(self) -> None:
-        """Send what can be sent, and call what waits for those that are confirmed now. Raises Unavailable."""
+        """Send the letters that can be sent; call `done` of those confirmed now.
+
+        Raises Unavailable, or what `done` raises.
+        """
         while self._unsent and not self._channel.is_blocked:
             number = self._unsent[0]
             self._channel.send(number, self._letters[number][0])
@@ -62,7 +68,10 @@ class DeadLetters:
             done()
 
     def forget(self) -> None:
-        """Forget all letters: the consumer's connection is lost, and their messages come again."""
+        """Forget all letters, and drop their connection.
+
+        The consumer's connection is lost, and the messages of these letters come again.
+        """
         self._unsent.clear()
         self._letters.clear()
         self._channel.close()

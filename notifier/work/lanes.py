@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The messages of the queue by repository, and when each is worked on. Pure: no clock, no I/O, no threads.
+"""The queue's messages by repository, and when the worker works on each.
 
-A repository's messages are worked on in order, some at once; those of one that fails wait for it, those of others do not. After a
-failure they are taken one by one, so that the retries are those of the message that causes it.
+Pure: no clock, no I/O, no threads.
 
-A repository that failed, or whose work lasts, is *parked*: all of its messages lie in the database, not here, and newer ones follow
-them there. It is unparked once the database has no more of them.
+The worker works on a repository's messages in order, some at once. If a repository fails, its messages wait for it; those of
+others do not. After a failure the worker takes them one by one, so that the retries are those of the message that causes it.
+
+A repository that failed, or whose work lasts, is *parked*: all of its messages lie in the database, not here, and newer ones
+follow them there. It is unparked once the database has no more of them.
 """
 
 from collections import OrderedDict, deque
@@ -28,7 +30,10 @@ Name = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenMessage:
-    """A message at work: `tag` is its name on the connection, until it is parked in a `row`."""
+    """A message at work.
+
+    `tag` is its name on the connection, until it is parked. Then `row` is its row in the database.
+    """
 
     tag: int = 0
     row: int | None = None
@@ -44,7 +49,10 @@ class TakenMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A repository whose turn it is: work on `messages`, or on the first `most` of those that are parked."""
+    """A repository whose turn it is.
+
+    The worker works on `messages` or, if the repository is parked, on the first `most` of its parked messages.
+    """
 
     name: Name
     most: int
@@ -76,7 +84,7 @@ class Lanes:
         self._lanes.setdefault(message.name, _Lane()).waiting.append(message)
 
     def next_turn(self, now: float) -> Turn | None:
-        """Return whose turn it is; None if there is nothing to do now."""
+        """Return the next turn; None if there is nothing to do now."""
         for name, lane in self._lanes.items():
             if (lane.waiting or lane.is_parked) and lane.busy_since is None and lane.due <= now:
                 most = 1 if lane.failures else MOST
@@ -85,12 +93,15 @@ class Lanes:
         return None
 
     def begin(self, name: Name, now: float) -> None:
-        """Note that the messages of a turn are worked on."""
+        """Note that the worker begins to work on the messages of a turn."""
         self._lanes[name].busy_since = now
         self._lanes.move_to_end(name)
 
     def settle(self, messages: Sequence[TakenMessage]) -> bool:
-        """Note that these are done; return whether they are still ours to acknowledge, or to take out of the database."""
+        """Note that these are done; return whether the caller still holds them.
+
+        If so, the caller must acknowledge them, or take them out of the database. Otherwise their connection was lost.
+        """
         name, lane = messages[0].name, self._lane_of(messages)
         lane.busy_since, lane.failures, lane.due = None, 0, 0.0
         is_ours = messages[0].row is not None
@@ -102,7 +113,10 @@ class Lanes:
         return is_ours
 
     def fail(self, messages: Sequence[TakenMessage], now: float, chance: float) -> bool:
-        """Note that these failed; return whether the retries are used up: then the caller keeps it elsewhere and settles it."""
+        """Note that these failed; return whether the retries are used up.
+
+        If so, there is one message: the caller keeps it elsewhere and settles it.
+        """
         lane = self._lane_of(messages)
         lane.busy_since = None
         if len(messages) > 1:
@@ -115,12 +129,18 @@ class Lanes:
         return False
 
     def put_off(self, messages: Sequence[TakenMessage], until: float) -> None:
-        """Note that what these need is away until then; no retry is used for it."""
+        """Put these off until that time, without using up a retry.
+
+        What they need is unavailable.
+        """
         lane = self._lane_of(messages)
         lane.busy_since, lane.due = None, until
 
     def to_park(self, now: float) -> list[TakenMessage]:
-        """Return the messages to park: all that are taken of each repository that is parked, failed, or slow."""
+        """Return the messages to park.
+
+        These are all taken messages of each repository that is parked, has failed, or is slow.
+        """
         return [
             message
             for lane in self._lanes.values()
@@ -140,14 +160,20 @@ class Lanes:
         self._drop_if_empty(name)
 
     def restore(self, parked: Collection[Name]) -> None:
-        """Begin a connection: these repositories have messages in the database, and no others."""
+        """Begin a connection: mark these repositories as parked, and no others.
+
+        They are the repositories with messages in the database.
+        """
         for name in parked:
             self._lanes.setdefault(name, _Lane())
         for name, lane in self._lanes.items():
             lane.is_parked = name in parked
 
     def forget(self) -> None:
-        """Drop all messages: the connection is lost, and the broker sends them again. What is worked on ends by itself."""
+        """Drop all messages: the connection is lost, and the broker sends them again.
+
+        Work under way ends by itself.
+        """
         for name, lane in list(self._lanes.items()):
             lane.waiting.clear()
             if lane.busy_since is None and not lane.failures:

@@ -10,14 +10,20 @@ from .schema import BRANCHES, CHANGESETS, PARKED_MESSAGES, PUSH_CHANGESETS, PUSH
 
 
 def find_repositories(database: WorkDatabase, name: str) -> list[tuple[int, str]]:
-    """Return (id, URL) of the repositories with this URL, or whose URL ends with `/` and this name."""
+    """Return (id, URL) of the repositories with this URL or name.
+
+    A repository has the name if its URL ends with `/` and the name.
+    """
     with database.reading() as connection:
         rows = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).order_by(REPOSITORIES.c.id))
         return [(row.id, row.url) for row in rows if row.url == name or row.url.endswith(f"/{name}")]
 
 
 def list_pushes(database: WorkDatabase, repository: int, since: int, limit: int) -> list[dict[str, Any]]:
-    """Return the newest pushes of a repository since this second, at most so many, oldest first, with their changesets."""
+    """Return the newest pushes of a repository, with their changesets.
+
+    They are at most `limit` pushes since the second `since`, oldest first.
+    """
     mine = PUSHES.c.repository_id == repository
     question = select(PUSHES).where(mine, PUSHES.c.date >= since).order_by(PUSHES.c.id.desc()).limit(limit)
     members = (
@@ -40,7 +46,10 @@ def list_pushes(database: WorkDatabase, repository: int, since: int, limit: int)
 
 
 def list_parked(database: WorkDatabase) -> list[dict[str, Any]]:
-    """Return how much is parked of each repository, longest first; `dead` of it is for the dead-letter queue."""
+    """Return how much is parked of each repository, the longest parked first.
+
+    `dead` of its `messages` are for the dead-letter queue.
+    """
     columns = PARKED_MESSAGES.c
     question = select(
         func.max(columns.url).label("repository"),

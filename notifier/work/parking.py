@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages parked in the database: those of repositories that fail or are slow, so that they do not fill `prefetch`.
+"""Messages that the worker parks in the database.
 
-A message is parked first and acknowledged then: a worker that is killed between the two parks it twice, and recording it twice is
-harmless. All messages of a repository that are taken are parked together, in order; newer ones queue behind them.
+They are those of repositories that fail or are slow: parked, they do not fill `prefetch`.
+
+The worker first parks a message and then acknowledges it. A worker that is killed between the two parks it twice, and recording
+it twice is harmless. All taken messages of a repository are parked together, in order; newer ones queue behind them.
 """
 
 import dataclasses
@@ -25,7 +27,10 @@ _COLUMNS = PARKED_MESSAGES.c
 
 
 class ParkedMessages:
-    """The table of parked messages, `limit` bytes at most; used by one thread. Every call may raise Unavailable or BadConfig."""
+    """The table of parked messages; used by one thread.
+
+    It holds `limit` bytes at most, if callers ask `has_room` before `add`. Every call may raise Unavailable or BadConfig.
+    """
 
     def __init__(self, database: WorkDatabase, limit: int) -> None:
         self._database, self._limit = database, limit
@@ -33,7 +38,10 @@ class ParkedMessages:
         self.may_have_dead = True
 
     def load(self) -> set[Name]:
-        """Return the repositories that have parked messages, and count them."""
+        """Return the repositories whose parked messages wait for an attempt.
+
+        The call also counts all parked messages, those for the dead-letter queue too.
+        """
         totals = select(func.count(), func.coalesce(func.sum(func.length(_COLUMNS.body)), 0))
         repositories = select(_COLUMNS.source, _COLUMNS.number).where(_COLUMNS.error.is_(None)).distinct()
         with self._database.reading() as connection:
@@ -49,7 +57,10 @@ class ParkedMessages:
         return self._bytes + _size(messages) <= self._limit
 
     def add(self, messages: Sequence[TakenMessage], now: int) -> list[TakenMessage]:
-        """Park these behind those that are there; return them as they are parked. Durable on return."""
+        """Park these messages behind those in the table; durable on return.
+
+        Returns the messages as they are parked, with their rows.
+        """
         rows = [
             {
                 "source": each.repository.source,
@@ -91,7 +102,10 @@ class ParkedMessages:
         self.may_have_dead = True
 
     def read_dead(self, most: int) -> list[tuple[TakenMessage, str]]:
-        """Return the first messages for the dead-letter queue, without their pushes, and the reasons."""
+        """Return the first messages for the dead-letter queue, and the reasons.
+
+        The messages are without their pushes.
+        """
         rows = self._select(most, _COLUMNS.error.is_not(None))
         self.may_have_dead = bool(rows)
         return [
@@ -100,7 +114,7 @@ class ParkedMessages:
         ]
 
     def remove(self, messages: Sequence[TakenMessage]) -> None:
-        """Delete these, which are done with."""
+        """Delete these messages, which are done."""
         with self._database.writing() as connection:
             connection.execute(delete(PARKED_MESSAGES).where(_COLUMNS.id.in_([each.row for each in messages])))
         self._count(-len(messages), -_size(messages))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the worker and its parallel variant share: read a message, and record its pushes."""
+"""Reads a message, and records its pushes.
+
+The worker and its parallel variant share this module.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,7 +51,10 @@ def describe_failure(error: BaseException) -> str:
 def record_pushes(
     database: WorkDatabase, clones: Clones, hg: CommandServer, repository: RepositoryKey, pushes: Sequence[QueuedPush]
 ) -> None:
-    """Pull what is new, and record it; raises what clones and database raise."""
+    """Pull the changesets that are new, and record the pushes.
+
+    Raises what `clones` and `database` raise.
+    """
     nodes = list(dict.fromkeys(node for push in pushes for node in push.changesets))
     known = database.known(nodes)
     new = [node for node in nodes if node not in known]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An extension of the worker's Mercurial that follows no redirect: a host must not send the worker into its own network.
+"""An extension of the worker's Mercurial that follows no redirect.
 
-The command server loads this file by its path; nothing imports it.
+A host must not send the worker into the worker's own network. The command server loads this file by its path; no module imports
+it.
 """
 
 import urllib.error
@@ -22,5 +23,5 @@ class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def extsetup(ui: Any) -> None:
-    """Give every connection the handler."""
+    """Add the handler that refuses redirects to every connection."""
     url.handlerfuncs.append(lambda ui, passwords: _RefusedRedirects())

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports failures to Sentry, if a DSN is configured; what Sentry does with them holds nothing up."""
+"""Reports failures to Sentry, if a DSN is configured.
+
+Sentry holds up no work.
+"""
 
 import sentry_sdk
 
@@ -13,10 +16,10 @@ FLUSH = 2.0
 
 
 class FailureReporter:
-    """Reports, or does nothing without a DSN."""
+    """Reports failures; without a DSN it does nothing."""
 
     def __init__(self, dsn: Secret | None) -> None:
-        """Prepare; raises BadConfig for what is no DSN."""
+        """Prepare the client; raises BadConfig if the secret is no DSN."""
         self._client: sentry_sdk.Client | None = None
         if dsn is not None:
             try:
@@ -39,6 +42,6 @@ class FailureReporter:
                 scope.capture_exception(error)
 
     def close(self) -> None:
-        """Wait a little for what is being sent."""
+        """Wait up to `FLUSH` seconds for reports that are being sent."""
         if self._client is not None:
             self._client.close(timeout=FLUSH)

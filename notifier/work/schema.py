@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tables, as the newest migration makes them. Keys are what the data itself says, so a repeat changes nothing."""
+"""The tables, as the newest migration makes them.
+
+Their keys come from the data itself, so recording it again changes nothing.
+"""
 
 from sqlalchemy import (
     BigInteger,

@@ -18,7 +18,7 @@ RETRY = Backoff(first=1.0, longest=60.0)
 
 
 class Migrate(enum.StrEnum):
-    """When the tables are brought up to date."""
+    """The occasion on which the worker's tables are brought up to date."""
 
     BY_HAND = "by-hand"
     AT_START = "at-start"
@@ -26,7 +26,10 @@ class Migrate(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSettings(QueueSettings):
-    """The queue, the folder of `clones` and the database; docs/work.md explains each key."""
+    """The worker's queue, its folder of `clones`, and its database.
+
+    docs/work.md explains each key.
+    """
 
     repositories: tuple[str, ...]
     clones: str

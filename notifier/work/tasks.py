@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The parallel variant of the worker: a task of Celery for each push, in any order.
+"""The parallel variant of the worker: a task of Celery for each push.
 
-A step of Celery's consumer makes tasks of the messages of hg-push. A message is acknowledged once the broker has confirmed its
-tasks, and a task once its push is recorded, the next attempt is with the broker, or the dead-letter queue has the push. What was
-killed comes again, harmlessly. Celery's own `retry` is not used: it drops a task whose next attempt cannot be sent.
+The tasks run in any order.
+
+A step of Celery's consumer makes tasks of the messages of hg-push. It acknowledges a message once the broker has confirmed the
+message's tasks. Celery acknowledges a task once its push is recorded, the next attempt is with the broker, or the dead-letter
+queue has the push. Work that was killed comes again, harmlessly. Celery's own `retry` is not used: it drops a task whose next
+attempt cannot be sent.
 """
 
 import fcntl
@@ -50,7 +53,10 @@ _kombu: Any = kombu
 
 
 def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None]) -> None:
-    """Work until a signal ends Celery's worker; raises BadConfig, or Unavailable for a database that is away at start."""
+    """Work until a signal ends Celery's worker.
+
+    Raises BadConfig, or Unavailable if the database or the folder of clones is unavailable at start.
+    """
     with closing(WorkDatabase(settings.database_url, settings.database_password)) as database:
         if settings.migrate is Migrate.AT_START:
             database.migrate()
@@ -71,7 +77,7 @@ def make_app(settings: WorkSettings) -> Any:
 
     @app.task(name="vcsreplicator.record_push", acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
     def record_push(source: str, number: int, url: str, push: Mapping[str, Any], attempt: int = 0) -> None:
-        """Record one push: the example of a task. Done twice it changes nothing."""
+        """Record one push, as an example of a task; a repeat changes nothing."""
         repository = RepositoryKey(source=source, number=number, url=url)
         found = read(QueuedPush, push, "push")
 
@@ -111,7 +117,10 @@ def make_app(settings: WorkSettings) -> Any:
                 message.ack()
 
         def pass_on(self, message: Any) -> None:
-            """Send the tasks of a message, or the message to the dead-letter queue; confirmed on return."""
+            """Send the tasks of a message; confirmed on return.
+
+            A message that cannot be read goes to the dead-letter queue instead, which is confirmed on return too.
+            """
             body = body_of(message)
             try:
                 repository, found = read_message(message.headers or {}, body, settings.repositories)
@@ -143,7 +152,10 @@ def _configuration(settings: WorkSettings) -> dict[str, Any]:
 
 
 class TaskRecorder:
-    """What a process of Celery needs to record pushes, made at its first task."""
+    """The means of a process of Celery to record pushes.
+
+    The first task of the process opens the database and prepares Mercurial.
+    """
 
     def __init__(self, settings: WorkSettings) -> None:
         self._settings, self._clones = settings, Clones(settings.clones)
@@ -162,7 +174,10 @@ class TaskRecorder:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a clone: tasks of other processes may want it too."""
+    """Hold the lock of a clone within the block.
+
+    Tasks of other processes may want the clone too.
+    """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The worker: takes messages, pulls, records, and only then acknowledges.
 
-One thread has the connection; others pull and record, one repository each. The consumer is exclusive: a second worker is refused by
-the broker, waits, and takes over when the first is gone. Killed anywhere, what was not acknowledged comes again, harmlessly.
+One thread has the connection; others pull and record, one repository each. The consumer is exclusive: the broker refuses a second
+worker, which waits and takes over when the first is gone. If the worker is killed, at whichever step, messages that it did not
+acknowledge come again, harmlessly.
 """
 
 import functools
@@ -55,7 +56,10 @@ logger = structlog.get_logger()
 def run(
     settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
-    """Work until `stop` is set; raises BadConfig, or Unavailable for a database that is away at start."""
+    """Work until `stop` is set.
+
+    Raises BadConfig, or Unavailable if the database or the folder of clones is unavailable at start.
+    """
     with (
         closing(WorkDatabase(settings.database_url, settings.database_password)) as database,
         closing(FailureReporter(settings.sentry_dsn)) as reporter,
@@ -70,7 +74,7 @@ def run(
 
 
 class PushRecorder:
-    """Messages at work, from connection to connection."""
+    """Records the pushes of messages, from connection to connection."""
 
     def __init__(self, settings: WorkSettings, database: WorkDatabase, reporter: FailureReporter, clock: Clock) -> None:
         self._settings, self._database, self._reporter, self._clock = settings, database, reporter, clock
@@ -92,7 +96,10 @@ class PushRecorder:
         self._failures = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Work until the event is set; a broker or a database that is away is waited for, each time from the beginning."""
+        """Work until the event is set.
+
+        While the broker or the database is unavailable, the worker waits; after each wait it starts from the beginning.
+        """
         while not stop.is_set():
             try:
                 self._consume(stop)
@@ -107,7 +114,10 @@ class PushRecorder:
                 stop.wait(delay)
 
     def close(self) -> None:
-        """Stop; commands of Mercurial are ended, and what was not acknowledged comes again."""
+        """Stop, and end the commands of Mercurial.
+
+        Messages that were not acknowledged come again.
+        """
         for server in self._all_servers:
             server.end()
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -154,7 +164,10 @@ class PushRecorder:
         self._lanes.take(TakenMessage(tag=arrived.delivery_tag, body=body, repository=repository, message=message))
 
     def _park(self, consumer: QueueConsumer) -> None:
-        """Park the messages that would hold up others, then acknowledge them; what is under way goes on."""
+        """Park the messages that would hold up others, then acknowledge them.
+
+        Work under way goes on. If the messages do not fit under the limit, none is parked.
+        """
         taken = self._lanes.to_park(self._clock.monotonic())
         if not taken:
             return
@@ -211,7 +224,7 @@ class PushRecorder:
             self._servers.put(hg)
 
     def _collect(self, consumer: QueueConsumer) -> None:
-        """Acknowledge what is recorded, and plan what failed."""
+        """Finish what is recorded, and plan what failed."""
         for future in [future for future in self._under_way if future.done()]:
             messages = self._under_way.pop(future)
             error = future.exception()

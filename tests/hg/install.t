@@ -15,7 +15,7 @@ An ordinary install is all that Mercurial needs to load the extensions by name.
 The manual is where Mercurial's users look for it.
 
   $ hg help vcsreplicator | head -1
-  vcsreplicator extension - replicate every change of a repository to mirrors,
+  vcsreplicator extension - replicate repositories to mirrors, and announce what
 
 Mercurial's own extensions stay where they were, beside ours.
 

@@ -16,6 +16,9 @@ FORBIDDEN = re.compile(
 )
 # Comments, then a text: parsing every file would take a second.
 DOCSTRING = re.compile(r'(?:#.*\n|\s)*r?"""\S')
+# The first line of each text of a module, class or function, which stands alone behind its indentation.
+FIRST_LINE = re.compile(r'^ *[rb]?"""(.*?)(?:"""|\\)?$', re.MULTILINE)
+LONGEST = 79
 VAGUE = {"util", "utils", "common", "helper", "helpers", "manager", "misc"}
 SET_ASIDE = re.compile(
     r"\b(pytest\.(mark\.)?(skip|skipif|xfail|importorskip)|unittest\.skip)\b|^#require", re.MULTILINE
@@ -42,6 +45,13 @@ def test_every_source_file_names_its_licence() -> None:
 
 def test_every_module_says_what_it_promises() -> None:
     assert not [name for name, text in files("*.py") if not DOCSTRING.match(text)]
+
+
+def test_every_text_of_the_product_begins_with_one_short_line() -> None:
+    offending = [
+        f"{name}: {line}" for name, text in files(*PRODUCT) for line in FIRST_LINE.findall(text) if len(line) > LONGEST
+    ]
+    assert not offending, "\n".join(offending)
 
 
 def test_no_module_has_a_vague_name() -> None:

@@ -121,7 +121,7 @@ def _check_notices(config: Config) -> None:
 
 
 def _is_decoded(config: Config) -> bool:
-    """Whether a destination hands pushes to the decoder."""
+    """Return whether a destination hands pushes to the decoder."""
     sections = config.tables.get("notifier", {}).values()
     return any(isinstance(section, dict) and section.get("type") == "decode" for section in sections)
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator errors`: records and messages that were rejected, why, and another attempt at submitted ones."""
+"""`vcsreplicator errors`: records and messages that were rejected, and why.
+
+It also submits rejected messages of the decoder again.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -160,7 +163,7 @@ def _read_newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
 
 
 def _chosen(log: Log, numbers: Sequence[int]) -> list[Record]:
-    """Return the records with these offsets; raises Refused for one that is not there."""
+    """Return the records with these offsets; raises Refused if one is missing."""
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
     found = []
     for number in numbers:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The extension's configuration, read from hgrc and checked whole; errors name section, key and expected value."""
+"""The extension's configuration, read from hgrc and checked as a whole.
+
+Errors name section, key and expected value.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +48,11 @@ class Acknowledge(enum.StrEnum):
 
 
 class ExtensionSettings(Value):
-    """`roots` maps real folders to wire prefixes; `patience` is how many seconds a pusher waits for the log at most.
+    """The settings of the extension on one machine.
 
-    `lock` keeps a Mercurial without this extension out of the repositories. `record_connection` has pushes carry address and client
-    of the pusher.
+    `roots` maps real folders to wire prefixes. `patience` is how many seconds a pusher waits for the log at most. `lock` keeps a
+    Mercurial without this extension out of the repositories. `record_connection` has pushes carry address and client of the
+    pusher.
     """
 
     role: MachineRole
@@ -64,7 +68,10 @@ class ExtensionSettings(Value):
     record_connection: bool = False
 
     def wire_path(self, folder: str) -> str | None:
-        """Return a folder's wire path, None without; raises ConfigError for a bad one."""
+        """Return a folder's wire path; raises ConfigError for one that is not allowed.
+
+        None outside all roots, inside a `.hg`, and for a root itself if its prefix is "".
+        """
         found = wire_path(os.path.realpath(folder), self.roots)
         # A repository inside a repository's .hg belongs to a format upgrade or a strip under way.
         if found is None or ".hg" in found.split("/"):

@@ -28,7 +28,7 @@ _IDENTIFIER = r"[0-9a-f]{32}\Z"
 
 
 class Type(enum.StrEnum):
-    """What happened; the value travels."""
+    """The type of an event; records contain its value."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -41,7 +41,10 @@ class Type(enum.StrEnum):
 
 
 class Tip(Value):
-    """The changelog after the event: number of revisions (unfiltered) and the node of the last one."""
+    """The changelog after the event: its length and the node of its last revision.
+
+    The length is the number of unfiltered revisions.
+    """
 
     length: Count
     node: str
@@ -57,9 +60,10 @@ class PushEntry(Value):
 
 @extensible
 class PushConnection(Value):
-    """Where a push came from, as far as it is known: no part of the event, but a header beside it (`wire`).
+    """The origin of a push, as far as it is known.
 
-    `address` is the other end of the connection, `forwarded` what proxies say of it (X-Forwarded-For), `client` the user agent.
+    It is no part of the event, but a header beside it (`wire`). `address` is the other end of the connection, `forwarded` what
+    proxies say of it (X-Forwarded-For), `client` the user agent.
     """
 
     address: str | None = None
@@ -68,7 +72,10 @@ class PushConnection(Value):
 
 
 class NodeSet(Value):
-    """Changesets added, without naming each: how many, and SHA-256 over their 20-byte nodes in the order of their addition."""
+    """Changesets added or removed, without naming each.
+
+    `count` is their number, `sha256` the SHA-256 over their 20-byte nodes in the order of their addition.
+    """
 
     count: Count
     sha256: str
@@ -93,7 +100,10 @@ class Bookmark(Value):
 
 
 class MarkerNode(Value):
-    """A changeset named by a marker, as the master knew it at push time; an unknown one has only its node."""
+    """A changeset named by a marker, as the master knew it at push time.
+
+    One that the master did not know has only its node.
+    """
 
     node: str
     known: bool
@@ -103,7 +113,10 @@ class MarkerNode(Value):
 
 
 class Marker(Value):
-    """An obsolescence marker in its public form; the exact bytes travel in the bundle."""
+    """An obsolescence marker in its public form.
+
+    The bundle has its exact bytes.
+    """
 
     precursor: MarkerNode
     successors: tuple[MarkerNode, ...]
@@ -131,7 +144,10 @@ class Changes(Value):
 
 
 class MasterSettings(Value):
-    """What of the master's configuration decides what a repository means: the mirror must interpret it the same way."""
+    """The master's settings that decide what a repository's content means.
+
+    The mirror must interpret the content in the same way.
+    """
 
     requirements: tuple[str, ...] = ()
     evolution: tuple[str, ...] = ()
@@ -169,25 +185,34 @@ class Event(Value):
 
 
 class Heartbeat(Value):
-    """A sign of life written to each partition of `events`; it has no sequence and concerns no repository."""
+    """A sign of life, written to each partition of `events`.
+
+    It has no sequence and concerns no repository.
+    """
 
     time: Time
     sender: str
 
 
 def replaced_incarnations(event: Event) -> tuple[str, ...]:
-    """Return the incarnations that an adoption says it replaces, MOST_REPLACED at most; none if an older release wrote it."""
+    """Return the incarnations that an adoption says it replaces.
+
+    These are MOST_REPLACED at most, and none if an older release wrote the event.
+    """
     named = (event.detail or {}).get("replaces", "").split()[:MOST_REPLACED]
     return tuple(name for name in named if is_identifier(name) and name != event.incarnation)
 
 
 def is_identifier(text: str) -> bool:
-    """Whether this has the form of a repository's or an event's id."""
+    """Return whether the text has the form of a repository's or an event's id."""
     return bool(re.match(_IDENTIFIER, text))
 
 
 def check_event(event: Event) -> Event:
-    """Return the event if its identifiers, nodes, numbers and path are well-formed. Raises MalformedEvent."""
+    """Return the event if it is well-formed; raise MalformedEvent if not.
+
+    This checks its identifiers, hashes, nodes, numbers and path.
+    """
     check_path(event.path)
     for name in ("repository", "incarnation", "id"):
         _expect(_IDENTIFIER, getattr(event, name), name)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Strict reading of JSON into frozen dataclasses, and writing them back: unknown, missing and ill-typed members are refused.
+"""Strict reading of JSON into frozen dataclasses, and writing of them.
 
-An `extensible` dataclass ignores members that it does not know, because a newer program may have written them.
+Unknown, missing and ill-typed members are refused. Only a member that may be None or has a default may be missing. An
+`extensible` dataclass ignores members that it does not know, because a newer program may have written them.
 
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
 imports it. Supported types: str, int, float, bool, None, unions with None, StrEnum, tuple[X, ...], Mapping[str, X] and other
@@ -44,7 +45,7 @@ def extensible(kind: type[T]) -> type[T]:
 
 
 class Within:
-    """Metadata of an annotated number: the least and the greatest that are taken, both included."""
+    """The least and the greatest value of an annotated number, both included."""
 
     __slots__ = ("greatest", "least")
 
@@ -68,7 +69,10 @@ def to_json(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Return the value as dictionaries, lists and scalars, without members that are None."""
+    """Return the value as dictionaries, lists and scalars.
+
+    Members of dataclasses that are None are left out.
+    """
     if type(value) in _SCALARS:  # most members are, and a call for each would take half the time
         return value
     kind: Any = type(value)
@@ -105,7 +109,10 @@ def parse(text: bytes | memoryview, where: str, *, limit: int = MAX_TEXT) -> Any
 
 
 def read(kind: type[T], data: Any, where: str | None = None) -> T:
-    """Read a `kind` from parsed JSON or TOML; MalformedEvent names a member below `where`."""
+    """Read a `kind` from parsed JSON or TOML.
+
+    Raises MalformedEvent, which names the member below `where`.
+    """
     reader: Reader = _reader(typing.cast(Any, kind))
     return typing.cast(T, reader(data, where or kind.__name__))
 
@@ -261,7 +268,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def hyphened(message: str) -> str:
-    """Write a complaint about a setting in the words of a TOML file: keys with hyphens."""
+    """Return a complaint about a setting in the words of a TOML file.
+
+    That is, its keys have hyphens.
+    """
     where, colon, rest = message.partition(":")
     before, listed, names = rest.partition(", expected one of ")
     if " unknown member " in before:

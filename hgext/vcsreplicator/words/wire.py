@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The bytes of events: one frame a record, headers that say what it is without opening it.
+"""The bytes of events: one frame per record, and the record's headers.
+
+The headers say what a record is without opening its frame.
 
 Frame, all numbers big-endian:
 
@@ -50,7 +52,10 @@ _PREFIX = struct.Struct(">4sI")
 
 
 class Where(enum.StrEnum):
-    """Where the bundle of an event is: in this frame, in the blob store, or only on the master (pull it)."""
+    """The place of an event's bundle.
+
+    It is in the frame, in the blob store, or only on the master: then mirrors pull it.
+    """
 
     INLINE = "inline"
     BLOB = "blob"
@@ -59,7 +64,10 @@ class Where(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """The bundle of an event: its place, its size in bytes and the SHA-256 of its bytes; `name` is a blob's name."""
+    """The bundle of an event: its place, its size in bytes and its SHA-256.
+
+    `name` is the name of the blob.
+    """
 
     where: Where
     size: Count = 0
@@ -69,7 +77,10 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The header of a frame: an event with its attachment (None: it needs no bundle), or a heartbeat."""
+    """The header of a frame: an event with its attachment, or a heartbeat.
+
+    An event whose attachment is None needs no bundle.
+    """
 
     event: Event | None = None
     attachment: Attachment | None = None
@@ -78,7 +89,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A decoded and checked record of `events`; `body` is empty unless the attachment is inline."""
+    """A decoded and checked record of `events`.
+
+    `body` is empty unless the attachment is inline.
+    """
 
     header: Header
     body: bytes
@@ -91,7 +105,10 @@ class Frame:
 
 
 def encode(event: Event, attachment: Attachment | None = None, body: bytes = b"") -> bytes:
-    """Return the record's value for this event; raises Rejected over FRAME_LIMIT."""
+    """Return the record's value for this event.
+
+    Raises Rejected for a header over HEADER_LIMIT, and for header and body over FRAME_LIMIT together.
+    """
     return _frame(Header(event=event, attachment=attachment), body)
 
 
@@ -113,7 +130,10 @@ def _frame(header: Header, body: bytes) -> bytes:
 
 
 def decode(value: bytes) -> Frame:
-    """Return the checked frame in a record; raises MalformedEvent, UnknownEvent for a newer type or version."""
+    """Return the checked frame in a record.
+
+    Raises MalformedEvent, and UnknownEvent for an event of a newer type or version.
+    """
     if len(value) < _PREFIX.size or len(value) > FRAME_LIMIT + _PREFIX.size:
         raise MalformedEvent(f"record of {len(value)} bytes: expected a frame of at most {FRAME_LIMIT}")
     magic, length = _PREFIX.unpack_from(value)
@@ -135,7 +155,10 @@ def decode(value: bytes) -> Frame:
 
 
 def check_known(data: Any) -> None:
-    """Raise UnknownEvent for a newer event in parsed JSON, such as a Header, whose members cannot be judged."""
+    """Raise UnknownEvent if parsed JSON, such as a Header, has a newer event.
+
+    This program cannot judge the members of such an event.
+    """
     event = data.get("event") if isinstance(data, dict) else None
     if not isinstance(event, dict):
         return
@@ -159,13 +182,16 @@ def _check_body(attachment: Attachment | None, body: bytes) -> None:
 
 
 def check_hash(attachment: Attachment, sha256: str) -> None:
-    """Raise MalformedEvent unless the bundle's bytes have the hash that the event names."""
+    """Raise MalformedEvent unless the bundle has the SHA-256 that the event names."""
     if sha256 != attachment.sha256:
         raise MalformedEvent(f"bundle: SHA-256 {sha256}, the event says {attachment.sha256}")
 
 
 def headers(event: Event, source: str) -> Mapping[str, str]:
-    """Return the record's headers; `source` is a URI reference such as `hg://master.example`."""
+    """Return the headers of an event's record.
+
+    `source` is a URI reference such as `hg://master.example`.
+    """
     time = datetime.datetime.fromtimestamp(event.time, datetime.UTC)
     return {
         "ce_specversion": "1.0",
@@ -185,13 +211,16 @@ def connection_headers(connection: PushConnection | None) -> Mapping[str, str]:
 
 
 def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return of a record's headers those that go along with its event."""
+    """Return those of a record's headers that go along with its event.
+
+    A connection of more than CONNECTION_LIMIT characters does not.
+    """
     header = headers.get(CONNECTION)
     return NO_HEADERS if header is None or len(header) > CONNECTION_LIMIT else {CONNECTION: header}
 
 
 def read_connection(headers: Mapping[str, str]) -> PushConnection | None:
-    """Read the connection in a record's headers; None if there is none, or none that can be read."""
+    """Read the connection in a record's headers; None without a readable one."""
     header = carried(headers).get(CONNECTION)
     try:
         return None if header is None else from_json(PushConnection, header.encode("utf-8", "replace"))

@@ -13,9 +13,10 @@ from ...words.levels import Pending
 
 @dataclass(slots=True, kw_only=True)
 class HeldEvent:
-    """An event that waits for its notice. A stored one is bytes until it is needed: 100,000 may wait at a restart.
+    """An event that waits for its notice.
 
-    `headers` of its record go along with it, see `words.wire`.
+    A stored one is bytes until it is needed: 100,000 may wait at a restart. `headers` are those of its record that go along with
+    it, see `words.wire`.
     """
 
     seq: int
@@ -36,7 +37,10 @@ class HeldEvent:
         return cls(seq=event.seq, written=False, pending=pending, headers=wire.carried(record.headers))
 
     def opened(self) -> Pending:
-        """Return the pending record; raise MalformedEvent if it is none, UnknownEvent if a newer aggregator stored it."""
+        """Return the pending record.
+
+        Raises MalformedEvent if the stored value is none, UnknownEvent if a newer aggregator stored it.
+        """
         if self.pending is None:
             data = shape.parse(self.value or b"", "Pending")
             wire.check_known(data)
@@ -45,7 +49,7 @@ class HeldEvent:
         return self.pending
 
     def readable(self) -> bool:
-        """Whether what was stored is a pending record, of this version or a newer one."""
+        """Return whether the value is a pending record, of this version or a newer one."""
         try:
             self.opened()
         except MalformedEvent:
@@ -55,7 +59,7 @@ class HeldEvent:
         return True
 
     def known(self) -> bool:
-        """Whether what was stored is a pending record of this version."""
+        """Return whether the value is a pending record of this version."""
         return self.readable() and self.pending is not None
 
     @property
@@ -72,7 +76,7 @@ class HeldEvent:
 
     @property
     def since(self) -> float:
-        """When it arrived."""
+        """The time of its arrival, seconds since the epoch."""
         return self.opened().arrived
 
     def store(self) -> bytes:
@@ -81,7 +85,10 @@ class HeldEvent:
 
     @property
     def changes_place(self) -> bool:
-        """Whether the release of the event may change where the repository is found, or by whom."""
+        """Whether its release may change the repository's URL or who sees it.
+
+        The release of an event that this version cannot read may do so.
+        """
         if not self.known():
             return True
         event = self.event

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events are taken: each goes on with its repository's history, waits for a newer aggregator, or is recorded as an error. Pure."""
+"""The intake of events by the aggregator. Pure.
+
+Each event goes on with its repository's history, waits for a newer aggregator, or is recorded as an error.
+"""
 
 from collections.abc import Container
 from functools import partial
@@ -68,9 +71,10 @@ class EventIntake:
             return self._memory.refuse(record, str(error), now)
 
     def take_again(self, record: Record, now: float) -> RecordOutcome:
-        """Take a record that lies before the position, in case it was never taken; as with `take`.
+        """Take a record that lies before the position, in case it was never taken.
 
-        What cannot be read was recorded when it was passed. A fork counts at `settle_forks`.
+        As with `take`, the outcome may ask for the record again. A record that cannot be read is not recorded as an error again:
+        that happened when the position passed it. A fork counts at `settle_forks`.
         """
         repository = self._memory.repositories.get(record.key or "")
         if repository is not None and repository.is_behind_newer(record):
@@ -94,9 +98,10 @@ class EventIntake:
                 self._fork(self._memory.repositories[name], wire.decode(record.value or b"").event, record, now)
 
     def take_kept(self, now: float, whole: Container[int]) -> RecordOutcome:
-        """Take what an older aggregator kept, until a batch is full; all of it before any other event.
+        """Take what an older aggregator kept, until a batch is full.
 
-        Unfinished: call it again once the batch is written. Read again: once the partition of `newer.next` is among the `whole`.
+        The caller takes all of it before any other event. If the outcome is UNFINISHED, call it again once the batch is written;
+        if it is READ_AGAIN, once the partition of `newer.next` is among the `whole`.
         """
         while (record := self.newer.next) is not None:
             if self._memory.output.is_full:
@@ -108,7 +113,10 @@ class EventIntake:
         return RecordOutcome.TAKEN
 
     def _take_kept(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
-        """Take what an older aggregator kept; it stays there if it, or one before it, is still not understood."""
+        """Take a record that an older aggregator kept.
+
+        It stays in `pending` if this aggregator does not understand it, or one before it in its repository.
+        """
         repository, output = self._memory.repository(record.key or ""), self._memory.output
         if repository.newer:
             self.newer.keep(repository, record, output, is_again=True)
@@ -125,7 +133,10 @@ class EventIntake:
         return outcome
 
     def lose(self, name: str, now: float) -> None:
-        """Record what the repository lacks and the log has no more; it counts as announced in its turn."""
+        """Record the events that the repository lacks and the log no longer has.
+
+        They count as announced in their turn.
+        """
         repository, output = self._memory.repositories[name], self._memory.output
         lost = repository.pass_lost()
         if lost:
@@ -187,9 +198,10 @@ class EventIntake:
             self._membership.survey_joining()
 
     def _may_lack(self, repository: Repository, event: Event, arrival: Arrival) -> bool:
-        """Whether the log may have events before this one that were never taken: those of a gap, or the adoption of its history.
+        """Return whether the log may have events before this one that were never taken.
 
-        Behind a fork a gap is judged a fork too, but the log may have what fills it all the same.
+        These are the events of a gap, or the adoption of its history. Behind a fork a gap is judged a fork too, but the log may
+        have what fills it all the same.
         """
         if arrival is not Arrival.FORK:
             return arrival is Arrival.GAP
@@ -207,7 +219,10 @@ class EventIntake:
         self._memory.lost[repository.id] += event.seq - repository.last - 1
 
     def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
-        """Mark the repository as forked; a fork that was recorded before is not recorded again."""
+        """Mark the repository as forked, and record the fork.
+
+        A fork that the repository is already marked with is not recorded again.
+        """
         state = repository.state
         assert state is not None
         if state.fork == event.id:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the next transaction of the aggregator writes: messages, states and positions, gathered until they are committed. Pure."""
+"""What the next transaction of the aggregator writes. Pure.
+
+Messages, states and positions are gathered until they are committed.
+"""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -28,9 +31,9 @@ VALUE_KEPT = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputBatch:
-    """What one transaction writes: messages in this order, positions of the group, and how many decisions it holds.
+    """What one transaction writes: messages, in this order, and group positions.
 
-    Most store no position, which on Kafka costs half as much.
+    It also says how many decisions it holds. Most transactions store no position, which on Kafka costs half as much.
     """
 
     messages: Sequence[NewRecord]
@@ -42,7 +45,10 @@ class OutputBatch:
 
 @dataclass(slots=True, kw_only=True)
 class Outgoing:
-    """What the next batch will hold. `passed` are the positions that moved, which alone are worth no transaction."""
+    """What the next batch will hold.
+
+    `passed` are the positions that moved. They alone are not worth a transaction.
+    """
 
     messages: list[NewRecord] = field(default_factory=list)
     dirty: dict[str, Repository] = field(default_factory=dict)
@@ -81,10 +87,11 @@ class Outgoing:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether what it passed may be read again after a crash: events of which all else is written are known as repeats.
+        """Whether what it passed may be read again after a crash.
 
-        A record that was set aside would be again, and a request decided again. Where one is kept for a newer aggregator, events
-        before it would be taken for later ones and kept, too.
+        Events of which all else is written are known as repeats. But a record that was set aside would be set aside again, and a
+        request decided again. Where a record is kept for a newer aggregator, events before it would be taken for later ones and
+        kept, too.
         """
         return not (self.errors or self.kept) and all(topic == EVENTS for topic, _ in self.passed)
 

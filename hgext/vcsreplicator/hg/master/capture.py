@@ -58,9 +58,10 @@ FIRST = b"!outbox"
 
 
 class Capture:
-    """The events of one outermost transaction of a repository; made when it opens, kept as an attribute of it.
+    """The events of one outermost transaction of a repository.
 
-    The finalizer fills in `written`, the entries that it appended; `committed` is when, on the monotonic clock.
+    It is made when the transaction opens, and kept as an attribute of the transaction. The finalizer fills in `written`, the
+    entries that it appended; `committed` is when, on the monotonic clock.
     """
 
     def __init__(self, repo: MasterRepository, path: str, configuration: Configuration, end: OutboxEnd | None) -> None:
@@ -70,7 +71,10 @@ class Capture:
         self.committed = 0.0
 
     def finalize(self, tr: Transaction) -> None:
-        """Append the events of `tr`; raises Abort, which refuses the push, if none fits."""
+        """Append the events of `tr` to the outbox.
+
+        Raises Abort, which refuses the push, if an event cannot hold a change, or mirrors would not get all of it.
+        """
         entries = self._make_entries(tr)
         if entries:
             # Once more: a push can bring the first large file.
@@ -167,9 +171,10 @@ def begin(
     *,
     transaction: bytes,
 ) -> Capture:
-    """Compare the repository with its newest event before a transaction; another event comes first if they differ.
+    """Compare the repository with its newest event before a transaction.
 
-    Raises Abort for a repository that must refuse changes: forked, copied, moved or damaged.
+    If they differ, another event comes first. A transaction named LIFECYCLE is not compared. Raises Abort for a repository that
+    must refuse changes: forked, copied, moved or damaged.
     """
     box = Outbox(repo.svfs)
     end = read_end(box)
@@ -230,7 +235,7 @@ def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
 
 
 def has_own_bookmarks(repo: localrepository) -> bool:
-    """Whether this is a share whose bookmarks are its own, and not replicated."""
+    """Return whether this is a share whose bookmarks are its own, and not replicated."""
     if repo.sharedpath == repo.path or bookmarks.bookmarksinstore(repo):
         return False
     return b"bookmarks" not in repo.vfs.tryread(b"shared").splitlines()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the pushlog has of a transaction and of changesets.
 
-Without the extension pushlog, it has nothing.
+Without the extension pushlog, it has nothing. The module also says where a push came from.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def entry_of(row: PushRow | None) -> PushEntry | None:
 
 
 def pusher_connection(url: bytes, environment: Mapping[bytes, bytes]) -> PushConnection | None:
-    """Return where a push came from: by Mercurial's `url` of it, and the environment of the request or of the SSH session.
+    """Return where a push came from.
 
-    None for what was not pushed by a client (`tests/hg/master/test_connection.py`).
+    `url` is the push's `url` in Mercurial, `environment` that of the request or of the SSH session. None for changes that
+    no client pushed (`tests/hg/master/test_connection.py`).
     """
     if url.startswith((b"remote:http:", b"remote:https:")):
         address, forwarded, client = (
@@ -63,7 +64,10 @@ def pusher_connection(url: bytes, environment: Mapping[bytes, bytes]) -> PushCon
 
 
 def connection_of(*, address: bytes, forwarded: bytes, client: bytes) -> PushConnection | None:
-    """Return what is known, each cut to its limit; bytes that are no UTF-8 become U+FFFD. None if nothing is known."""
+    """Return what is known of a connection; None if nothing is known.
+
+    Each part is cut to its limit. Bytes that are no UTF-8 become U+FFFD.
+    """
     known = PushConnection(
         address=_decode(address)[:ADDRESS_LIMIT] or None,
         forwarded=_last_entries(_decode(forwarded)) or None,
@@ -77,7 +81,10 @@ def _decode(value: bytes) -> str:
 
 
 def _last_entries(forwarded: str) -> str:
-    """Cut a list of addresses at its left, where a client can write anything, between two entries."""
+    """Cut a list of addresses to FORWARDED_LIMIT characters, between two entries.
+
+    Its left end goes, where a client can write anything.
+    """
     if len(forwarded) <= FORWARDED_LIMIT:
         return forwarded
     return forwarded[-FORWARDED_LIMIT:].partition(",")[2].strip()
@@ -85,9 +92,10 @@ def _last_entries(forwarded: str) -> str:
 
 @contextlib.contextmanager
 def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow | None]]:
-    """Provide a function from a changeset to the row of its push; None without.
+    """Provide a function from a changeset's node to the row of its push.
 
-    The pushlog is opened once for all of them; raises Abort if it cannot be read.
+    The node is hexadecimal. The function returns None if the pushlog has no push of the changeset, or there is no pushlog. The
+    pushlog is opened once for all calls; raises Abort if it cannot be read.
     """
     pushlog = _pushlog()
     if pushlog is None:

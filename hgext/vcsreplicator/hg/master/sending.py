@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push that sends its own events, where no relay runs: the relay's code under the same lock, within a time limit."""
+"""A push that sends its own events, where no relay runs.
+
+It runs the relay's code under the same lock, within a time limit.
+"""
 
 import os
 import shutil
@@ -18,10 +21,10 @@ LOST = b"the replication log lost events %d to %d, which are kept no more: an op
 
 
 def send_now(repo: Any, folder: str, settings: ExtensionSettings, *, patience: float) -> bool:
-    """Send everything unsent; whether that was done within `patience` seconds.
+    """Send everything unsent; return whether all was sent in time.
 
-    What was not sent stays in the outbox. A thread with a repository of its own does the work: if the log hangs, the push goes on
-    without it.
+    That is, within `patience` seconds. What was not sent stays in the outbox. A thread with a repository of its own does the
+    work: if the log hangs, the push goes on without it.
     """
     box = Outbox(repo.svfs)
     done: list[bool] = []
@@ -60,9 +63,10 @@ def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patien
 
 
 def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
-    """Whether the log has another history of this repository; if so, it refuses pushes from now on.
+    """Return whether the log has another history of this repository.
 
-    If the log lost records, move the marker back, so that all kept events are sent again.
+    If so, the repository refuses pushes from now on. If the log lost records, move the marker back, so that all kept events are
+    sent again.
     """
     from ...outbox.forks import fork_behind, fork_between, known_state
     from ...outbox.losses import has_lost, send_again

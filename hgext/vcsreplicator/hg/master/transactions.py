@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The repositories of a master: every outermost transaction is captured, and changes that no event can hold are refused."""
+"""The repositories of a master, which capture every outermost transaction.
+
+They refuse changes that no event can hold.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def announce_creation(repo: localrepository) -> None:
 
 
 def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Wrap `clone`: announce a copy of another repository's store, which was no transaction (`tests/hg/master/init.t`)."""
+    """Wrap `clone`: announce a copy of another repository's store.
+
+    Such a copy is made without a transaction (`tests/hg/master/init.t`).
+    """
     source, destination = original(*arguments, **keywords)
     repo = destination.local() if destination is not None else None
     if repo is not None and repository.replicated(repo) is None:
@@ -138,10 +144,10 @@ def _close(line: RelayLine | None) -> None:
 
 
 def _refuse_outside(ui: Ui, repo: localrepository, txnname: bytes = b"serve", **_arguments: Any) -> bool:
-    """Refuse a push that would not be replicated; changes that users of this machine make are theirs.
+    """Refuse a push that would not be replicated.
 
-    Clients' transactions are known by their names (`tests/hg/master/refused.t`); `prepushkey` is for the commands of old clients,
-    outside of any transaction.
+    Users of this machine may change the repository. Clients' transactions are known by their names (`tests/hg/master/refused.t`);
+    `prepushkey` is for the commands of old clients, outside of any transaction.
     """
     if not txnname.startswith((b"serve", b"pushkey")):
         return False
