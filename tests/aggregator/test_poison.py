@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One record that makes the aggregator fail in a way nobody foresaw: it becomes a reject, and everything else goes on."""
 
+import re
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +16,9 @@ from hgext.vcsreplicator.aggregator.decisions.levels import MirrorLevels
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison, Poisoned, blaming
 from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, run
-from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, ROSTER, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words import roster as rosters
+from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import AggregatorBeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Roster, Verb
@@ -127,6 +130,42 @@ def test_a_request_that_makes_the_aggregator_fail_is_set_aside_and_the_next_one_
 def names(log: MemoryLog) -> list[str]:
     [record] = log.records(ROSTER)
     return [mirror.name for mirror in from_json(Roster, record.value or b"").mirrors]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-5", "9" * 400, "NaN"], ids=lambda text: f"{text[:5]} of {len(text)}")
+def test_numbers_without_bounds_in_any_record_stop_no_aggregator_and_no_start_of_one(
+    log: MemoryLog, number: str
+) -> None:
+    good, bad = Chain("good"), Chain("bad")
+    send(log, good.take(1))
+    acknowledge(log, good)
+    log.append(
+        [
+            NewRecord(topic=EVENTS, key=bad.repository, value=with_time(wire.encode(bad.next()), number)),
+            NewRecord(topic=ACKS, key=f"alpha/{bad.repository}", value=with_time(to_json(bad.ack("alpha", 1)), number)),
+        ]
+    )
+    ask(log, Verb.ADD, "beta")
+    request = log.records(ROSTER_REQUESTS)[-1]
+    log.append([NewRecord(topic=ROSTER_REQUESTS, key="odd", value=with_time(request.value or b"", number))])
+    with running(log):
+        eventually(lambda: len(errors(log)) == 3 and names(log) == ["alpha", "beta"])
+    with running(log) as thread:
+        send(log, good.take(1))
+        acknowledge(log, good)
+        ask(log, Verb.DEACTIVATE, "beta")
+        eventually(lambda: noticed(log, good) == [1, 2])
+        assert thread.is_alive()
+    assert sorted(error.topic for error in errors(log)) == ["acks", "events", "roster-requests"]
+
+
+def with_time(value: bytes, number: str) -> bytes:
+    """The record with this number in place of its time; a frame of events has its length in front."""
+    text = re.sub(rb'("(?:time|applied_at)":)[0-9.]+', rb"\g<1>" + number.encode(), value)
+    assert text != value
+    if not value.startswith(wire.MAGIC):
+        return text
+    return wire.MAGIC + struct.pack(">I", len(text) - 8) + text[8:]
 
 
 def test_a_repository_whose_decisions_fail_stands_still_and_nothing_of_it_is_announced_and_others_go_on(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the embedded log and the blob folder call durable is on disk: every write before their word was synced before it.
+"""What the embedded log, the blob folder and a mirror's notes call durable is on disk: every write before their word was synced.
 
 The program under strace writes a mark when it was given the word; the worst disk keeps only what a sync had ended before that.
 """
@@ -49,6 +49,22 @@ for bundle in (b"one", b"other", b"one"):
     os.write(told, b"stored")
 """
 
+NOTES = """
+import os, sys
+from pathlib import Path
+from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
+from hgext.vcsreplicator.words.levels import Reason
+
+told = os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY)
+def tell(word): os.write(told, word.encode())
+
+notes = Notes(Path(sys.argv[1], "notes.db")); tell("opened")
+notes.detach(Detached(repository="r", path="p", partition=0, offset=5, reason=Reason.SLOW, note="", since=1.0)); tell("detached")
+notes.record_deletion(DeletedRepository(repository="d", path="p", incarnation="i", seq=3, since=1.0)); tell("deleted")
+notes.request_heal("r", 1.0); tell("requested")
+notes.rejoin("r"); tell("rejoined")
+"""
+
 
 def path_of(call: SystemCall) -> str:
     """The file that a call writes or syncs, or the folder that it changes."""
@@ -78,7 +94,11 @@ def unsynced(calls: list[SystemCall], folder: Path, told: Path) -> list[tuple[st
     return found
 
 
-@pytest.mark.parametrize(("program", "words"), [(LOG, WORDS), (BLOBS, ["stored"] * 3)], ids=["log", "blobs"])
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [(LOG, WORDS), (BLOBS, ["stored"] * 3), (NOTES, ["opened", "detached", "deleted", "requested", "rejoined"])],
+    ids=["log", "blobs", "notes"],
+)
 def test_nothing_waits_for_the_disk_once_it_is_called_durable(tmp_path: Path, program: str, words: list[str]) -> None:
     folder, told = tmp_path / "folder", tmp_path / "told"
     folder.mkdir()
