@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -360,13 +360,33 @@ def test_records_that_are_committed_together_are_one_request(log: Log, monkeypat
         requests = watch_requests(monkeypatch)
         for count in (1, 2, 50):
             requests.clear()
-            records = [
-                NewRecord(topic=topic, key="x", value=bytes(100)) for topic in (NOTICES, ERRORS) for _ in range(count)
-            ]
-            transactor.commit(records)
-            found = [request for request in requests if request in TRANSACTIONAL]
-            assert found[-3:] == ["AddPartitionsToTxn", "Produce in transaction", "EndTxn"]
-            assert set(found[:-3]) <= {"AddPartitionsToTxn"}, "asked again while the last transaction ends"
+            transactor.commit(records_of_two_topics(count))
+            check_one_produce(requests)
+
+
+def test_they_are_one_request_though_it_takes_long_to_hand_them_over(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    ordinary = KafkaProducer.send
+
+    def send(producer: KafkaProducer, *given: object, **named: object) -> object:
+        time.sleep(0.01)  # a busy machine; the answer to AddPartitionsToTxn comes meanwhile
+        return ordinary(producer, *given, **named)
+
+    monkeypatch.setattr(KafkaProducer, "send", send)
+    with contextlib.closing(log.transactor("single")) as transactor:
+        for _ in range(5):
+            requests = watch_requests(monkeypatch)
+            transactor.commit(records_of_two_topics(10))
+            check_one_produce(requests)
+
+
+def records_of_two_topics(count: int) -> list[NewRecord]:
+    return [NewRecord(topic=topic, key="x", value=bytes(100)) for topic in (NOTICES, ERRORS) for _ in range(count)]
+
+
+def check_one_produce(requests: Sequence[str]) -> None:
+    found = [request for request in requests if request in TRANSACTIONAL]
+    assert found[-3:] == ["AddPartitionsToTxn", "Produce in transaction", "EndTxn"], found
+    assert set(found[:-3]) <= {"AddPartitionsToTxn"}, "asked again while the last transaction ends"
 
 
 def test_a_transactor_that_was_fenced_while_it_prepared_says_so_at_its_commit(log: Log) -> None:

@@ -9,6 +9,7 @@ what is not public.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,9 @@ T = TypeVar("T")
 # During an outage the client writes lines by the dozen, even to a pusher's terminal; what matters is in our exceptions.
 if logging.getLogger("kafka").level == logging.NOTSET:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+# Seconds for which the client's thread waits until everything that it sends together is handed over.
+HELD_BACK = 1.0
 
 # On a slow machine the patience may end during the last attempt of many: the same mistake, another name.
 TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
@@ -100,14 +104,22 @@ def together(producer: KafkaProducer) -> Iterator[None]:
     """Hold the client's thread back until the end of the block.
 
     So it sends together what the block gives it. It would else send the first record alone, and what follows in the same partition
-    a round trip later. Used by one thread at a time.
+    a round trip later. Used by one thread at a time. A block that takes longer than `HELD_BACK` may itself wait for that thread,
+    which goes on then.
     """
     sender = producer._sender
-    sender.wakeup = _sleep_on
+    turn, is_over = sender.run_once, threading.Event()
+
+    def run_once() -> None:
+        is_over.wait(HELD_BACK)
+        turn()
+
+    sender.run_once, sender.wakeup = run_once, _sleep_on
     try:
         yield
     finally:
-        del sender.wakeup
+        del sender.run_once, sender.wakeup
+        is_over.set()
         sender.wakeup()
 
 
