@@ -3,8 +3,9 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import Follower
 from testing.builders.cluster import Cluster
+from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -23,27 +25,39 @@ pytestmark = pytest.mark.processes
 NAMES = ("red", "blue")
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    prepared = Cluster(tmp_path)
+class EmbeddedLog:
+    """The log's file, with the backup that `docs/log.md` describes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._copy = folder / "log.db", folder / "copy.db"
+
+    def copy(self) -> None:
+        with closing(sqlite3.connect(self._path)) as source, closing(sqlite3.connect(self._copy)) as target:
+            source.backup(target)
+
+    def restore(self) -> None:
+        for suffix in ("-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self._copy.rename(self._path)
+
+
+@dataclass
+class Installation:
+    """A cluster, and the log that it will lose records of."""
+
+    cluster: Cluster
+    log: EmbeddedLog | Kafka
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.services)])
+def installation(
+    request: pytest.FixtureRequest, tmp_path: Path, own_service: Callable[[type[Kafka]], Kafka]
+) -> Iterator[Installation]:
+    log = own_service(Kafka) if request.param == "kafka" else EmbeddedLog(tmp_path)
+    prepared = Cluster(tmp_path, *(["--log", log.url] if isinstance(log, Kafka) else []))
     prepared.config.write_text(prepared.config.read_text().replace("[aggregator]\n", "[aggregator]\nbeat = 0.5\n"))
     with prepared as cluster:
-        yield cluster
-
-
-def copy(cluster: Cluster) -> None:
-    """The backup that `docs/log.md` describes."""
-    with (
-        closing(sqlite3.connect(cluster.folder / "log.db")) as source,
-        closing(sqlite3.connect(cluster.folder / "copy.db")) as target,
-    ):
-        source.backup(target)
-
-
-def restore(cluster: Cluster) -> None:
-    for suffix in ("-wal", "-shm"):
-        (cluster.folder / f"log.db{suffix}").unlink(missing_ok=True)
-    (cluster.folder / "copy.db").rename(cluster.folder / "log.db")
+        yield Installation(cluster, log)
 
 
 def push(cluster: Cluster, clones: dict[str, Path], text: str) -> list[str]:
@@ -89,19 +103,20 @@ def alarms(cluster: Cluster) -> str:
 
 
 def test_after_an_older_log_every_push_is_announced_mirrors_are_level_and_check_named_the_loss(
-    cluster: Cluster,
+    installation: Installation,
 ) -> None:
+    cluster, log = installation.cluster, installation.log
     clones = {name: cluster.create(name) for name in NAMES}
     nodes = push(cluster, clones, "before")
     eventually(lambda: set(announced(cluster)) >= set(nodes), "the first notices")
-    copy(cluster)
+    log.copy()
     nodes += push(cluster, clones, "lost with its notice")
     eventually(lambda: set(announced(cluster)) >= set(nodes), "more notices")
     cluster.stop("mirror-beta")
     nodes += push(cluster, clones, "lost before its notice")
     eventually(lambda: applied(cluster, "alpha") == 3 * len(NAMES), "alpha has it")
     cluster.stop("relay", "aggregator", "mirror-alpha", "notifier")
-    restore(cluster)
+    log.restore()
 
     cluster.start("aggregator", "mirror-alpha", "mirror-beta", "notifier")
     named = f"{MISSING}: 4 missing, 2 repositories (blue, red)"
@@ -130,16 +145,17 @@ def prune(store: Path, kept: int) -> None:
     (store / "outbox.sent").write_text(json.dumps({**sent, "segment": 2, "end": end}))
 
 
-def test_what_no_outbox_keeps_is_named_by_check_and_a_sync_makes_all_mirrors_level(cluster: Cluster) -> None:
+def test_what_no_outbox_keeps_is_named_by_check_and_a_sync_makes_all_mirrors_level(installation: Installation) -> None:
+    cluster, log = installation.cluster, installation.log
     clone = cluster.create("red")
     nodes = push(cluster, {"red": clone}, "before")
     eventually(lambda: set(announced(cluster)) >= set(nodes), "the first notice")
-    copy(cluster)
+    log.copy()
     cluster.stop("mirror-beta")
     nodes += push(cluster, {"red": clone}, "lost for good") + push(cluster, {"red": clone}, "still in the outbox")
     eventually(lambda: applied(cluster, "alpha") == 3, "alpha has it")
     cluster.stop("relay", "aggregator", "mirror-alpha", "notifier")
-    restore(cluster)
+    log.restore()
     prune(cluster.repository("red") / ".hg" / "store", kept=1)
 
     cluster.start("relay", "aggregator", "mirror-alpha", "mirror-beta", "notifier")

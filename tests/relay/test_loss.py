@@ -282,18 +282,6 @@ def test_a_loss_sends_nothing_again_that_an_adoption_set_aside(master: Master, l
     assert aside not in ids(log)
 
 
-def restored_broker(kafka: Kafka, then: Callable[[], None]) -> None:
-    """Its data as a crash of now would leave it, put back after `then` and a stop."""
-    kafka.pause()
-    shutil.copytree(kafka.folder / "data", kafka.folder / "copy")
-    kafka.resume()
-    then()
-    kafka.kill()
-    shutil.rmtree(kafka.folder / "data")
-    (kafka.folder / "copy").rename(kafka.folder / "data")
-    kafka.start()
-
-
 @pytest.mark.parametrize("pushed_since", [0, 1])
 def test_what_a_broker_with_older_data_lacks_is_sent(
     master: Master, own_service: Callable[[type[Kafka]], Kafka], pushed_since: int
@@ -304,7 +292,9 @@ def test_what_a_broker_with_older_data_lacks_is_sent(
         with running_relay(master.settings(scan=SELDOM if pushed_since else 0.3), log):
             master.create("one")
             pushes(master, "one", "a")
-            restored_broker(kafka, lambda: pushes(master, "one", "bc"))
+            kafka.copy()
+            pushes(master, "one", "bc")
+            kafka.restore()
             pushes(master, "one", "d" * pushed_since)
             eventually(lambda: sequences(log, "one") == [1, 2, 3, 4, 5][: 4 + pushed_since])
 

@@ -94,6 +94,19 @@ class Kafka(Service):
             "log.dirs": str(self.folder / "data"),
         }
 
+    def copy(self) -> None:
+        """Copy its data as a crash of now would leave it."""
+        self.pause()
+        shutil.copytree(self.folder / "data", self.folder / "copy")
+        self.resume()
+
+    def restore(self) -> None:
+        """Kill it, and start it again with the copy: it forgot what it confirmed since."""
+        self.kill()
+        shutil.rmtree(self.folder / "data")
+        (self.folder / "copy").rename(self.folder / "data")
+        self.start()
+
     def answers(self) -> bool:
         """The port opens before the broker serves: ask what a client asks first, and look for a broker in the answer."""
         from kafka import KafkaAdminClient  # 0.1 s, in each run of tests
