@@ -17,6 +17,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -31,12 +32,12 @@ from hgext.vcsreplicator.words.errors import Rejected as Wrong
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
 from ..rejects import judged
 from ..window import PATIENCE, Delivery, Patience, check_number
-from .message import MOST_ENTRIES, BatchEntry, object_body, object_key, together, topic_parts
+from .message import MOST_ENTRIES, BatchEntry, fifo_keys, object_body, object_key, together, topic_parts
 
 # Seconds that a message may wait for each that may join it.
 LINGER = 0.003
 
-TOPIC = re.compile(r"arn:[^:]+:sns:(?P<region>[^:]*):[^:]*:[A-Za-z0-9_-]{1,256}(?P<fifo>\.fifo)?")
+TOPIC = re.compile(r"arn:[^:]+:sns:(?P<region>[^:]*):[^:]*:[A-Za-z0-9_-]{1,256}(\.fifo)?")
 BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 # Error codes that are about the message and stay so.
@@ -80,8 +81,6 @@ class SnsSettings:
         arn = TOPIC.fullmatch(self.topic_arn)
         if arn is None:
             raise ValueError(f"topic-arn: expected arn:…:sns:REGION:ACCOUNT:NAME, got {self.topic_arn!r}")
-        if arn["fifo"]:
-            raise ValueError(f"topic-arn: expected a standard topic, got the FIFO topic {self.topic_arn!r}")
         if not BUCKET.fullmatch(self.bucket):
             raise ValueError(f"bucket: expected a name of letters, digits, dots and hyphens, got {self.bucket!r}")
         if not self.region:
@@ -95,6 +94,11 @@ class SnsSettings:
         check_number("limit", self.limit, 1024, 256 * 1024)
         check_number("connect_timeout", self.connect_timeout, 0.001, 3600)
         check_number("read_timeout", self.read_timeout, 0.001, 3600)
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether SNS keeps the topic's messages in order; the name says so."""
+        return self.topic_arn.endswith(".fifo")
 
     def open(self, name: str, clock: Clock) -> Destination:
         return Sns(self, clock)
@@ -202,7 +206,8 @@ class Sns:
         try:
             self._s3.put_object(Bucket=self.settings.bucket, Key=key, Body=content, ContentType="application/json")
             now = self.clock.monotonic()
-            entry = BatchEntry(number=delivery.number, text=text, attributes=attributes, written=now)
+            keys = fifo_keys(message) if self.settings.is_fifo else {}
+            entry = BatchEntry(number=delivery.number, text=text, attributes=attributes, written=now, keys=keys)
         except Exception as error:  # a thread that dies would forget its delivery
             self._done.put(DeliveryOutcome(number=delivery.number, error=_translate_error(error)))
             return
@@ -226,9 +231,7 @@ class Sns:
             self._done.put(outcome)
 
     def _publish_one(self, entry: BatchEntry) -> list[DeliveryOutcome]:
-        answer = self._sns.publish(
-            TopicArn=self.settings.topic_arn, Message=entry.text, MessageAttributes=entry.attributes
-        )
+        answer = self._sns.publish(TopicArn=self.settings.topic_arn, **entry.content)
         return [DeliveryOutcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
 
     def _publish_batch(self, entries: Sequence[BatchEntry]) -> list[DeliveryOutcome]:
@@ -236,13 +239,8 @@ class Sns:
 
         An entry failed unless the answer calls it successful.
         """
-        answer = self._sns.publish_batch(
-            TopicArn=self.settings.topic_arn,
-            PublishBatchRequestEntries=[
-                {"Id": str(n), "Message": entry.text, "MessageAttributes": entry.attributes}
-                for n, entry in enumerate(entries)
-            ],
-        )
+        requests: list[Any] = [{"Id": str(n), **entry.content} for n, entry in enumerate(entries)]
+        answer = self._sns.publish_batch(TopicArn=self.settings.topic_arn, PublishBatchRequestEntries=requests)
         errors: dict[str, ReplicationError | None] = {each["Id"]: None for each in answer.get("Successful", ())}
         for each in answer.get("Failed", ()):
             errors[each["Id"]] = _judge_error("PublishBatch", each["Code"], each.get("Message", ""))

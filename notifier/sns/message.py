@@ -5,8 +5,9 @@ Pure.
 """
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..message import Json, Message, to_text
@@ -63,6 +64,18 @@ def attributes(message: Message) -> dict[str, Any]:
     return found
 
 
+def fifo_keys(message: Message) -> dict[str, str]:
+    """Return what a FIFO topic needs beside a message.
+
+    The group is the repository, in which SNS keeps the order. SNS drops a repeat of an id within five minutes, so a replay, which
+    an operator asked for, has an id of its own. https://docs.aws.amazon.com/sns/latest/dg/fifo-message-dedup.html
+    """
+    repeat = message.id
+    if message.replay is not None:
+        repeat = hashlib.sha256(f"{message.id} {message.replay}".encode()).hexdigest()
+    return {"MessageGroupId": message.repository, "MessageDeduplicationId": repeat}
+
+
 def attributes_size(attributes: dict[str, Any]) -> int:
     """Return the number of bytes of names, types and values."""
     texts = [text for name, each in attributes.items() for text in (name, *each.values())]
@@ -82,13 +95,19 @@ def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[
 class BatchEntry:
     """The delivery `number` as a topic takes it.
 
-    Its object is stored since `written`, on the monotonic clock.
+    Its object is stored since `written`, on the monotonic clock. `keys` are those of a FIFO topic.
     """
 
     number: int
     text: str
     attributes: dict[str, Any]
     written: float
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Its parameters in a request of one or several."""
+        return {"Message": self.text, "MessageAttributes": self.attributes, **self.keys}
 
     @property
     def size(self) -> int:

@@ -257,15 +257,23 @@ class DecodeReceiver(HgPushReceiver):
 
 
 class SnsReceiver(Receiver):
-    """A topic with a queue behind it; it goes down by its bucket being deleted."""
+    """A topic with a queue behind it; it goes down by its bucket being deleted.
 
-    def __init__(self, url: str) -> None:
+    Both are FIFO, or neither.
+    """
+
+    def __init__(self, url: str, *, is_fifo: bool = False) -> None:
         self.url, self.name = url, f"test-{secrets.token_hex(4)}"
+        ending = ".fifo" if is_fifo else ""
         region: dict[str, Any] = {"endpoint_url": url, "region_name": "us-west-2"}
         self.s3, self.sqs = boto3.client("s3", **region), boto3.client("sqs", **region)
         self.sns = boto3.client("sns", **region)
-        self.arn = self.sns.create_topic(Name=self.name)["TopicArn"]
-        self.queue = self.sqs.create_queue(QueueName=self.name)["QueueUrl"]
+        self.arn = self.sns.create_topic(Name=self.name + ending, Attributes={"FifoTopic": "true"} if is_fifo else {})[
+            "TopicArn"
+        ]
+        self.queue = self.sqs.create_queue(
+            QueueName=self.name + ending, Attributes={"FifoQueue": "true"} if is_fifo else {}
+        )["QueueUrl"]
         asked = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=["QueueArn"])
         self._subscription = self.sns.subscribe(
             TopicArn=self.arn, Protocol="sqs", Endpoint=asked["Attributes"]["QueueArn"]

@@ -113,6 +113,54 @@ def test_object_written_and_topic_refusing_is_repeated_until_both_are_there(
     assert len(list(cloud._objects())) == 2
 
 
+@pytest.fixture
+def fifo(aws: Any) -> Iterator[SnsReceiver]:
+    receiver = SnsReceiver(aws.url, is_fifo=True)
+    yield receiver
+    receiver.close()
+
+
+def test_a_fifo_topic_keeps_each_repository_in_order(log: Log, notifier: Notifier, fifo: SnsReceiver) -> None:
+    notifier.start(it=fifo.settings())
+    publish_pushes(log, "try", 1, 5)
+    publish_pushes(log, "central", 1, 5)
+    notifier.settled("it")
+    told = fifo.told()
+    assert [seq for name, seq in told if name == "try"] == [1, 2, 3, 4, 5]
+    assert [seq for name, seq in told if name == "central"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["alone", "in a batch"])
+def test_a_fifo_topic_drops_a_repeat_and_takes_a_replay(fifo: SnsReceiver, count: int) -> None:
+    sent = some(count)
+    again = [replace(each, replay="2026-11-24T12:00:00Z by operator") for each in sent]
+    for each in (sent, sent, again):
+        assert become(fifo.settings(), *each) == [None] * count
+    assert sorted(fifo.told()) == sorted([(f"r{number}", 1) for number in range(count)] * 2)
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["alone", "in a batch"])
+def test_a_fifo_topic_is_given_repository_and_id(cloud: SnsReceiver, count: int) -> None:
+    sent = some(count)
+    one = b"<PublishResponse><PublishResult><MessageId>1</MessageId></PublishResult></PublishResponse>"
+    with Endpoint(lambda request: Reply(body=one) if count == 1 else stores_all(request)) as topic:
+        assert become(at(cloud, topic, topic_arn=f"{cloud.arn}.fifo"), *sent) == [None] * count
+        [request] = topic.requests
+    fields = form(request)
+    assert {value for name, value in fields.items() if name.endswith("MessageGroupId")} == {
+        each.repository for each in sent
+    }
+    assert {value for name, value in fields.items() if name.endswith("MessageDeduplicationId")} == {
+        each.id for each in sent
+    }
+
+
+def test_a_standard_topic_is_given_neither(cloud: SnsReceiver) -> None:
+    with Endpoint(stores_all) as topic:
+        become(at(cloud, topic), *some(2))
+        assert not [name for name in form(topic.requests[0]) if "Group" in name or "Dedup" in name]
+
+
 ANSWER_OF_SNS = b"""<ErrorResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/"><Error><Type>Sender</Type>\
 <Code>%s</Code><Message>no</Message></Error><RequestId>1</RequestId></ErrorResponse>"""
 
