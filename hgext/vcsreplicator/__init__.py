@@ -24,6 +24,8 @@ Configuration of a master::
   # whether a pusher waits for the log's word, and for how many seconds; "outbox" does not wait
   acknowledge = log
   acknowledge-timeout = 5
+  # whether a change is kept and sent later while the log is unavailable, or refused ("refuse")
+  unavailable = accept
   # where to keep bundles that are too large for the log: file:///folder or s3://bucket/prefix
   blobs = file:///var/lib/vcsreplicator/blobs
   # whether to keep a Mercurial without this extension out of the repositories, for reading too

@@ -7,7 +7,7 @@ import pytest
 
 from testing.builders.cluster import Cluster
 from testing.waiting import eventually
-from tests.flow.test_log_loss import announced, copy, prune, push, restore
+from tests.flow.test_log_loss import EmbeddedLog, announced, prune, push
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -31,12 +31,13 @@ def test_a_push_that_sends_its_own_events_names_those_that_the_log_lost_for_good
         clone = cluster.create("red")
         nodes = push(cluster, {"red": clone}, "before")
         eventually(lambda: set(nodes) <= set(announced(cluster)), "the first notice")
-        copy(cluster)
+        log = EmbeddedLog(tmp_path)
+        log.copy()
         nodes = push(cluster, {"red": clone}, "lost for good") + push(cluster, {"red": clone}, "still in the outbox")
         eventually(lambda: set(nodes) <= set(announced(cluster)), "all notices")
         services = [role for role in cluster.roles if not role.startswith("web-")]
         cluster.stop(*services)
-        restore(cluster)
+        log.restore()
         prune(cluster.repository("red") / ".hg" / "store", kept=1)
         cluster.commit(clone, "sent by the push itself")
         said = cluster.push(clone)

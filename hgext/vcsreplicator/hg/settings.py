@@ -47,12 +47,19 @@ class Acknowledge(enum.StrEnum):
     OUTBOX = "outbox"
 
 
+class LogUnavailable(enum.StrEnum):
+    """While the log is unavailable: keep a change and send it later, or refuse it."""
+
+    ACCEPT = "accept"
+    REFUSE = "refuse"
+
+
 class ExtensionSettings(Value):
     """The settings of the extension on one machine.
 
     `roots` maps real folders to wire prefixes. `patience` is how many seconds a pusher waits for the log at most. `lock` keeps a
     Mercurial without this extension out of the repositories. `record_connection` has pushes carry address and client of the
-    pusher.
+    pusher. `unavailable` is what a change does while the log is unavailable.
     """
 
     role: MachineRole
@@ -66,6 +73,7 @@ class ExtensionSettings(Value):
     patience: float
     lock: bool = False
     record_connection: bool = False
+    unavailable: LogUnavailable = LogUnavailable.ACCEPT
 
     def wire_path(self, folder: str) -> str | None:
         """Return a folder's wire path; raises ConfigError for one that is not allowed.
@@ -99,6 +107,7 @@ KEYS = (
     b"acknowledge-timeout",
     b"lock",
     b"record-connection",
+    b"unavailable",
     b"insecure",
     b"refuse-when-stale",
     b"snapshot-allow",
@@ -127,11 +136,14 @@ def read(ui: Ui) -> ExtensionSettings:
         patience=_read_seconds(ui, b"acknowledge-timeout", 5.0),
         lock=_read_switch(ui, b"lock"),
         record_connection=_read_switch(ui, b"record-connection"),
+        unavailable=_read_choice(ui, b"unavailable", LogUnavailable, LogUnavailable.ACCEPT),
     )
     if settings.role is MachineRole.MASTER and not settings.relay and not settings.log:
         raise _wrong_value(
             b"relay", "the path of the relay's socket (or [vcsreplicator] log = URL, to push without a relay)", None
         )
+    if settings.unavailable is LogUnavailable.REFUSE and not settings.relay:
+        raise _wrong_value(b"relay", "the path of the relay's socket, which unavailable = refuse asks", None)
     return settings
 
 

@@ -5,6 +5,8 @@ So the relay notices if the pushing process dies in the transaction. The convers
 socket:
 
     push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: does its history follow the log's?
+    push  → relay   {"ask": "log"}                    only with `unavailable = refuse`: does the log have all of it, and answer?
+    relay → push    {"available": true}               yes; a no is never sent
     push  → relay   {"seq": 12}                       committed up to 12: send it, and answer when the log has it
     relay → push    {"sent": 12}                      the log has it
 
@@ -16,11 +18,11 @@ import contextlib
 import json
 import socket
 import time
-from typing import Self
+from typing import Any, Self
 
 
 class RelayLine:
-    """One connection; once anything went wrong, `wait_until_sent` returns False."""
+    """One connection; once anything went wrong, the answer to each question is False."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -42,6 +44,17 @@ class RelayLine:
             return None
         return cls(connection)
 
+    def is_log_available(self, *, patience: float) -> bool:
+        """Ask whether the log answers and has every event of the repository.
+
+        Wait up to `patience` seconds for the relay's answer; return False if it does not come.
+        """
+        try:
+            self._connection.sendall(_encode_line({"ask": "log"}))
+            return self._read_answer(patience)["available"] is True
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
     def report_commit(self, seq: int) -> None:
         """Report that event `seq` is committed, without waiting for the answer."""
         with contextlib.suppress(OSError):
@@ -55,22 +68,26 @@ class RelayLine:
         """
         if not self._committed:
             return False
-        deadline = time.monotonic() + patience
-        received = b""
         try:
-            while b"\n" not in received:
-                self._connection.settimeout(max(deadline - time.monotonic(), 0.001))
-                piece = self._connection.recv(4096)
-                if not piece:
-                    return False
-                received += piece
-            return bool(json.loads(received)["sent"] >= self._committed)
+            return bool(self._read_answer(patience)["sent"] >= self._committed)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def close(self) -> None:
         """End the conversation."""
         self._connection.close()
+
+    def _read_answer(self, patience: float) -> Any:
+        """Read one line; raises OSError and ValueError."""
+        deadline = time.monotonic() + patience
+        received = b""
+        while b"\n" not in received:
+            self._connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = self._connection.recv(4096)
+            if not piece:
+                raise ConnectionError("the relay ended the conversation")
+            received += piece
+        return json.loads(received)
 
 
 def _encode_line(message: dict[str, object]) -> bytes:

@@ -110,7 +110,7 @@ class _Relay:
         self._work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots))
-        jobs.on_sent = self._server.sent
+        jobs.on_sent, jobs.on_available = self._server.sent, self._server.available
         self._reporter = ServiceReporter(log, f"relay {settings.source}")
         self._gone: dict[str, float] = {}
         self._found: list[ServiceTrouble] = []

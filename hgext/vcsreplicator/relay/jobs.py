@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's jobs in one repository: recover, announce, send.
+"""The relay's jobs in one repository: recover, announce, send, check.
 
-To recover is to roll back an abandoned transaction.
+To recover is to roll back an abandoned transaction, to check is to ask whether the log has all events and answers.
 """
 
 import enum
@@ -12,6 +12,7 @@ from dataclasses import replace
 import prometheus_client
 import structlog
 
+from ..log import EVENTS
 from ..outbox.entry import Entry
 from ..outbox.file import Outbox, SentMark, outbox_of
 from ..outbox.forks import fork_behind
@@ -40,6 +41,7 @@ class Job(enum.StrEnum):
     RECOVER = "recover"
     ANNOUNCE = "announce"
     SEND = "send"
+    CHECK = "check"
 
 
 class RepositoryBusy(Exception):
@@ -52,11 +54,13 @@ class RepositoryBusy(Exception):
 class RepositoryJobs:
     """The jobs, each given the folder of a repository.
 
-    They call `on_sent` with the folder and the sequence of each sent event.
+    They call `on_sent` with the folder and the sequence of each sent event, and `on_available` with the folder of a repository
+    whose events the log has, when the log answers.
     """
 
     def __init__(self, sender: EventSender, port: MasterPort, watch: StateWatch, losses: LossWatch) -> None:
         self.on_sent: Callable[[str, int], None] = lambda folder, seq: None
+        self.on_available: Callable[[str], None] = lambda folder: None
         self._sender, self._port, self._watch, self._losses = sender, port, watch, losses
 
     def table(self) -> Mapping[Job, Callable[[str], None]]:
@@ -64,7 +68,7 @@ class RepositoryJobs:
 
         The functions raise RepositoryBusy, Refused, Unavailable, or any unexpected exception.
         """
-        return {Job.RECOVER: self._recover, Job.ANNOUNCE: self._announce, Job.SEND: self._send}
+        return {Job.RECOVER: self._recover, Job.ANNOUNCE: self._announce, Job.SEND: self._send, Job.CHECK: self._check}
 
     def _recover(self, folder: str) -> None:
         journal = os.path.join(folder, ".hg", "store", "journal")
@@ -99,6 +103,15 @@ class RepositoryJobs:
         SENT.inc(count)
         if sent is not None:
             self.on_sent(folder, sent.seq)
+
+    def _check(self, folder: str) -> None:
+        box = outbox_of(folder)
+        if box.fork() is not None:
+            return
+        if box.has_unsent():
+            raise RepositoryBusy("its events are not sent yet")
+        self._sender.log.ends(EVENTS)
+        self.on_available(folder)
 
     def _is_forked(self, folder: str, box: Outbox) -> bool:
         """Return whether nothing of this outbox may be sent.

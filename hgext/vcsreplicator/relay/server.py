@@ -11,6 +11,7 @@ import os
 import selectors
 import socket
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +32,15 @@ FULL_PAUSE = 1.0
 class _Peer:
     """One connection and its repository.
 
-    `waits_for` is the sequence whose acknowledgement the peer waits for, 0 for none.
+    `waits_for` is the sequence whose acknowledgement the peer waits for, 0 for none. `asks` is true while it waits for the word
+    that the log is available.
     """
 
     connection: socket.socket
     folder: str | None = None
     received: bytes = b""
     waits_for: int = 0
+    asks: bool = False
 
 
 class Server:
@@ -74,11 +77,18 @@ class Server:
             waiting = [peer for peer in self._peers.get(folder, ()) if 0 < peer.waits_for <= seq]
             for peer in waiting:
                 peer.waits_for = 0
-        for peer in waiting:
-            with contextlib.suppress(OSError):
-                peer.connection.send(
-                    json.dumps({"sent": seq}).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-                )
+        _answer(waiting, {"sent": seq})
+
+    def available(self, folder: str) -> None:
+        """Answer every peer that asks whether the log is available for this repository.
+
+        Workers call this method.
+        """
+        with self._lock:
+            asking = [peer for peer in self._peers.get(folder, ()) if peer.asks]
+            for peer in asking:
+                peer.asks = False
+        _answer(asking, {"available": True})
 
     def close(self) -> None:
         """End all conversations and close the socket."""
@@ -161,8 +171,13 @@ class Server:
             message: Any = json.loads(line)
             if "repository" in message and peer.folder is None:
                 return self._add_peer(peer, os.path.realpath(message["repository"]))
+            if peer.folder is not None and message.get("ask") == "log":
+                with self._lock:
+                    peer.asks = True
+                self._work.check(peer.folder)
+                return True
             seq = message["seq"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return False
         if peer.folder is None or type(seq) is not int:
             return False
@@ -197,3 +212,10 @@ class Server:
                 del self._peers[peer.folder]
         if os.path.exists(os.path.join(peer.folder, ".hg", "store", "journal")):
             self._work.recover(peer.folder)
+
+
+def _answer(peers: Iterable[_Peer], message: dict[str, object]) -> None:
+    """Send each peer one line; one that is gone or does not read goes without."""
+    for peer in peers:
+        with contextlib.suppress(OSError):
+            peer.connection.send(json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -69,6 +69,11 @@ class Work:
         """
         self._add_job(folder, Job.SEND, now=now)
 
+    def check(self, folder: str) -> None:
+        """Have a repository's events sent now, then the log asked if it answers."""
+        self._add_job(folder, Job.SEND, now=True)
+        self._add_job(folder, Job.CHECK, now=True)
+
     def recover(self, folder: str) -> None:
         """Have a transaction rolled back that may be abandoned."""
         self._add_job(folder, Job.RECOVER)

@@ -28,6 +28,8 @@ from ..text import local
 if TYPE_CHECKING:
     from mercurial.obsolete import _Marker
 
+    from ...relay.client import RelayLine
+
 # Bytes of an event's JSON: `wire.HEADER_LIMIT` without room for the attachment.
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
 # Bytes of that for everything but the changes.
@@ -111,6 +113,21 @@ def refuse_fork(box: Outbox) -> None:
             f"this repository refuses changes: {fork.reason}".encode(),
             hint=b"see 'hg help replicateadopt'",
         )
+
+
+def refuse_unavailable_log(box: Outbox, line: RelayLine | None, patience: float) -> None:
+    """Raise Abort unless the relay says that the log is available.
+
+    It is if it answers and has every event of this repository. The relay has `patience` seconds. The log may still disappear before
+    the commit: then the change is kept and sent later.
+    """
+    if line is not None and line.is_log_available(patience=patience):
+        return
+    refuse_fork(box)
+    raise error.Abort(
+        b"the replication log is not available, and this server refuses changes without it",
+        hint=b"nothing was changed; try again later, or ask the server's administrators",
+    )
 
 
 def refuse_other_path(newest: NewestEvent, path: str) -> None:

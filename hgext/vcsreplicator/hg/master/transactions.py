@@ -17,12 +17,15 @@ from mercurial.ui import ui as Ui
 from ...outbox.file import Outbox
 from ...relay.client import RelayLine
 from .. import requirement
-from ..settings import Durability, ExtensionSettings, root_of
+from ..settings import Durability, ExtensionSettings, LogUnavailable, root_of
 from ..text import path as path_text
 from . import announcing, capture, creation, durability, overlay, recovery, refusals, reporting, repository
 
 if TYPE_CHECKING:
     from .capture import Capture
+
+# What is kept and sent later with `unavailable = refuse` too: the rest of it is done already.
+KEPT = (announcing.LIFECYCLE, creation.TRANSACTION)
 
 
 def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
@@ -91,6 +94,8 @@ def _with_capture(
                 recovery.finish_interrupted(repo, settings)
             line = RelayLine.open(settings.relay, folder) if settings.relay else None
             try:
+                if settings.unavailable is LogUnavailable.REFUSE and desc not in KEPT:
+                    refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings.patience)
                 captured = capture.begin(
                     repo,
                     path,
