@@ -62,8 +62,8 @@ class DeadLetters:
             if outcome.error is not None:
                 raise outcome.error
             message, done = self._letters.pop(outcome.number)
-            reason = message.headers["error"]
-            logger.error("message kept in the dead-letter queue", queue=self._queue, reason=reason)
+            fields = {"repository": message.headers.get("repository"), "reason": message.headers["error"]}
+            logger.error("message kept in the dead-letter queue", queue=self._queue, **fields)
             DEAD.inc()
             done()
 

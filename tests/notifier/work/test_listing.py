@@ -2,6 +2,7 @@
 """`vcsreplicator pushes` lists what the worker recorded."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,22 @@ def test_parked_messages_are_listed_by_repository(file: Path, tmp_path: Path) ->
     [found] = json.loads(run(file, "--parked", "--json").output)
     assert found == {"repository": URL, "messages": 2, "dead": 1, "bytes": 2 * len(body), "since": 86400}
     assert "1970-01-02 00:00:00" in run(file, "--parked").output
+
+
+def test_parked_messages_that_cannot_be_read_hide_none_behind_them(file: Path, tmp_path: Path) -> None:
+    database = WorkDatabase(f"sqlite:///{tmp_path}/work.db")
+    parked = ParkedMessages(database, 10**6)
+    body = b'{"type": "hg-push", "repository_id": 1, "pushes": []}'
+    key = RepositoryKey(source="poll", number=1, url=URL)
+    good = TakenMessage(tag=1, body=body, repository=key, message=from_body(body))
+    kept = parked.add([*(replace(good, body=b"new") for _ in range(3)), good], 86400)
+    assert [each.row for each in parked.read(good.name, 2)] == [kept[-1].row]
+    dead = parked.read_dead(10)
+    assert [(each.row, each.body) for each, _ in dead] == [(each.row, b"new") for each in kept[:3]]
+    assert all("not JSON" in reason for _, reason in dead)
+    database.close()
+    [found] = json.loads(run(file, "--parked", "--json").output)
+    assert (found["messages"], found["dead"]) == (4, 3)
 
 
 @pytest.mark.parametrize("words", [(), ("--parked", "--repository", URL)])
