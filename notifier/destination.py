@@ -162,7 +162,11 @@ def take_all(waiting: "queue.SimpleQueue[T]", timeout: float, *, limit: int = sy
 
 
 def _judge_outcome(number: int, done: "Future[None]") -> DeliveryOutcome:
-    error = None if done.cancelled() else done.exception()
+    if done.cancelled():
+        return DeliveryOutcome(
+            number=number, error=Unavailable("the destination was closed before it sent the message")
+        )
+    error = done.exception()
     if error is None:
         return DeliveryOutcome(number=number)
     return DeliveryOutcome(
