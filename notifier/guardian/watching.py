@@ -9,7 +9,7 @@ is unknown is settled first in the next round.
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ from .filling import Filling, QueueStep, WatchedQueue, next_step, read_queue
 from .mail import GONE_MEANWHILE, MailServer, compose
 from .management import Management
 from .settings import GuardianSettings
-from .state import GuardianState
+from .state import GuardianState, QueueReport
 
 # What a row of the broker's list of queues must have.
 COLUMNS = "name,messages,consumers,durable,auto_delete,exclusive,arguments,effective_policy_definition"
@@ -36,6 +36,7 @@ QUEUES = Gauge("vcsreplicator_guardian_queues", "Queues by state; a queue may be
 DELETED = Counter("vcsreplicator_guardian_deleted_queues", "Queues deleted beyond their limit")
 MAILED = Counter("vcsreplicator_guardian_mails", "Mails that the mail server took")
 REFUSED_MAILS = Counter("vcsreplicator_guardian_refused_mails", "Mails that the mail server refused for good")
+LOST_REPORTS = Counter("vcsreplicator_guardian_lost_reports", "Reports that the operator's address refused too")
 WAITING = Gauge("vcsreplicator_guardian_waiting_reports", "Reports that no mail server took yet")
 LAST_ROUND = Gauge(
     "vcsreplicator_guardian_last_round_timestamp_seconds", "Time by this machine when the last round was complete"
@@ -181,18 +182,27 @@ class QueueWatch:
                 self._mail_trouble = str(error)
                 break
             except Rejected as error:
-                REFUSED_MAILS.inc()
-                is_last = owner == self.settings.operator
-                logger.error("mail refused", reason=str(error), queues=[each.queue for each in reports], lost=is_last)
-                if is_last:
-                    self.state.forget_reports(reports)
-                else:
-                    self.state.readdress(reports, self.settings.operator)
+                self._note_refusal(owner, reports, error)
             else:
                 self._mail_trouble = None
                 MAILED.inc()
                 self.state.forget_reports(reports)
         WAITING.set(sum(map(len, self.state.reports().values())))
+
+    def _note_refusal(self, owner: str, reports: Sequence[QueueReport], error: Rejected) -> None:
+        """Give refused reports to the operator, or leave them to the log.
+
+        What the operator's address refuses too is logged whole before it is forgotten.
+        """
+        REFUSED_MAILS.inc()
+        logger.error("mail refused", owner=owner, reason=str(error), queues=[each.queue for each in reports])
+        if owner != self.settings.operator:
+            self.state.readdress(reports, self.settings.operator)
+            return
+        for each in reports:
+            logger.error("report lost", queue=each.queue, messages=each.messages, what=each.what, time=each.time)
+        LOST_REPORTS.inc(len(reports))
+        self.state.forget_reports(reports)
 
 
 def _odd_ones(found: list[QueueFinding]) -> dict[str, set[str]]:

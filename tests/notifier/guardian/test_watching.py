@@ -18,7 +18,7 @@ from notifier.guardian.broker import DeletionOutcome, connected, delete_queue
 from notifier.guardian.filling import QueueStep
 from notifier.guardian.settings import Deletion, GuardianSettings
 from notifier.guardian.state import GuardianState
-from notifier.guardian.watching import QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
+from notifier.guardian.watching import LOST_REPORTS, QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
 from testing.builders.mailbox import Mailbox
 from testing.waiting import eventually
 from tests.notifier.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
@@ -273,6 +273,22 @@ def test_what_the_operators_address_refuses_is_not_tried_for_ever(
     filled(guarded, "stranger", 4)
     watch.round()
     assert watch.state.reports() == {}
+
+
+def test_what_every_address_refuses_is_in_the_log_with_owner_and_queue_and_counted(
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
+) -> None:
+    mailbox.replies["alice@owners.example"] = mailbox.replies[OPERATOR] = "550 no such mailbox"
+    queue = filled(guarded, guarded.add("alice", "alice@owners.example"), 4)
+    before = LOST_REPORTS._value.get()
+    with structlog.testing.capture_logs() as lines:
+        watch.round()
+        watch.round()
+    refused = [(line["owner"], line["queues"]) for line in lines if line["event"] == "mail refused"]
+    assert refused == [("alice@owners.example", [queue]), (OPERATOR, [queue])]
+    [lost] = [line for line in lines if line["event"] == "report lost"]
+    assert (lost["log_level"], lost["queue"], lost["messages"], lost["what"]) == ("error", queue, 4, NEAR)
+    assert LOST_REPORTS._value.get() == before + 1
 
 
 def test_a_dry_run_mails_deletes_and_remembers_nothing(
