@@ -2,7 +2,8 @@
 """Files of raw messages, decoded for backfill into a folder.
 
 The folder gets `<namespace>.<type>.ndjson` for each type, and `errors.ndjson`, whose lines can be decoded again. The files get
-these names only after all are written completely; ids are remembered after that. A run that fails leaves no file.
+these names only after all are written completely; ids are remembered after that. A run that fails leaves no file. One that is
+killed leaves files whose names end with `.partial`, or all outputs without their ids remembered: a second run decodes the same.
 """
 
 import contextlib
@@ -126,6 +127,8 @@ class _OutputFolder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._files: dict[str, BinaryIO] = {}
+        # Files with their final names, until all have them.
+        self._renamed: list[Path] = []
         path.mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str, line: bytes) -> None:
@@ -143,19 +146,24 @@ class _OutputFolder:
             file.flush()
             os.fsync(file.fileno())
         for name in self._files:
-            os.replace(self._partial(name), self._path / f"{name}.ndjson")
+            final = self._path / f"{name}.ndjson"
+            os.replace(self._partial(name), final)
+            self._renamed.append(final)
         folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+        self._renamed.clear()
 
     def close(self) -> None:
-        """Close the files, and remove those that still have a temporary name."""
+        """Close the files, and remove them unless all have their final names."""
         for name, file in self._files.items():
             with contextlib.suppress(OSError):  # a full disk fails again when the rest is written
                 file.close()
             self._partial(name).unlink(missing_ok=True)
+        for final in self._renamed:
+            final.unlink(missing_ok=True)
 
     def _partial(self, name: str) -> Path:
         return self._path / f"{name}.ndjson{_PARTIAL}"

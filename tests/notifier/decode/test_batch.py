@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Files of raw messages become files of decoded ones, whole or not at all."""
 
+import errno
 import gzip
 import json
+import os
+import shutil
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -144,6 +147,59 @@ def test_a_full_disk_is_named_and_leaves_no_output(tools: Tools, tmp_path: Path)
     with pytest.raises(Refused, match="out: cannot be written: No space left on device"):
         decoded([tmp_path / "in.ndjson"], tmp_path / "out", tools)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+class Killed(BaseException):
+    """The end of the process, at a step that a test chooses."""
+
+
+def fail_at_the_second_rename(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let the next run rename one output, and fail at the second."""
+    rename, seen = os.replace, []
+
+    def fail_or_rename(source: Path, target: Path) -> None:
+        seen.append(target)
+        if len(seen) == 2:
+            raise error
+        rename(source, target)
+
+    monkeypatch.setattr(batch.os, "replace", fail_or_rename)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(OSError(errno.EIO, "Input/output error"), Refused), (Killed(), Killed)], ids=str
+)
+def test_a_failed_rename_leaves_no_output_and_no_id(
+    error: BaseException, raised: type[BaseException], tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.ndjson").write_bytes(numbered(range(3)) + b"no json\n")
+    repeats = open_repeats(DecodeSettings(repeats=str(tmp_path / "repeats.db")), SystemClock())
+    fail_at_the_second_rename(monkeypatch, error)
+    with pytest.raises(raised):
+        decoded([tmp_path / "in.ndjson"], tmp_path / "out", tools, repeats)
+    assert list((tmp_path / "out").iterdir()) == []
+    assert decoded([tmp_path / "in.ndjson"], tmp_path / "out", tools, repeats) == {"decoded": 3, "form": 1}
+    repeats.close()
+
+
+def test_a_run_killed_between_renames_can_be_seen_and_repeated_whole(
+    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.ndjson").write_bytes(numbered(range(3)) + b"no json\n")
+    repeats = open_repeats(DecodeSettings(repeats=str(tmp_path / "repeats.db")), SystemClock())
+    with monkeypatch.context() as patched:
+        fail_at_the_second_rename(patched, Killed())
+        # A kill removes nothing.
+        patched.setattr(batch._OutputFolder, "close", lambda output: [file.close() for file in output._files.values()])
+        with pytest.raises(Killed):
+            decoded([tmp_path / "in.ndjson"], tmp_path / "out", tools, repeats)
+    left = sorted(each.name for each in (tmp_path / "out").iterdir())
+    assert left == ["eng-workflow.hgpush.ndjson", "errors.ndjson.partial"]
+    with pytest.raises(Refused, match="exists"):
+        decoded([tmp_path / "in.ndjson"], tmp_path / "out", tools, repeats)
+    shutil.rmtree(tmp_path / "out")
+    assert decoded([tmp_path / "in.ndjson"], tmp_path / "out", tools, repeats) == {"decoded": 3, "form": 1}
+    repeats.close()
 
 
 def test_the_command_says_what_it_did(tmp_path: Path) -> None:
