@@ -3,13 +3,15 @@
 
 A cache spares reading a changeset again and again. ``.hg/cache/pushlog-git`` has one record of 24 bytes per revision: CRC-32 of
 changeset and Git hash, and the Git hash, zeros for none. A record proves itself, so a strip, a crash or two writers at once cost
-a second reading, never a wrong answer. The file may be deleted at any time, and is not needed.
+a second reading, never a wrong answer. The file may be deleted at any time, and is not needed. What a pusher wrote in place of a
+hash counts as none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +30,7 @@ _BLOCKS = 64
 # Records that were looked up and are not in the file yet.
 _MANY = 16 * _BLOCK_RECORDS
 _NONE = bytes(20)
+_COMMIT = re.compile(rb"[0-9a-fA-F]{40}\Z")
 _ZSTD = b"\x28"
 # Bytes of a text that is read together with others.
 _BULK = 1 << 16
@@ -51,7 +54,7 @@ class GitNodes:
         self._found: dict[int, bytes] = {}
 
     def of(self, revision: int, node: bytes) -> str | None:
-        """Return 40 hex digits, None without a Git commit; ``node`` is its hash here."""
+        """Return 40 hex digits, None for anything else; ``node`` is its hash here."""
         record = self._read_record(revision)
         if len(record) == _RECORD and zlib.crc32(record[4:], zlib.crc32(node)) == int.from_bytes(record[:4], "big"):
             return None if record[4:] == _NONE else record[4:].hex()
@@ -103,24 +106,14 @@ class GitNodes:
             for number, text in texts(self._repo.changelog, first, first + _BLOCK_RECORDS):
                 self._keep_record(number, to_node(number), commit_in(text))
         if not (self.are_many and revision in self._found):
-            commit = self._repo[revision].extra().get(b"git_commit")
-            if not self._keep_record(revision, node, commit) and commit is not None:
-                return commit.decode("utf-8", "replace")
+            self._keep_record(revision, node, self._repo[revision].extra().get(b"git_commit"))
         value = self._found[revision][4:]
         return None if value == _NONE else value.hex()
 
-    def _keep_record(self, revision: int, node: bytes, commit: bytes | None) -> bool:
-        """Keep what was looked up; False for a malformed commit, which is not kept."""
-        value = _NONE
-        if commit is not None:
-            try:
-                value = bytes.fromhex(commit.decode("ascii"))
-            except ValueError:
-                value = b""
-            if len(value) != 20 or value == _NONE:
-                return False
+    def _keep_record(self, revision: int, node: bytes, commit: bytes | None) -> None:
+        """Keep what was looked up; a pusher's text that is no hash counts as none."""
+        value = bytes.fromhex(commit.decode("ascii")) if commit is not None and _COMMIT.match(commit) else _NONE
         self._found[revision] = zlib.crc32(value, zlib.crc32(node)).to_bytes(4, "big") + value
-        return True
 
 
 def texts(log: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:

@@ -29,8 +29,12 @@ CHANGES = [
     (b"words " * 20_000, {b"git_commit": COMMIT.encode()}),
     (b"words", {b"git_commit": b"none"}),
     (b"words", {b"git_commit": b"0" * 40}),
+    (b"words", {b"git_commit": b"<script>\xff" * 10_000}),
+    (b"words", {b"git_commit": COMMIT[:39].encode() + b" "}),
+    (b"words", {b"git_commit": b" ".join([COMMIT[:20].encode(), COMMIT[20:].encode()])}),
 ]
-EXPECTED = [None, COMMIT, COMMIT, None, COMMIT, "none", "0" * 40]
+# What a changeset says is a Git commit only if it is the hash of one.
+EXPECTED = [None, COMMIT, COMMIT, None, COMMIT, None, None, None, None, None]
 
 
 @pytest.fixture(params=["zstd", "zlib", "none"])
