@@ -32,7 +32,9 @@ def our_hg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
 
 
-def checked(folder: Path, hgrc: str, *, by_environment: bool = False, sections: str = "") -> Result:
+def checked(
+    folder: Path, hgrc: str, *, by_environment: bool = False, is_path_set: bool = True, sections: str = ""
+) -> Result:
     """`config check` with this hgrc, and these sections of the services' file."""
     url = f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
     with open_log(url) as log:
@@ -41,7 +43,7 @@ def checked(folder: Path, hgrc: str, *, by_environment: bool = False, sections: 
     (folder / "hgrc").write_text(hgrc)
     words = ["config", "check", "--config", str(folder / "services.toml")]
     if by_environment:
-        return CliRunner().invoke(program, words, env={"HGRCPATH": str(folder / "hgrc")})
+        return CliRunner().invoke(program, words, env={"HGRCPATH": str(folder / "hgrc") if is_path_set else None})
     return CliRunner().invoke(program, [*words, "--hgrc", str(folder / "hgrc")])
 
 
@@ -162,5 +164,18 @@ def test_what_mercurial_cannot_set_up_is_found(tmp_path: Path) -> None:
 def test_a_machine_without_master_and_mirror_needs_no_hgrc(tmp_path: Path) -> None:
     result = checked(tmp_path, "[ui]\nusername = dana\n", by_environment=True)
     assert result.exit_code == 0, result.exception
-    assert "not enabled in this environment (HGRCPATH)" in result.output
+    assert "no hgrc checked: with this HGRCPATH hg does not load vcsreplicator" in result.output
     assert isinstance(checked(tmp_path, "[ui]\nusername = dana\n").exception, BadConfig)
+
+
+def test_without_hgrcpath_the_check_says_that_no_hgrc_was_checked_and_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # no hgrc of a developer
+    result = checked(tmp_path, "", by_environment=True, is_path_set=False)
+    assert result.exit_code == 0, result.exception
+    line = result.output.splitlines()[-1]
+    assert line == (
+        "no hgrc checked: HGRCPATH is not set, and hg does not load vcsreplicator; "
+        "on a master or mirror, type: vcsreplicator config check --hgrc FILE"
+    )

@@ -35,7 +35,9 @@ def check_hgrc(file: str | None, report: Callable[[str], object], *, is_decoded:
     if not _is_enabled(found, "vcsreplicator"):
         if file is not None or "vcsreplicator.role" in found:
             raise BadConfig(f"{where}: [extensions] vcsreplicator: expected a line that loads it, got nothing")
-        report("hg extension vcsreplicator: not enabled in this environment (HGRCPATH)")
+        reason = "with this HGRCPATH" if os.environ.get("HGRCPATH") else "HGRCPATH is not set, and"
+        remedy = "on a master or mirror, type: vcsreplicator config check --hgrc FILE"
+        report(f"no hgrc checked: {reason} hg does not load vcsreplicator; {remedy}")
         return
     for name in filter(lambda name: _is_enabled(found, name), EXTENSIONS):
         value = found.get(f"extensions.{name}:required", found.get("extensions.*:required", "nothing"))
