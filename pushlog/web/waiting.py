@@ -4,9 +4,9 @@
 If its time is over before that, the server answers as things are then.
 
 A waiting request holds a thread, so it is bounded: in seconds by ``[pushlog] maxwait``, which only files that the server trusts
-set, and in number by `MOST`. Waiting in vain is no error, because load balancers would take it for a broken server: the answer is
-the ordinary one, and says where it ends. The repository object of a request shows the moment in which it was opened, so a request
-that has waited is answered from the beginning.
+set, and in number by `MOST`, or by less where a server with few threads says so. Waiting in vain is no error, because load
+balancers would take it for a broken server: the answer is the ordinary one, and says where it ends. The repository object of a
+request shows the moment in which it was opened, so a request that has waited is answered from the beginning.
 """
 
 from __future__ import annotations
@@ -30,8 +30,30 @@ MOST = 4
 PAUSE = 0.05
 # The member of a request's environment that is there once it has waited.
 _WAITED = b"pushlog.waited"
+# The member in which a server may say how many of its requests may wait at once.
+_WAITERS = b"pushlog.waiters"
 
-_places = threading.BoundedSemaphore(MOST)
+
+class _Places:
+    """The places of requests that wait."""
+
+    def __init__(self) -> None:
+        self._lock, self._taken = threading.Lock(), 0
+
+    def take(self, limit: int) -> bool:
+        """Take a place unless this many are taken; return whether it is taken."""
+        with self._lock:
+            is_free = self._taken < limit
+            self._taken += is_free
+            return is_free
+
+    def give_back(self) -> None:
+        """Free a place."""
+        with self._lock:
+            self._taken -= 1
+
+
+_places = _Places()
 
 
 class PushArrived(Exception):
@@ -62,7 +84,8 @@ def wait_for_push(web: requestcontext, lookup: Lookup) -> None:
     except query.BadRequest as problem:
         raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
     end = time.monotonic() + web.configint(b"pushlog", b"maxwait", untrusted=False)
-    if lookup.last_shown() >= number or not _places.acquire(blocking=False):
+    allowed: Any = web.req.rawenv.get(_WAITERS, MOST)
+    if lookup.last_shown() >= number or not _places.take(min(MOST, allowed)):
         return
     try:
         while lookup.last_served() < number:
@@ -70,6 +93,6 @@ def wait_for_push(web: requestcontext, lookup: Lookup) -> None:
                 return
             time.sleep(PAUSE)
     finally:
-        _places.release()
+        _places.give_back()
     web.req.rawenv[_WAITED] = b"1"
     raise PushArrived

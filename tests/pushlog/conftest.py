@@ -83,6 +83,7 @@ class Site:
         repository = factory.repository(user_interface, os.fsencode(folder), create=create)
         self.repository = repository.unfiltered()
         self._application = hgweb_mod_inner.hgweb(repository)
+        self.members = {}  # more of the environment of requests
 
     def get(self, path, query="", *, script="", **headers):
         """(status, headers, body); ``query`` is taken as it is, ``script`` is where the server has the repository."""
@@ -102,6 +103,7 @@ class Site:
             "QUERY_STRING": query,
             "REQUEST_METHOD": "GET",
             **{f"HTTP_{name.upper()}": value for name, value in headers.items()},
+            **self.members,
         }
         started = [] if started is None else started
         return self._application(environment, lambda status, headers: started.append((status, dict(headers))))

@@ -35,7 +35,11 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
 
         try:
             server = create_server(
-                application(root), host=host, port=port, threads=threads, max_request_body_size=MAX_PUSH
+                application(root, threads=threads),
+                host=host,
+                port=port,
+                threads=threads,
+                max_request_body_size=MAX_PUSH,
             )
         except OSError as error:
             raise BadConfig(f"--listen: {listen} cannot be used: {error.strerror}") from error

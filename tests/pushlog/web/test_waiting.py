@@ -69,12 +69,21 @@ def test_when_the_time_is_over_the_answer_is_as_things_are(server, looked):
 def test_when_enough_requests_wait_the_next_is_answered_as_things_are(server, looked):
     site = Site(server.folder, "[pushlog]\nmaxwait = 600\n")
     for _ in range(waiting.MOST):
-        assert waiting._places.acquire(blocking=False)
+        assert waiting._places.take(waiting.MOST)
     try:
         assert last_push(site.get("/json-pushes", "version=2&wait=9")) == 3
     finally:
-        waiting._places.release(waiting.MOST)
+        for _ in range(waiting.MOST):
+            waiting._places.give_back()
     assert not looked.is_set()
+
+
+@pytest.mark.parametrize(("allowed", "waits"), [(0, False), (1, True), (100, True)])
+def test_a_server_may_allow_fewer_requests_to_wait(server, looked, allowed, waits):
+    site = Site(server.folder, "[pushlog]\nmaxwait = 0\n")
+    site.members["pushlog.waiters"] = allowed
+    assert last_push(site.get("/json-pushes", "version=2&wait=9")) == 3
+    assert looked.is_set() == waits
 
 
 def test_a_place_is_free_again_after_waiting(server, looked):

@@ -46,8 +46,10 @@ def _is_own_folder(virtual: bytes) -> bool:
     return any(part.startswith(b"~") for part in virtual.split(b"/"))
 
 
-def application(root: str) -> Application:
+def application(root: str, *, threads: int | None = None) -> Application:
     """Make the WSGI application for every repository below `root`.
+
+    With `threads`, the number of requests that the server answers at once, some of them stay free while others wait for pushes.
 
     Configuration comes from HGRCPATH alone; a repository's own hgrc is read by Mercurial as usual unless HGRCSKIPREPO is set.
     Demand import is switched off: threads that import lazily at the same time answer 500. The garbage collector no longer
@@ -61,11 +63,21 @@ def application(root: str) -> Application:
     gc.freeze()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if threads is not None:
+            environ["pushlog.waiters"] = _waiters(threads)
         if _has_changed(hgweb, folder, environ.get("PATH_INFO", "")):
             hgweb.lastrefresh = 0
         return _answer_or_refuse(hgweb, environ, start_response)
 
     return answer
+
+
+def _waiters(threads: int) -> int:
+    """Return how many requests may wait for a push while others are answered.
+
+    Two threads remain, or one of two; a single thread never waits.
+    """
+    return max(threads - 2, min(threads - 1, 1))
 
 
 def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator web` keeps threads free while requests wait for pushes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from hgext.vcsreplicator.demo.ports import free_port
+from testing.waiting import PATIENCE, eventually
+from testing.warm_hg import shared_hg
+
+pytestmark = pytest.mark.processes
+
+THREADS = 4
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A server of four threads that serves the repository `known`; requests may wait for ten minutes."""
+    subprocess.run([shared_hg(), "init", str(tmp_path / "root" / "known")], check=True)
+    (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n[pushlog]\nmaxwait = 600\n")
+    where = f"127.0.0.1:{free_port()}"
+    program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
+    environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
+    with subprocess.Popen([*program, "--listen", where, "--threads", str(THREADS)], env=environment) as server:
+        eventually(lambda: is_answering(f"http://{where}/known?style=raw"), "the server")
+        yield f"http://{where}/known"
+        server.kill()
+
+
+def get(url: str) -> bytes:
+    with urlopen(url, timeout=PATIENCE) as answer:
+        return bytes(answer.read())
+
+
+def is_answering(url: str) -> bool:
+    try:
+        return bool(get(url))
+    except OSError:
+        return False
+
+
+def test_requests_that_wait_leave_two_threads_free(url: str) -> None:
+    pool = ThreadPoolExecutor(THREADS)  # its threads end with the server
+    waiting = [pool.submit(get, f"{url}/json-pushes?version=2&wait=9") for _ in range(THREADS)]
+    eventually(lambda: sum(each.done() for each in waiting) == 2, "the requests that may not wait to be answered")
+    assert get(f"{url}?style=raw")
+    answered = [each for each in waiting if each.done()]
+    assert [json.loads(each.result()) for each in answered] == [{"lastpushid": 0, "pushes": {}}] * 2
