@@ -14,6 +14,7 @@ PATH = re.compile(r"`((?:hgext|pushlog|notifier|hooks|testing|tests|docs|require
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
 # Words that hide who acts; the contributing page names them.
 HIDDEN_ACTOR = re.compile(r"\b(somebody|someone|whoever|nobody|whatever|is told|are told)\b", re.IGNORECASE)
+EXIT_CODE = re.compile(r"(?:sys\.exit\(|^EXIT_\w+ = |sys\.exit\(.* if .* else )(\d+)", re.MULTILINE)
 DECISIONS = sorted(path for path in (CHECKOUT / "docs/decisions").glob("*.md") if path.name != "README.md")
 FORM = re.compile(
     r"# .+\n\n\*\*Date\.\*\* (\d{4}-\d\d-\d\d)\n\n\*\*Decision\.\*\* .*\n\*\*Why\.\*\* .*\n\*\*Cost\.\*\*", re.DOTALL
@@ -25,6 +26,20 @@ def headings(text: str) -> set[str]:
     """The anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def exit_codes() -> set[str]:
+    """The exit codes that a verb or service states as a number."""
+    texts = [path.read_text() for path in (CHECKOUT / "hgext/vcsreplicator/cli").glob("*.py")]
+    texts.append((CHECKOUT / "hgext/vcsreplicator/service/__init__.py").read_text())
+    return {code for text in texts for code in EXIT_CODE.findall(text)} | {"0"}
+
+
+def test_the_runbook_says_what_every_exit_code_means() -> None:
+    _, _, section = (CHECKOUT / "docs/runbook.md").read_text().partition("\n## Exit codes\n")
+    rows = re.findall(r"^\| ([\d, ]+) \|", section, re.MULTILINE)
+    assert {"1", "2", "76", "78", "130", "141"} <= exit_codes()
+    assert sorted(exit_codes() - {code for row in rows for code in row.split(", ")}) == []
 
 
 def test_the_documents_name_only_paths_that_exist() -> None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -497,6 +498,15 @@ def exit_1(on_call: OnCall, entry: Entry) -> None:
     on_call.repository()
 
 
+@provokes("exit 2")
+def exit_2(on_call: OnCall, entry: Entry) -> None:
+    refused = on_call.cluster.cli("roster", "activate", "nowhere")
+    assert (refused.returncode, "nowhere" in refused.stderr) == (2, True), refused.stderr
+    wrong = on_call.cluster.cli("roster", "activated", "alpha")
+    assert (wrong.returncode, "activated" in wrong.stderr) == (2, True), wrong.stderr
+    assert on_call.cluster.cli("roster", "list").returncode == 0
+
+
 @provokes("exit 76")
 def exit_76(on_call: OnCall, entry: Entry) -> None:
     cluster = on_call.cluster
@@ -527,3 +537,29 @@ def exit_78(on_call: OnCall, entry: Entry) -> None:
     cluster.config.write_text(right)
     entry.type("systemctl start", unit="aggregator")
     on_call.repository()
+
+
+@provokes("exit 130")
+def exit_130(on_call: OnCall, entry: Entry) -> None:
+    with watching_status(on_call) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+        assert watching.wait(60) == 130
+
+
+@provokes("exit 141")
+def exit_141(on_call: OnCall, entry: Entry) -> None:
+    with watching_status(on_call) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline()
+        watching.stdout.close()
+        assert watching.wait(60) == 141
+
+
+def watching_status(on_call: OnCall) -> "subprocess.Popen[str]":
+    """A command that prints until it is ended."""
+    words = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "status", "--watch"]
+    words += ["--config", str(on_call.cluster.config)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator import service
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.edge import server
 from notifier.edge.settings import HEAD_BYTES, EdgeSettings
 from testing.builders.submitting import SOME, Edge, ask, connect, log_away, post, read_all, statuses, taken
+from testing.services.cache import CHECKOUT
 from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
@@ -156,6 +158,19 @@ def test_an_address_in_use_is_named_in_one_line(tmp_path: Path, log: Log) -> Non
         settings = EdgeSettings(listen="unused", queue=str(tmp_path / "queue"))
         with pytest.raises(BadConfig, match=r"^edge\.listen: 127\.0\.0\.1:\d+ cannot be used: Address already in use$"):
             server.run(settings, log, address=other.getsockname(), stop=threading.Event(), ready=lambda: None)
+
+
+def test_an_address_in_use_ends_the_edge_with_the_exit_code_after_which_its_unit_tries_again(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "stop_on_signals", threading.Event)  # signals are the test run's
+    settings = EdgeSettings(listen="unused", queue=str(tmp_path / "queue"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        code = service.serve(
+            "edge", lambda stop, ready: server.run(settings, log, address=other.getsockname(), stop=stop, ready=ready)
+        )
+    assert code == 1
+    assert f"an address in use does so with exit code {code}" in (CHECKOUT / "docs/edge.md").read_text()
 
 
 def test_a_host_that_does_not_exist_is_named(tmp_path: Path, log: Log) -> None:
