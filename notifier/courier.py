@@ -23,7 +23,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationErr
 from hgext.vcsreplicator.words.event import check_event
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.shape import from_json
-from hgext.vcsreplicator.words.wire import read_connection
+from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
 
 from .condition import DestinationCondition
 from .destination import DeliveryOutcome, Destination, DestinationSettings
@@ -211,7 +211,7 @@ class _DeliveryLoop:
             if not isinstance(wrong, Rejected):
                 raise wrong from error
             self.rejects.keep(wrong, record.value or b"", record.offset, record.key)
-            logger.error("notice rejected", offset=record.offset, reason=str(wrong))
+            logger.error("notice rejected", **_name_event(record), offset=record.offset, reason=str(wrong))
             found = []
         self.window.take(record.offset, found)
 
@@ -325,3 +325,12 @@ class _DeliveryLoop:
     def _idle_time(self) -> float:
         wakes_at = self.window.wakes_at
         return IDLE_WAIT if wakes_at is None else min(IDLE_WAIT, max(0.0, wakes_at - self.clock.monotonic()))
+
+
+def _name_event(record: Record) -> dict[str, str | int]:
+    """Return what is known of the event of a rejected notice, for a log line."""
+    names: dict[str, str | int] = {**names_of(record.key, record.headers)}
+    with contextlib.suppress(Exception):  # it may be rejected because it cannot be read
+        event = from_json(Notice, record.value or b"").event
+        names |= names_of(event.repository, {ID: event.id}) | {"seq": event.seq}
+    return names

@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+import structlog
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.aggregator.alarms import NO_GATING, measure_silence
 from hgext.vcsreplicator.aggregator.loading import load, read_state
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
-from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER_REQUESTS, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice
 from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import to_json
+from hgext.vcsreplicator.words.wire import headers
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
 from testing.builders.memorylog import MemoryLog, MemoryReader
@@ -264,3 +266,17 @@ def test_old_requests_are_not_decided_again_after_the_log_lost_the_newest(log: C
     second = open_session(log)
     step(second, clock, 2)
     assert second.core.roster.version == first.core.roster.version
+
+
+def test_lines_about_stored_records_that_cannot_be_read_name_repository_and_place(log: CountingLog) -> None:
+    event = Chain("x").next()
+    for topic, key in ((STATE, event.repository), (PENDING, f"{event.repository}/seven"), (NOTICES, event.repository)):
+        log.append([NewRecord(topic=topic, key=key, value=b"not JSON", headers=headers(event, "hg://master"))])
+    beat = AggregatorBeat(time=1.0, roster=1, held=0, notices=0)
+    log.append([NewRecord(topic=STATE, key="aggregator", value=to_json(beat))])
+    with structlog.testing.capture_logs() as lines:
+        load(log, limit=10, poison=None, stop=threading.Event())
+    about = [line for line in lines if line["event"].endswith("cannot be read")]
+    assert [line.get("topic") for line in about] == [STATE, PENDING, None]
+    named = {(line["repository"], line["seq"], line["event_id"], line["offset"]) for line in about}
+    assert named == {(event.repository, str(event.seq), event.id, 0)}

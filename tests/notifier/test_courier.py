@@ -7,10 +7,12 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, Record
@@ -131,6 +133,18 @@ def test_notices_behind_a_malformed_one_wait_until_its_reject_is_kept(turns: Tur
     turns.take(10)
     assert turns.destination.told("x") == [1, 2, 3, 4]
     assert (turns.position, len(turns.log.records(ERRORS))) == (5, 1)
+
+
+def test_line_about_a_rejected_notice_names_repository_sequence_and_event(turns: Turns) -> None:
+    event = replace(an_event("x", 7), path="../x")
+    turns.log.append([NewRecord(topic=NOTICES, key="a" * 5000, value=b"no notice")])
+    turns.log.append([NewRecord(topic=NOTICES, key=event.repository, value=to_json(a_notice(event)))])
+    with structlog.testing.capture_logs() as lines:
+        turns.take(5)
+    unreadable, hostile = [line for line in lines if line["event"] == "notice rejected"]
+    assert unreadable["repository"] == "a" * 200
+    assert "seq" not in unreadable
+    assert (hostile["repository"], hostile["seq"], hostile["event_id"]) == (event.repository, 7, event.id)
 
 
 def test_record_on_which_the_code_fails_unforeseen_is_kept_with_its_traceback_and_passed(

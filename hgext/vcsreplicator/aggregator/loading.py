@@ -17,6 +17,7 @@ from ..words.errors import BadConfig, MalformedEvent
 from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, RepositoryState
 from ..words.roster import Roster
 from ..words.shape import from_json
+from ..words.wire import names_of
 from .decisions.aggregation import Aggregation
 from .decisions.poison import Poison
 
@@ -119,7 +120,8 @@ def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[No
         try:
             yield from_json(Notice, record.value or b"")
         except MalformedEvent as error:
-            logger.error("notice cannot be read", offset=record.offset, reason=str(error))
+            names = names_of(record.key, record.headers)
+            logger.error("notice cannot be read", **names, offset=record.offset, reason=str(error))
 
 
 def _find_recorded(log: Log) -> dict[TopicPartition, int]:
@@ -179,4 +181,6 @@ def _load_record(core: Aggregation, record: Record) -> None:
         else:
             core.load_pending(record.key, record.value, record.headers)
     except (MalformedEvent, ValueError) as error:
-        logger.error("stored record cannot be read", topic=record.topic, key=record.key[:100], reason=str(error))
+        names = names_of(record.key.partition("/")[0], record.headers)
+        place = {"topic": record.topic, "partition": record.partition, "offset": record.offset, "key": record.key[:100]}
+        logger.error("stored record cannot be read", **names, **place, reason=str(error))

@@ -42,6 +42,8 @@ SOURCE = "ce_source"
 # The header that says where a push came from, and its characters at most: what a master writes is far shorter.
 CONNECTION = "connection"
 CONNECTION_LIMIT = 32 * 1024
+# Characters of a name from a record that a log line has.
+NAME_KEPT = 200
 # What is carried of a record without that.
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 # What a bundle inside a record may unpack to, bytes; a larger one is no attachment that mirrors take from there.
@@ -203,6 +205,15 @@ def headers(event: Event, source: str) -> Mapping[str, str]:
         "ce_sequence": str(event.seq),
         "ce_partitionkey": event.repository,
     }
+
+
+def names_of(key: str | None, headers: Mapping[str, str]) -> dict[str, str]:
+    """Return what key and headers of a record say of its event, for a log line.
+
+    It is the repository, and `seq` and `event_id` where the headers have them: untrusted, cut, also if the record cannot be read.
+    """
+    found = {"repository": key, "seq": headers.get("ce_sequence"), "event_id": headers.get(ID)}
+    return {name: value[:NAME_KEPT] for name, value in found.items() if value is not None}
 
 
 def connection_headers(connection: PushConnection | None) -> Mapping[str, str]:

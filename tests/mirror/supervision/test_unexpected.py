@@ -3,10 +3,12 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
@@ -83,6 +85,20 @@ def test_a_hostile_record_is_set_aside_and_everything_else_goes_on(bench: Bench,
     assert bench.pool.given == []
     assert bench.notes.detached() == []
     assert goes_on(bench)
+
+
+def test_line_about_a_rejected_record_names_repository_path_sequence_and_event(bench: Bench) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    record = bench.record(EVENTS, second.repository, wire.encode(second)[:-1] + b"\xff")
+    with structlog.testing.capture_logs() as lines:
+        bench.records(replace(record, headers=wire.headers(second, "hg://master")))
+        bench.records(bench.record(EVENTS, "another" * 100, b"no event"))
+    known, other = [line for line in lines if line["event"] == "record rejected"]
+    assert (known["repository"], known["path"]) == (first.repository, first.path)
+    assert (known["seq"], known["event_id"]) == (str(second.seq), second.id)
+    assert other["repository"] == ("another" * 100)[:200]
+    assert other.keys().isdisjoint({"path", "seq", "event_id"})
 
 
 def fail_unexpectedly(*_: Any, **__: Any) -> Any:

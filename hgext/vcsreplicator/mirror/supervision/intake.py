@@ -14,6 +14,7 @@ from ...words.errors import Rejected, UnknownEvent
 from ...words.levels import KEY_KEPT, ErrorRecord, Reason
 from ...words.shape import to_json
 from ...words.unexpected import UnexpectedError, fault
+from ...words.wire import names_of
 from .. import metrics
 from ..task import ReadEvent
 from .control import Control
@@ -111,11 +112,13 @@ class Intake:
         """Keep the record in `errors`, and detach the repository that lacks an event now."""
         reason = Reason.UNKNOWN_VERSION if isinstance(error, UnknownEvent) else Reason.GAP
         known = self._table.get(record.key)
-        logger.error(
-            "record rejected", topic=record.topic, partition=record.partition, offset=record.offset, reason=str(error)
-        )
-        metrics.REJECTED.inc()
         key = None if record.key is None else record.key[:KEY_KEPT]
+        names = names_of(record.key if record.topic == EVENTS or known else None, record.headers)
+        if known is not None:
+            names["path"] = known.path
+        place = {"topic": record.topic, "partition": record.partition, "offset": record.offset, "key": key}
+        logger.error("record rejected", **names, **place, reason=str(error))
+        metrics.REJECTED.inc()
         kept = ErrorRecord(
             time=self._clock.now(),
             service=self._settings.group,
