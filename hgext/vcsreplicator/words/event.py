@@ -129,7 +129,8 @@ class Changes(Value):
 
     `markers_sha256` is SHA-256 over the sorted binary forms of the markers (null without markers). `heads_added` in ascending
     revision order, the public `heads` of a push; `heads_removed` are the other parents of the added, sorted: none of them is a head
-    any more (which of them was one would take a search of all heads).
+    any more (which of them was one would take a search of all heads). A strip changes revision numbers, so of a strip both are
+    sorted: the changesets that became heads, and the former heads that are none any more.
     """
 
     added: NodeSet | None
