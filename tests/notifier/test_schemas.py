@@ -4,6 +4,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -14,11 +15,11 @@ from hgext.vcsreplicator.words.event import Bookmark, Marker, MarkerNode, PhaseM
 from hgext.vcsreplicator.words.streams import Stream
 from notifier.message import messages
 from notifier.public import PublicSettings
-from notifier.schemas import schema
 from testing.builders.notices import a_notice, an_event, node
+from testing.services.cache import CHECKOUT
 
 GOLDEN = Path(__file__).with_name("golden")
-DOCS = Path(__file__).parents[2] / "docs" / "messages.md"
+DOCS = CHECKOUT / "docs/messages.md"
 
 texts = st.text(max_size=20) | st.just("caf\udce9")
 pushes = st.builds(PushEntry, id=st.integers(1, 10**6), user=texts, date=st.integers(0, 2**33))
@@ -40,11 +41,16 @@ bookmarks = st.builds(Bookmark, name=texts, node=st.none() | st.just(node(3)))
 phases = st.builds(PhaseMove, phase=st.integers(0, 2), nodes=st.just((node(4),)))
 
 
+def read_schema(stream: Stream) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((CHECKOUT / "notifier/schemas" / f"{stream.value}.json").read_text())
+    return schema
+
+
 @pytest.mark.parametrize("stream", Stream)
 def test_documented_example_has_the_form_of_its_schema(stream: Stream) -> None:
     example = json.loads((GOLDEN / f"{stream.value}.json").read_text())
-    jsonschema.Draft202012Validator.check_schema(schema(stream.value))
-    jsonschema.validate(example, schema(stream.value))
+    jsonschema.Draft202012Validator.check_schema(read_schema(stream))
+    jsonschema.validate(example, read_schema(stream))
 
 
 @pytest.mark.parametrize("stream", Stream)
@@ -52,7 +58,7 @@ def test_schema_refuses_what_is_not_documented(stream: Stream) -> None:
     example = json.loads((GOLDEN / f"{stream.value}.json").read_text())
     example["data"]["secret"] = 1
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(example, schema(stream.value))
+        jsonschema.validate(example, read_schema(stream))
 
 
 @settings(deadline=None)
@@ -71,7 +77,7 @@ def test_every_message_has_the_form_of_its_schema(
     assert found
     for message in found:
         written = json.loads(json.dumps(message.envelope))
-        jsonschema.validate(written, schema(message.type.value))
+        jsonschema.validate(written, read_schema(message.type))
         json.dumps(written, ensure_ascii=False).encode("utf-8")
 
 

@@ -36,6 +36,10 @@ def with_alpha(state: MirrorState, **members: object) -> Roster:
     return Roster(version=3, mirrors=(Mirror(name="alpha", state=state, **members),))  # type: ignore[arg-type]
 
 
+def gating(roster: Roster, repository: str, path: str) -> tuple[str, ...]:
+    return tuple(mirror.name for mirror in roster.mirrors if mirror.gates(repository, path))
+
+
 def test_a_new_mirror_joins_at_the_positions_of_the_moment() -> None:
     roster = decided(Roster(), request(Verb.ADD))
     [mirror] = roster.mirrors
@@ -52,8 +56,8 @@ def test_a_new_mirror_joins_at_the_positions_of_the_moment() -> None:
 
 def test_a_mirror_added_inactive_gates_nothing_until_it_joins() -> None:
     roster = decided(Roster(), request(Verb.ADD, inactive=True))
-    assert rosters.gating(roster, REPOSITORY, "x") == ()
-    assert rosters.gating(decided(roster, request(Verb.JOIN)), REPOSITORY, "x") == ("alpha",)
+    assert gating(roster, REPOSITORY, "x") == ()
+    assert gating(decided(roster, request(Verb.JOIN)), REPOSITORY, "x") == ("alpha",)
 
 
 @pytest.mark.parametrize(
@@ -103,17 +107,17 @@ def test_only_active_and_joining_mirrors_that_carry_and_are_no_backup_gate() -> 
             Mirror(name="without-it", state=MirrorState.ACTIVE, deactivated=(REPOSITORY,)),
         )
     )
-    assert rosters.gating(everything, REPOSITORY, "integration/autoland") == ("active", "joining")
-    assert rosters.gating(everything, OTHER, "try/x") == ("active", "elsewhere", "joining", "without-it")
+    assert gating(everything, REPOSITORY, "integration/autoland") == ("active", "joining")
+    assert gating(everything, OTHER, "try/x") == ("active", "elsewhere", "joining", "without-it")
 
 
 def test_deactivating_one_repository_leaves_the_others_gated() -> None:
     roster = decided(with_alpha(MirrorState.ACTIVE), request(Verb.DEACTIVATE, repository=REPOSITORY))
-    assert rosters.gating(roster, REPOSITORY, "x") == ()
-    assert rosters.gating(roster, OTHER, "y") == ("alpha",)
+    assert gating(roster, REPOSITORY, "x") == ()
+    assert gating(roster, OTHER, "y") == ("alpha",)
     assert "not gating" in refused(roster, request(Verb.DEACTIVATE, repository=REPOSITORY))
     again = decided(roster, request(Verb.ACTIVATE, repository=REPOSITORY))
-    assert rosters.gating(again, REPOSITORY, "x") == ("alpha",)
+    assert gating(again, REPOSITORY, "x") == ("alpha",)
     assert "already" in refused(again, request(Verb.ACTIVATE, repository=REPOSITORY))
 
 
@@ -121,7 +125,7 @@ def test_removing_a_mirror_forgets_what_it_was_deactivated_for() -> None:
     roster = decided(
         with_alpha(MirrorState.INACTIVE, deactivated=(REPOSITORY,)), request(Verb.REMOVE), request(Verb.ADD)
     )
-    assert rosters.gating(roster, REPOSITORY, "x") == ("alpha",)
+    assert gating(roster, REPOSITORY, "x") == ("alpha",)
 
 
 @pytest.mark.parametrize(

@@ -198,17 +198,3 @@ def is_known_section(section: str) -> bool:
     If not, it is Mercurial's own or another program's.
     """
     return any(each.section == section for each in MAPPING)
-
-
-def write_table() -> str:
-    """Write the mapping as a table in Markdown.
-
-    Settings of one section with the same counterpart and note share a row.
-    """
-    rows: dict[tuple[str, str, str], list[str]] = {}
-    for each in MAPPING:
-        rows.setdefault((each.section, each.ours, each.note), []).append(f"`{each.key}`")
-    lines = ["| there | here | how, or why not |", "|---|---|---|"]
-    for (section, ours, note), keys in rows.items():
-        lines.append(f"| `[{section}]` {', '.join(keys)} | {ours or 'none'} | {note} |")
-    return "\n".join(lines) + "\n"

@@ -173,11 +173,6 @@ class Refusal:
     reason: str
 
 
-def gating(roster: Roster, repository: str, path: str) -> tuple[str, ...]:
-    """Return the names of the repository's gating mirrors, joining ones included."""
-    return tuple(mirror.name for mirror in roster.mirrors if mirror.gates(repository, path))
-
-
 def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, int], now: float) -> Roster | Refusal:
     """Return the roster after the request, as its next version, or the refusal.
 

@@ -27,7 +27,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Reason, RepositoryState
-from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, gating
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
@@ -784,8 +784,9 @@ def test_a_roster_with_a_rule_that_cannot_be_evaluated_is_taken_and_the_rule_lea
     assert named == [old, "re:(.)\\1"]
     bench.read(wanted, refused, left_out)
     assert {worker.busy.repository for worker in bench.pool.given} == {wanted.repository, refused.repository}
-    assert gating(from_json(Roster, value), refused.repository, refused.path) == ("alpha",)
-    assert gating(from_json(Roster, value), left_out.repository, left_out.path) == ()
+    [mirror] = from_json(Roster, value).mirrors
+    assert mirror.gates(refused.repository, refused.path)
+    assert not mirror.gates(left_out.repository, left_out.path)
     mended = replace(rules, include=("re:wanted/",), exclude=("re:private/",))
     value = to_json(Roster(version=3, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=mended),)))
     bench.records(bench.record(ROSTER, KEY, value))

@@ -35,7 +35,6 @@ from notifier.decode.settings import SHIPPED
 from notifier.decode.sources import RawArrival
 from notifier.edge.settings import HEAD_BYTES
 from notifier.raw import PRIVATE, RawMessage, from_line, to_line
-from notifier.schemas import schema
 from testing.builders.submissions import (
     BERLIN,
     ENGLAND,
@@ -49,8 +48,11 @@ from testing.builders.submissions import (
     write_cities,
     write_geo,
 )
+from testing.services.cache import CHECKOUT
 
 GOLDEN = Path(__file__).with_name("golden")
+# The schema of what the decoder adds to a document.
+DECODED = json.loads((CHECKOUT / "notifier/schemas/decoded.1.json").read_text())
 
 # What a client may be recognized by.
 PLANTED = ("203.0.113.7", "203-0-113-7", "203_0_113_7", "2001:db8::7", "planted-agent")
@@ -162,12 +164,12 @@ def test_there_is_a_golden_file_for_every_kind_of_error() -> None:
 def test_decoded_attributes_match_their_schema_and_are_in_the_body(name: str, tools: Tools) -> None:
     result = decode(cases()[name], tools)
     assert isinstance(result, Decoded)
-    jsonschema.validate(dict(result.attributes), schema("decoded.1"))
+    jsonschema.validate(dict(result.attributes), DECODED)
     assert json.loads(result.body)["metadata"] == result.attributes
 
 
 def test_the_shipped_schemas_are_schemas() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema("decoded.1"))
+    jsonschema.Draft202012Validator.check_schema(DECODED)
     assert load_schemas(SHIPPED).routes == {"eng-workflow.hgpush"}
 
 
@@ -214,7 +216,7 @@ def test_telemetry_has_its_version_in_the_body_and_its_application_in_the_uri(
     }
     result = decode(to_line(a_raw(body, uri=TELEMETRY, args="v=4")), telemetry(tools))
     assert isinstance(result, Decoded)
-    jsonschema.validate(dict(result.attributes), schema("decoded.1"))
+    jsonschema.validate(dict(result.attributes), DECODED)
     expected = {
         "document_version": "4",
         "document_id": ID,
@@ -260,7 +262,7 @@ def test_a_type_without_ids_gets_one_that_is_the_same_each_time(tools: Tools) ->
     assert isinstance(other, Decoded)
     assert first.id == again.id != other.id
     assert not first.is_id_given
-    jsonschema.validate(dict(first.attributes), schema("decoded.1"))
+    jsonschema.validate(dict(first.attributes), DECODED)
 
 
 @pytest.mark.parametrize("name", cases())
@@ -410,7 +412,7 @@ def check_any_line(line: bytes, tools: Tools) -> None:
     result = decode(line, tools)
     if isinstance(result, Decoded):
         assert json.loads(result.body)["metadata"] == result.attributes
-        jsonschema.validate(dict(result.attributes), schema("decoded.1"))
+        jsonschema.validate(dict(result.attributes), DECODED)
         assert b"\n" not in result.body
         said = dict(result.attributes)
     else:
