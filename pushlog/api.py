@@ -29,8 +29,10 @@ from .store.storage import Pushlog
 FINALIZER = b"pushlog"
 
 
-def entry_of_transaction(repo: localrepository, tr: Transaction) -> tuple[int, bytes, int, list[bytes]] | None:
-    """Return the row of the push that ``tr`` records, None if it is not a push.
+def entry_of_transaction(repo: localrepository) -> tuple[int, bytes, int, list[bytes]] | None:
+    """Return the row of the push that the running transaction records.
+
+    It is None if the transaction is not a push.
 
     The row is (push id, user, date, nodes as 40 hex digits).
     """

@@ -46,7 +46,7 @@ def record(ui: Ui, repo: localrepository, source: bytes | None = None, **_argume
         ui.write(b"authenticated user not found; refusing to write into pushlog\n")
         return True
     try:
-        _record_push(ui, repo, user)
+        _record_push(repo, user)
     except (sqlite3.Error, OSError, TornRecord) as error:
         return _refuse_push(ui, repo, str(error))
     ui.write(b"recorded push in pushlog\n")
@@ -80,7 +80,7 @@ def _add_prefix(prefix: bytes | None, user: bytes) -> bytes:
     return prefix + b":" + user if prefix else user
 
 
-def _record_push(ui: Ui, repo: localrepository, user: bytes) -> None:
+def _record_push(repo: localrepository, user: bytes) -> None:
     repo = repo.unfiltered()
     log = Pushlog(repo)
     tr = log.open_transaction()

@@ -141,8 +141,8 @@ def _show_pushes(
         common[b"span"] = len(rows) + bool(rolled)
         yield {
             **common,
-            b"rows": templateutil.mappinggenerator(_show_rows, args=(web, lookup, rows, common)),
-            b"rolled": templateutil.mappinggenerator(_show_rows, args=(web, lookup, rolled, common)) if rolled else b"",
+            b"rows": templateutil.mappinggenerator(_show_rows, args=(web, rows, common)),
+            b"rolled": templateutil.mappinggenerator(_show_rows, args=(web, rolled, common)) if rolled else b"",
             b"count": len(rolled),
             b"ismerge": is_merge,
         }
@@ -167,7 +167,7 @@ def _make_push_values(push: Push, place: int) -> dict[bytes, Any]:
 
 
 def _show_rows(
-    context: engine, web: requestcontext, lookup: Lookup, changesets: list[Pushed], common: dict[bytes, Any]
+    context: engine, web: requestcontext, changesets: list[Pushed], common: dict[bytes, Any]
 ) -> Iterator[dict[bytes, Any]]:
     for number, changeset in enumerate(changesets):
         ctx = web.repo[changeset.revision]

@@ -47,7 +47,7 @@ def ends(error: Exception) -> tuple[int, list[dict[str, object]]]:
         raise error
 
     with structlog.testing.capture_logs() as lines:
-        return serve("relay", stage), [dict(line) for line in lines]
+        return serve(stage), [dict(line) for line in lines]
 
 
 @pytest.mark.parametrize(

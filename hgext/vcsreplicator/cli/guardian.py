@@ -113,7 +113,6 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
     if not once:
         sys.exit(
             serve(
-                "guardian",
                 lambda stop, ready: run(settings, config.file, is_dry_run=dry_run, stop=stop, ready=ready),
                 listen=config.listen("guardian"),
             )

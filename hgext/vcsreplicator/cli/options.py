@@ -104,7 +104,7 @@ def run_daemon(
     with log_of(config) as log:
         made = {name: make(log) for name, make in answers.items()}
         listen = config.listen(role)
-        sys.exit(serve(role, lambda stop, ready: run(settings, log, stop=stop, ready=ready), listen=listen, **made))
+        sys.exit(serve(lambda stop, ready: run(settings, log, stop=stop, ready=ready), listen=listen, **made))
 
 
 @contextlib.contextmanager
@@ -137,7 +137,7 @@ def run_without_log(config: Config, role: str, run: Callable[..., None], setting
             run(settings, stop=stop, ready=ready)
 
     configure_logging(role)
-    sys.exit(serve(role, named, listen=config.listen(role)))
+    sys.exit(serve(named, listen=config.listen(role)))
 
 
 def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -> None:

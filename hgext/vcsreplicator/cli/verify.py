@@ -132,4 +132,4 @@ def _compare_continuously(
         for thread in threads:
             thread.join()
 
-    return serve("verify", stage, listen=config.listen("verify"))
+    return serve(stage, listen=config.listen("verify"))

@@ -48,4 +48,4 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
         stop.wait()
         server.close()
 
-    sys.exit(serve(role, stage))
+    sys.exit(serve(stage))

@@ -66,7 +66,6 @@ def stop_on_signals() -> threading.Event:
 
 
 def serve(
-    role: str,
     stage: Stage,
     *,
     listen: tuple[str, int] | None = None,

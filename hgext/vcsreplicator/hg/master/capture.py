@@ -84,7 +84,7 @@ class Capture:
             durability.before_outbox(self.repo, tr, self.configuration.durability)
             name = box.append(tr, entries)
             durability.after_outbox(self.repo, name)
-            durability.sync_late_files(self.repo, tr, self.configuration.durability)
+            durability.sync_late_files(tr, self.configuration.durability)
             self.written = entries
 
     def _make_entries(self, tr: Transaction) -> list[Entry]:
@@ -94,7 +94,7 @@ class Capture:
             entries.append(self._make_announced(newest, announcement))
             newest = NewestEvent.of(entries[-1].event)
         refuse_odd_phases(tr)
-        changes = observe.observe(self.repo, tr, push=push_entry(self.repo, tr))
+        changes = observe.observe(self.repo, tr, push=push_entry(self.repo))
         if changes.bookmarks and has_own_bookmarks(self.repo):
             changes = replace(changes, bookmarks=())
         refuse_odd_bookmarks(changes)

@@ -89,7 +89,7 @@ def before_outbox(repo: localrepository, tr: Transaction, durability: Durability
         _sync_file(path)
 
 
-def sync_late_files(repo: localrepository, tr: Transaction, durability: Durability) -> None:
+def sync_late_files(tr: Transaction, durability: Durability) -> None:
     """Have bookmarks synced, which are written between the outbox and the commit."""
     generators = tr._filegenerators.values()
     late = [

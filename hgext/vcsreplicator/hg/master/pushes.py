@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from mercurial import extensions
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
-from mercurial.transaction import transaction as Transaction
 
 from ...words.event import Marker, MarkerNode, PushConnection, PushEntry
 from ...words.shape import EARLIEST, LARGEST, LATEST
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 ADDRESS_LIMIT, FORWARDED_LIMIT, CLIENT_LIMIT = 100, 1000, 500
 
 
-def push_entry(repo: localrepository, tr: Transaction) -> PushEntry | None:
-    """Return the pushlog's entry of this transaction, if it is a recorded push."""
+def push_entry(repo: localrepository) -> PushEntry | None:
+    """Return the pushlog's entry of the running transaction, if it is a push."""
     pushlog = _pushlog()
-    return entry_of(pushlog.entry_of_transaction(repo, tr)) if pushlog else None
+    return entry_of(pushlog.entry_of_transaction(repo)) if pushlog else None
 
 
 def entry_of(row: PushRow | None) -> PushEntry | None:
