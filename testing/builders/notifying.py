@@ -28,6 +28,31 @@ from notifier.state import DestinationRequest, Kind, StateDatabase
 from notifier.window import Delivery, Patience
 from testing.waiting import PATIENCE, eventually
 
+# The webhook destination `hooks` in a services' file, and its subscription `ci`.
+HOOKS = """
+[notifier.hooks]
+type = "webhook"
+database = "{folder}/deliveries.db"
+allow = ["127.0.0.0/8"]
+allow-http = true
+"""
+SUBSCRIPTION = """
+[notifier.hooks.subscriptions.ci]
+url = "{url}"
+types = ["changegroup.1"]
+"""
+# A services' file with the destinations `lines` and `hooks`.
+FILE = f"""
+log = "sqlite://{{folder}}/log.db"
+[public.urls]
+"" = "https://hg.example/"
+[notifier]
+state = "{{folder}}/notifier.db"
+[notifier.lines]
+type = "jsonlines"
+file = "{{folder}}/lines"
+{HOOKS}ladder = [0, 0.05]
+"""
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"}, ignore=("private/",))
 
 

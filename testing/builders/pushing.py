@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,10 @@ from hgext.vcsreplicator.words.event import Event
 from testing.warm_hg import shared_hg
 
 HG = str(Path(sys.executable).with_name("hg"))
+
+# What a pusher reads of a push that is in the log, and of one that is not yet.
+RECORDED = "remote: recorded push in replication log in "
+KEPT = "remote: replication log not reachable: the push is kept and will be sent"
 
 MASTER = """\
 [extensions]
@@ -70,6 +75,11 @@ class Master:
         )
         return self
 
+    def configure(self, text: str) -> None:
+        """Adds lines to the master's hgrc."""
+        with (self.folder / "master.hgrc").open("a") as hgrc:
+            hgrc.write(text)
+
     def operate(self, *arguments: str, check: bool = True) -> str:
         """`hg` as the master's operator; what it prints."""
         return self._hg("master.hgrc", arguments, check=check)
@@ -116,6 +126,20 @@ class Master:
         )
         assert not check or done.returncode == 0, done.stdout
         return done.stdout
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder for the length of a block; the path of a socket in it is short, as it may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="push-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def new_master(*how: str) -> Iterator[Master]:
+    """A master that sends to the socket in its own short folder, for the length of a block."""
+    with short_folder() as folder:
+        yield Master(folder, "\n".join((f"relay = {folder}/relay.sock", *how))).set_up()
 
 
 @contextmanager

@@ -51,13 +51,6 @@ SOON = 60.0
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
-def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
-    if request.param == "kafka":
-        return f"{request.getfixturevalue('kafka').url}?topic-prefix={unique_name}."
-    return f"sqlite://{tmp_path / 'log.db'}"
-
-
 @pytest.fixture
 def log(url: str) -> Iterator[Log]:
     with open_log(url) as log:

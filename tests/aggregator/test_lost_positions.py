@@ -4,7 +4,6 @@
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,13 +27,6 @@ from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 SETTINGS = AggregatorSettings(group_time=0.0, beat=0.01)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.services)])
-def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
-    if request.param == "kafka":
-        return f"{request.getfixturevalue('kafka').url}?topic-prefix={unique_name}."
-    return f"sqlite://{tmp_path / 'log.db'}"
 
 
 @pytest.fixture

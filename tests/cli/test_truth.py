@@ -14,19 +14,12 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.words.errors import ReplicationError
 from testing.builders.cluster import Cluster
 from testing.builders.endpoint import Endpoint, Reply
+from testing.builders.notifying import HOOKS, SUBSCRIPTION
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
-DESTINATIONS = """
-[notifier.hooks]
-type = "webhook"
-database = "{folder}/deliveries.db"
-allow = ["127.0.0.0/8"]
-allow-http = true
-[notifier.hooks.subscriptions.ci]
-url = "{url}"
-types = ["changegroup.1"]
+SECRET = """
 [notifier.secret]
 type = "pulse"
 url = "amqp://guest@127.0.0.1:1/"
@@ -63,7 +56,7 @@ def prepare(folder: Path, url: str) -> Cluster:
     cluster = Cluster(folder)
     text = cluster.config.read_text()
     text = text.replace("[relay]\n", "[relay]\nscan = 1\n").replace("[aggregator]\n", "[aggregator]\nsilence = 8\n")
-    cluster.config.write_text(text + DESTINATIONS.format(folder=folder, url=url))
+    cluster.config.write_text(text + (HOOKS + SUBSCRIPTION + SECRET).format(folder=folder, url=url))
     hgrc = folder / "master.hgrc"
     hgrc.write_text("\n".join(line for line in hgrc.read_text().splitlines() if not line.startswith("log =")))
     return cluster

@@ -38,7 +38,7 @@ from notifier.settings import read as read_notifier
 from notifier.state import Kind, StateDatabase
 from testing.builders.endpoint import Endpoint, Reply
 from testing.builders.notices import publish_pushes, with_topics
-from testing.builders.notifying import Notifier, Scripted
+from testing.builders.notifying import FILE, SUBSCRIPTION, Notifier, Scripted
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 from tests.dashboard.conftest import AS_OPERATOR, AS_READER, AwayLog, Installation, Site, settings, users_file, watching
@@ -46,23 +46,7 @@ from tests.dashboard.test_acts import send
 
 pytestmark = pytest.mark.processes
 
-TOML = """\
-log = "sqlite://{folder}/log.db"
-[public.urls]
-"" = "https://hg.example/"
-[notifier]
-state = "{folder}/notifier.db"
-[notifier.lines]
-type = "jsonlines"
-file = "{folder}/lines"
-[notifier.hooks]
-type = "webhook"
-database = "{folder}/deliveries.db"
-allow = ["127.0.0.0/8"]
-allow-http = true
-ladder = [0, 0.05]
-[notifier.hooks.subscriptions.ci]
-url = "{url}"
+DASHBOARD = """
 [dashboard]
 listen = "127.0.0.1:{port}"
 users = "{folder}/users"
@@ -80,7 +64,7 @@ def endpoint() -> Iterator[Endpoint]:
 def config(tmp_path: Path, endpoint: Endpoint) -> Config:
     file = tmp_path / "services.toml"
     users_file(tmp_path)
-    file.write_text(TOML.format(folder=tmp_path, url=endpoint.url, port=free_port()))
+    file.write_text((FILE + SUBSCRIPTION + DASHBOARD).format(folder=tmp_path, url=endpoint.url, port=free_port()))
     file.chmod(0o640)
     return load(str(file))
 

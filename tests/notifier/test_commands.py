@@ -22,34 +22,17 @@ from notifier import settings as notifier_settings
 from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
 from testing.builders.endpoint import Endpoint, Reply
 from testing.builders.notices import publish_pushes
-from testing.builders.notifying import Notifier, Scripted
+from testing.builders.notifying import FILE, Notifier, Scripted
 from testing.builders.receivers import PulseReceiver
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
-TOML = """\
-log = "sqlite://{folder}/log.db"
-[public.urls]
-"" = "https://hg.example/"
-[notifier]
-state = "{folder}/notifier.db"
-[notifier.lines]
-type = "jsonlines"
-file = "{folder}/lines"
-[notifier.hooks]
-type = "webhook"
-database = "{folder}/deliveries.db"
-allow = ["127.0.0.0/8"]
-allow-http = true
-ladder = [0, 0.05]
-"""
-
 
 @pytest.fixture
 def file(tmp_path: Path, log: Log) -> Path:
     file = tmp_path / "services.toml"
-    file.write_text(TOML.format(folder=tmp_path))
+    file.write_text(FILE.format(folder=tmp_path))
     return file
 
 

@@ -45,20 +45,6 @@ KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "decode", "webhoo
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        yield with_topics(log)
-
-
-@pytest.fixture
-def notifier(log: Log, tmp_path: Path) -> Iterator[Notifier]:
-    running = Notifier(log, tmp_path)
-    yield running
-    running.stop()
-    running.state.close()
-
-
-@pytest.fixture
 def receiver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Receiver]:
     made = a_receiver(request.param, request, tmp_path)
     yield made

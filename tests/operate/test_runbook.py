@@ -10,6 +10,7 @@ import pytest
 from hgext.vcsreplicator.demo.ports import free_port
 from testing.builders.cluster import Cluster
 from testing.builders.endpoint import Endpoint
+from testing.builders.notifying import HOOKS, SUBSCRIPTION
 
 from .page import OnCall
 from .provocations import PROVOCATIONS
@@ -18,19 +19,10 @@ pytestmark = pytest.mark.processes
 
 # What `make test` provokes of them.
 SAMPLE = 2
-DESTINATIONS = """
+LATE = """
 [notifier.late]
 type = "jsonlines"
 file = "{folder}/late/notices.jsonl"
-[notifier.hooks]
-type = "webhook"
-database = "{folder}/deliveries.db"
-allow = ["127.0.0.0/8"]
-allow-http = true
-ladder = [0, 0.2]
-[notifier.hooks.subscriptions.ci]
-url = "{url}"
-types = ["changegroup.1"]
 """
 
 
@@ -44,7 +36,7 @@ def on_call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnCall]:
         text = text.replace("[relay]\n", "[relay]\nscan = 1\n").replace("[aggregator]\n", "[aggregator]\nsilence = 5\n")
         relay, notifier = free_port(), free_port()
         text = text.replace("[listen]\n", f'[listen]\nrelay = "127.0.0.1:{relay}"\nnotifier = "127.0.0.1:{notifier}"\n')
-        destinations = DESTINATIONS.format(folder=folder, url=endpoint.url)
+        destinations = (LATE + HOOKS + "ladder = [0, 0.2]\n" + SUBSCRIPTION).format(folder=folder, url=endpoint.url)
         cluster.config.write_text(text.replace("[listen]\n", f"{destinations}\n[listen]\n"))
         # Pushes leave sending to the relay.
         hgrc = folder / "master.hgrc"

@@ -11,10 +11,8 @@ import signal
 import socket
 import stat
 import subprocess
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -32,13 +30,10 @@ from hgext.vcsreplicator.words.event import replaced_incarnations
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import Where, decode
-from testing.builders.pushing import HG, Master, events, running_relay
+from testing.builders.pushing import HG, KEPT, RECORDED, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
-
-RECORDED = "remote: recorded push in replication log in "
-KEPT = "remote: replication log not reachable: the push is kept and will be sent"
 
 
 @pytest.fixture
@@ -49,10 +44,9 @@ def log(tmp_path):
 
 
 @pytest.fixture
-def master(tmp_path):
-    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
-    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 20").set_up()
-    shutil.rmtree(folder)
+def master():
+    with new_master("acknowledge-timeout = 20") as master:
+        yield master
 
 
 class Failing:
@@ -94,8 +88,7 @@ def test_a_push_while_the_log_is_down_is_kept_and_sent_in_order_afterwards(maste
     with running_relay(master.settings(), failing):
         master.create("one")
         failing.down.set()
-        with (master.folder / "master.hgrc").open("a") as hgrc:
-            hgrc.write("[vcsreplicator]\nacknowledge-timeout = 0.5\n")
+        master.configure("[vcsreplicator]\nacknowledge-timeout = 0.5\n")
         for text in "abc":
             master.commit("one", text)
             assert KEPT in master.push("one")
@@ -106,8 +99,7 @@ def test_a_push_while_the_log_is_down_is_kept_and_sent_in_order_afterwards(maste
 
 def test_a_repository_that_was_moved_away_while_the_log_was_down_is_not_tried_for_ever(master, log):
     failing = Failing(log)
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write("[vcsreplicator]\nacknowledge-timeout = 0.5\n")
+    master.configure("[vcsreplicator]\nacknowledge-timeout = 0.5\n")
     with running_relay(master.settings(), failing):
         master.create("one")
         failing.down.set()
@@ -118,8 +110,7 @@ def test_a_repository_that_was_moved_away_while_the_log_was_down_is_not_tried_fo
 
 
 def test_a_pusher_need_not_wait(master, log):
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write("[vcsreplicator]\nacknowledge = outbox\n")
+    master.configure("[vcsreplicator]\nacknowledge = outbox\n")
     with running_relay(master.settings(), log):
         master.create("one")
         master.commit("one", "a")
@@ -422,8 +413,7 @@ def without_relay(master, url):
 
 @pytest.mark.parametrize("relaying", [True, False])
 def test_a_push_to_a_restored_outbox_is_never_called_recorded(master, log, tmp_path, relaying):
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write(f"[vcsreplicator]\nlog = sqlite://{tmp_path}/log.db\n")
+    master.configure(f"[vcsreplicator]\nlog = sqlite://{tmp_path}/log.db\n")
     master.create("one")
     outbox = master.root / "one/.hg/store/outbox.0001.log"
     for text in "ab":
@@ -522,8 +512,7 @@ def test_a_peer_that_talks_nonsense_is_hung_up_on(master, log, said):
 def test_segments_are_rotated_and_what_the_log_has_is_removed(master, log):
     master.create("one")
     (master.folder / "small.py").write_text("from hgext.vcsreplicator.outbox import file\nfile.SEGMENT_SIZE = 1500\n")
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write(f"[extensions]\nsmall = {master.folder}/small.py\n")
+    master.configure(f"[extensions]\nsmall = {master.folder}/small.py\n")
     with running_relay(master.settings(), log):
         for number in range(6):
             master.operate("-R", str(master.root / "one"), "bookmark", "-r", "null", f"mark{number}")

@@ -2,9 +2,6 @@
 """Pushes while Kafka has trouble: what the pusher hears is true, nothing is lost, and order is kept once Kafka is well."""
 
 import os
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
@@ -12,26 +9,21 @@ from kafka.admin import ConfigResource
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.pushing import Master, events, running_relay
+from testing.builders.pushing import KEPT, RECORDED, events, new_master, running_relay
 from testing.faults.delay import DelayingProxy
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes
 
-RECORDED = "remote: recorded push in replication log in "
-KEPT = "remote: replication log not reachable: the push is kept and will be sent"
-
 
 @pytest.fixture
 def master():
-    folder = Path(tempfile.mkdtemp(prefix="push-"))
-    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 3").set_up()
-    shutil.rmtree(folder)
+    with new_master("acknowledge-timeout = 3") as master:
+        yield master
 
 
 def patience(master, seconds):
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
+    master.configure(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
 
 
 @pytest.mark.parametrize("trouble", ["kill", "pause"])

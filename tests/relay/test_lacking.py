@@ -4,7 +4,6 @@
 import functools
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.words.levels import ServiceReport
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.memorylog import MemoryLog
-from testing.builders.pushing import Master, running_relay
+from testing.builders.pushing import RECORDED, Master, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -29,15 +28,14 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(scope="module")
 def prepared() -> Iterator[tuple[Master, MemoryLog]]:
     """Two repositories, each with two events that the log has; the relay is stopped."""
-    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
-    master, log = Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 60").set_up(), new_log()
-    with running_relay(master.settings(), log):
-        for name in ("one", "two"):
-            master.create(name)
-            master.commit(name, "a")
-            assert "recorded push in replication log" in master.push(name)
-    yield master, log
-    shutil.rmtree(folder)
+    log = new_log()
+    with new_master("acknowledge-timeout = 60") as master:
+        with running_relay(master.settings(), log):
+            for name in ("one", "two"):
+                master.create(name)
+                master.commit(name, "a")
+                assert RECORDED in master.push(name)
+        yield master, log
 
 
 def new_log() -> MemoryLog:

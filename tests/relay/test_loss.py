@@ -4,7 +4,6 @@
 import json
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog, MemoryReader
-from testing.builders.pushing import Master, events, running_relay
+from testing.builders.pushing import Master, events, new_master, running_relay
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
@@ -30,9 +29,8 @@ SELDOM = 3600.0  # seconds between looks: as if the relay never looked again
 
 @pytest.fixture
 def master() -> Iterator[Master]:
-    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
-    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 60").set_up()
-    shutil.rmtree(folder)
+    with new_master("acknowledge-timeout = 60") as master:
+        yield master
 
 
 class File:

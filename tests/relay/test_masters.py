@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Two masters write to one log, each below a wire prefix of its own."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, topics
 from testing.builders.memorylog import MemoryLog
-from testing.builders.pushing import Master, events, running_relay
+from testing.builders.pushing import Master, events, running_relay, short_folder
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -23,15 +20,14 @@ NAMES = ("left", "right")
 @pytest.fixture
 def masters() -> Iterator[list[Master]]:
     """Two masters, the repositories of each below its name on the wire."""
-    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
-    made = []
-    for name in NAMES:
-        master = Master(folder / name, f"relay = {folder}/{name}/relay.sock\nacknowledge-timeout = 60").set_up()
-        hgrc = master.folder / "master.hgrc"
-        hgrc.write_text(hgrc.read_text().replace(f"{master.root} = .", f"{master.root} = {name}"))
-        made.append(master)
-    yield made
-    shutil.rmtree(folder)
+    with short_folder() as folder:
+        made = []
+        for name in NAMES:
+            master = Master(folder / name, f"relay = {folder}/{name}/relay.sock\nacknowledge-timeout = 60").set_up()
+            hgrc = master.folder / "master.hgrc"
+            hgrc.write_text(hgrc.read_text().replace(f"{master.root} = .", f"{master.root} = {name}"))
+            made.append(master)
+        yield made
 
 
 def test_relays_of_two_masters_keep_each_repository_in_order_and_send_again_what_the_log_lost(

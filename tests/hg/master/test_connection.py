@@ -3,10 +3,8 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,17 +19,15 @@ from hgext.vcsreplicator.hg.master.pushes import (
     FORWARDED_LIMIT,
     connection_of,
 )
-from hgext.vcsreplicator.log import EVENTS, Log, Record, topics
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log import EVENTS, Log, Record
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.wire import CONNECTION, CONNECTION_LIMIT, connection_headers, read_connection
-from testing.builders.pushing import Master, running_relay
+from testing.builders.pushing import RECORDED, Master, new_master, running_relay
 
 pytestmark = pytest.mark.processes
 
-RECORDED = "remote: recorded push in replication log in "
 ADDRESS, FORWARDED = "203.0.113.7", "198.51.100.99, 192.0.2.4"
 
 # hgweb behind a proxy that adds what the environment says.
@@ -55,25 +51,15 @@ server.serve_forever()
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics())
-        yield log
-
-
-@pytest.fixture
 def master(tmp_path: Path) -> Iterator[Master]:
-    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
-    made = Master(folder, f"relay = {folder}/relay.sock\nlog = sqlite://{tmp_path}/log.db").set_up()
-    made.create("one")
-    made.commit("one", "a")
-    yield made
-    shutil.rmtree(folder)
+    with new_master(f"log = sqlite://{tmp_path}/log.db") as master:
+        master.create("one")
+        master.commit("one", "a")
+        yield master
 
 
 def record_connections(master: Master) -> None:
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write("[vcsreplicator]\nrecord-connection = yes\n")
+    master.configure("[vcsreplicator]\nrecord-connection = yes\n")
 
 
 def newest_event(log: Log) -> Record:

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Pushes that a Mercurial took without the extension, the pushlog on: they are found later, and announced push by push."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import Log, topics
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log import Log
 from testing.builders.cluster import Cluster
-from testing.builders.pushing import Master, events, running_relay
+from testing.builders.pushing import Master, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -20,19 +17,9 @@ BLIND = ("--config", "extensions.vcsreplicator=!")
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics())
-        yield log
-
-
-@pytest.fixture
 def master(log: Log) -> Iterator[Master]:
-    folder = Path(tempfile.mkdtemp(prefix="push-"))
-    master = Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 60").set_up()
-    with running_relay(master.settings(), log):
+    with new_master("acknowledge-timeout = 60") as master, running_relay(master.settings(), log):
         yield master
-    shutil.rmtree(folder)
 
 
 def blind_push(master: Master, name: str, *arguments: str) -> None:
@@ -150,8 +137,7 @@ def bookmark(master: Master, name: str) -> None:
 
 def test_a_repository_that_does_not_publish_is_left_to_the_master(master: Master, log: Log) -> None:
     master.create("one")
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write("[phases]\npublish = no\n")
+    master.configure("[phases]\npublish = no\n")
     master.commit("one", "a")
     master.push("one")
     for text in "bc":

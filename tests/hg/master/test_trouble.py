@@ -3,47 +3,31 @@
 
 import json
 import os
-import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import topics
-from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.pushing import HG, Master, events, running_relay
+from testing.builders.pushing import HG, KEPT, RECORDED, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
-RECORDED = "remote: recorded push in replication log in "
-KEPT = "remote: replication log not reachable: the push is kept and will be sent"
 NOBODY = 65534
 ROOT = os.geteuid() == 0  # who alone may become another user, and must lose its powers to be refused anything
 
 
 @pytest.fixture
-def log(tmp_path):
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics())
-        yield log
-
-
-@pytest.fixture
 def master(tmp_path):
-    folder = Path(tempfile.mkdtemp(prefix="push-"))  # a socket's path may have 107 bytes
-    yield Master(folder, f"relay = {folder}/relay.sock\nlog = sqlite://{tmp_path}/log.db").set_up()
-    shutil.rmtree(folder)
+    with new_master(f"log = sqlite://{tmp_path}/log.db") as master:
+        yield master
 
 
 def patience(master, seconds):
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
+    master.configure(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
 
 
 @contextmanager
@@ -94,8 +78,7 @@ def test_a_push_is_refused_while_somebody_else_writes_to_the_pushlog_and_the_nex
     master.commit("one", "a")
     assert RECORDED in master.push("one")
     master.commit("one", "b")
-    with (master.folder / "master.hgrc").open("a") as hgrc:
-        hgrc.write("[pushlog]\ntimeoutrw = 200\n")
+    master.configure("[pushlog]\ntimeoutrw = 200\n")
     with busy(master.root / "one/.hg/pushlog2.db"):
         refused = master.push("one", check=False)
     assert "error recording into pushlog (database is locked); please retry your push" in refused

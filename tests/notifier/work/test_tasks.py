@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,13 +24,6 @@ PATIENCE = 120.0
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HgHost]:
     with HgHost(tmp_path_factory.mktemp("host")) as running:
         yield running
-
-
-@pytest.fixture
-def broker(rabbitmq: Any) -> Iterator[HgQueueSender]:
-    made = HgQueueSender(rabbitmq.vhost())
-    yield made
-    made.close()
 
 
 class ParallelWorker:

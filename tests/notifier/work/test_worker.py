@@ -47,13 +47,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HgHost]:
         yield running
 
 
-@pytest.fixture
-def broker(rabbitmq: Any) -> Iterator[HgQueueSender]:
-    made = HgQueueSender(rabbitmq.vhost())
-    yield made
-    made.close()
-
-
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A note of an interrupted act that names a place outside the roots moves nothing: neither the relay nor a push obeys it."""
 
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.hg.master.acts import intents
 from hgext.vcsreplicator.hg.master.acts.intents import Intent
-from testing.builders.pushing import Master
+from testing.builders.pushing import Master, new_master
 
 pytestmark = pytest.mark.processes
 
@@ -25,9 +22,8 @@ print(MasterRepositories({sys.argv[1]: ""}, "hg://master").finish(sys.argv[1]))
 
 @pytest.fixture
 def master() -> Iterator[Master]:
-    folder = Path(tempfile.mkdtemp(prefix="push-"))
-    yield Master(folder, f"relay = {folder}/relay.sock\nacknowledge-timeout = 0.1").set_up()
-    shutil.rmtree(folder)
+    with new_master("acknowledge-timeout = 0.1") as master:
+        yield master
 
 
 def test_a_hostile_note_moves_no_repository_out_of_the_roots(master: Master) -> None:
