@@ -143,7 +143,7 @@ def objection(module: str, name: str) -> str | None:
         return "notifier stands on words, log and service only"
     if room == "words" and is_library and top not in CLIENTS:
         return "words are pure: standard library only"
-    if mine is not None and mine <= border and top in {"notifier", "hooks"}:
+    if mine is not None and room not in {"dashboard", "cli"} and top in {"notifier", "hooks"}:
         return f"{room} knows nothing of {top}"
     if (
         mine is not None
@@ -250,6 +250,7 @@ def test_no_two_classes_have_one_name() -> None:
         (f"{OURS}.hg.master.capture", "from ..serving import guards"),
         (f"{OURS}.hg.text", "from .master import capture"),
         (f"{OURS}.aggregator.loop", "from notifier import message"),
+        (f"{OURS}.config", "from notifier import settings"),
         ("pushlog.store.storage", "from hgext.vcsreplicator.words import errors"),
         ("pushlog.store.storage", "from ..web import lookup"),
         ("pushlog.store.storage", "import structlog"),
