@@ -7,6 +7,7 @@ that do their work, so it loads none of them: the first call imports each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mercurial import registrar, templateutil, wireprotov1server
@@ -17,15 +18,13 @@ from mercurial.ui import ui as Ui
 from . import seams
 
 if TYPE_CHECKING:
-    from mercurial.revsetlang import _Tree as ParsedRevset
-    from mercurial.smartset import abstractsmartset
     from mercurial.templater import engine
     from mercurial.wireprototypes import baseprotocolhandler
 
     from .store.entry import Push
 
 # Mercurial names a package that it loads by its path otherwise.
-_WIRE = f"{__package__}.wire"
+_WIRE, _PUSHED = f"{__package__}.wire", f"{__package__}.pushed"
 
 cmdtable: dict[bytes, Any] = {}
 command = registrar.command(cmdtable)
@@ -90,87 +89,52 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     return checking.repairpushlog(ui, repo, **options)
 
 
-@predicate(b"pushhead()", safe=True, weight=10)
-def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """The last changeset of every push."""
-    from . import revsets
-
-    return revsets.pushhead(repo, subset, x)
-
-
-@predicate(b"pushdate(interval)", safe=True, weight=10)
-def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Changesets that were pushed within the interval, see :hg:`help dates`."""
-    from . import revsets
-
-    return revsets.pushdate(repo, subset, x)
-
-
-@predicate(b"pushuser(string)", safe=True, weight=10)
-def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """Changesets pushed by users whose name contains the string, in any case.
+# What the revsets select, by declaration.
+_REVSETS = {
+    b"pushhead()": "The last changeset of every push.",
+    b"pushdate(interval)": "Changesets that were pushed within the interval, see :hg:`help dates`.",
+    b"pushuser(string)": """Changesets pushed by users whose name contains the string, in any case.
 
     The prefixes ``re:`` and ``literal:`` work.
-    """
-    from . import revsets
+    """,
+    b"pushid(number)": "The changesets of the push with this number; none for an unknown number.",
+    b"pushrev(set)": "All changesets of the pushes that brought those of the set.",
+}
 
-    return revsets.pushuser(repo, subset, x)
+for _declaration, _text in _REVSETS.items():
+    _select = seams.loading(f"{__package__}.revsets", _declaration.partition(b"(")[0].decode())
+    _select.__doc__ = _text
+    predicate(_declaration, safe=True, weight=10)(_select)
 
-
-@predicate(b"pushid(number)", safe=True, weight=10)
-def pushid(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """The changesets of the push with this number; none for an unknown number."""
-    from . import revsets
-
-    return revsets.pushid(repo, subset, x)
-
-
-@predicate(b"pushrev(set)", safe=True, weight=10)
-def pushrev(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
-    """All changesets of the pushes that brought those of the set."""
-    from . import revsets
-
-    return revsets.pushrev(repo, subset, x)
+_find_push = seams.loading(_PUSHED, "find_push")
+_local = seams.loading(_PUSHED, "local")
 
 
-def _find_push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
-    from . import pushed
+def _offer_keyword(name: bytes, show: Callable[[Push], Any], text: str) -> None:
+    """Offer a template keyword, which is None for a changeset without a push."""
 
-    return pushed.find_push(context, mapping)
+    def show_push(context: engine, mapping: dict[bytes, Any]) -> Any:
+        push = _find_push(context, mapping)
+        return None if push is None else show(push)
 
-
-@keyword(b"pushid", requires={b"ctx", b"repo", b"cache"})
-def show_id(context: engine, mapping: dict[bytes, Any]) -> int | None:
-    """Integer. The number of the push that brought the changeset."""
-    push = _find_push(context, mapping)
-    return None if push is None else push.id
+    show_push.__doc__ = text
+    keyword(name, requires={b"ctx", b"repo", b"cache"})(show_push)
 
 
-@keyword(b"pushuser", requires={b"ctx", b"repo", b"cache"})
-def show_user(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
-    """String. Who pushed the changeset."""
-    from . import pushed
-
-    push = _find_push(context, mapping)
-    return None if push is None else pushed.local(push.user)
-
-
-@keyword(b"pushdate", requires={b"ctx", b"repo", b"cache"})
-def show_date(context: engine, mapping: dict[bytes, Any]) -> Any:
-    """Date information. When the changeset was pushed."""
-    push = _find_push(context, mapping)
-    return None if push is None else templateutil.date((push.date, 0), showfmt=b"%d.0%d")
-
-
-@keyword(b"pushbasenode", requires={b"ctx", b"repo", b"cache"})
-def show_base(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
-    """String. The first changeset of the push that brought the changeset."""
-    push = _find_push(context, mapping)
-    return None if push is None else push.nodes[0].encode("ascii")
-
-
-@keyword(b"pushheadnode", requires={b"ctx", b"repo", b"cache"})
-def show_head(context: engine, mapping: dict[bytes, Any]) -> bytes | None:
-    """String. The last changeset of the push that brought the changeset."""
-    push = _find_push(context, mapping)
-    return None if push is None else push.nodes[-1].encode("ascii")
+_offer_keyword(b"pushid", lambda push: push.id, "Integer. The number of the push that brought the changeset.")
+_offer_keyword(b"pushuser", lambda push: _local(push.user), "String. Who pushed the changeset.")
+_offer_keyword(
+    b"pushdate",
+    lambda push: templateutil.date((push.date, 0), showfmt=b"%d.0%d"),
+    "Date information. When the changeset was pushed.",
+)
+_offer_keyword(
+    b"pushbasenode",
+    lambda push: push.nodes[0].encode("ascii"),
+    "String. The first changeset of the push that brought the changeset.",
+)
+_offer_keyword(
+    b"pushheadnode",
+    lambda push: push.nodes[-1].encode("ascii"),
+    "String. The last changeset of the push that brought the changeset.",
+)
