@@ -89,20 +89,12 @@ class FolderBlobs:
 
     def open(self, attachment: Attachment) -> IO[bytes]:
         try:
-            return self._open(self._path(attachment), attachment)
+            with _closed_on_error(open(self._path(attachment), "rb")) as file:
+                _check(file, attachment)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise Unavailable(f"blobs: {self._folder}: {error}") from error
-
-    def _open(self, path: str, attachment: Attachment) -> IO[bytes]:
-        file = open(path, "rb")  # noqa: SIM115 – the caller's to close
-        try:
-            _check(attachment, iter(lambda: file.read(PIECE), b""))
-        except BaseException:
-            file.close()
-            raise
-        file.seek(0)
         return file
 
     def remove_older(self, time: float) -> int:
@@ -140,16 +132,10 @@ class S3Blobs:
 
     def open(self, attachment: Attachment) -> IO[bytes]:
         key = self._key(attachment)
-        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 – the caller's to close
-        try:
+        with _closed_on_error(tempfile.TemporaryFile()) as file:
             with _translated(self._bucket):
                 self._client.download_fileobj(self._bucket, key, file)
-            file.seek(0)
-            _check(attachment, iter(lambda: file.read(PIECE), b""))
-        except BaseException:
-            file.close()
-            raise
-        file.seek(0)
+            _check(file, attachment)
         return file
 
     def remove_older(self, time: float) -> int:
@@ -206,13 +192,26 @@ def _spooled(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any,
         yield file, Attachment(where=Where.BLOB, size=size, sha256=sha256, name=sha256 + ".hg")
 
 
-def _check(attachment: Attachment, pieces: Iterable[bytes]) -> None:
+@contextlib.contextmanager
+def _closed_on_error(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Give the file, which stays open for the caller unless the block fails."""
+    try:
+        yield file
+    except BaseException:
+        file.close()
+        raise
+
+
+def _check(file: IO[bytes], attachment: Attachment) -> None:
+    """Raise MalformedEvent if the file is not the attachment; else rewind it."""
     digest, size = hashlib.sha256(), 0
-    for piece in pieces:
+    file.seek(0)
+    while piece := file.read(PIECE):
         digest.update(piece)
         size += len(piece)
     if size > BUNDLE_LIMIT or size != attachment.size or digest.hexdigest() != attachment.sha256:
         raise MalformedEvent(f"blob {attachment.name}: {size} bytes with another hash than the event names")
+    file.seek(0)
 
 
 @contextlib.contextmanager
