@@ -79,8 +79,6 @@ DEFAULTS = {
 STEPPING, STEPS = Path(__file__).parent / "faults" / "stepping" / "sitecustomize.py", "VCSREPLICATOR_TEST_STEPS"
 STEM = "stem"  # the name that the system shows for it
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
-CLONE_PARENT = 0x00008000
-SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 _plain_popen = subprocess.Popen
 
@@ -198,6 +196,8 @@ def _stem() -> Stem:
 
 def serve(conversation: socket.socket) -> dict[str, Any] | None:
     """Start a process for each request until the other end closes; in a new process, return its request."""
+    from hgext.vcsreplicator.hg.replica.nursery import fork_sibling  # which imports Mercurial; a stem has it anyway
+
     libc = ctypes.PyDLL(None)
     libc.prctl(PR_SET_NAME, STEM.encode())
     while True:
@@ -207,7 +207,7 @@ def serve(conversation: socket.socket) -> dict[str, Any] | None:
         descriptors = array.array("i")
         for _, _, data in rights:
             descriptors.frombytes(data)
-        child = fork_a_sibling(libc)
+        child = fork_sibling(libc)
         if not child:
             request: dict[str, Any] = json.loads(message)
             conversation.detach()
@@ -217,17 +217,6 @@ def serve(conversation: socket.socket) -> dict[str, Any] | None:
         for number in descriptors:
             os.close(number)
         conversation.send(str(child).encode())
-
-
-def fork_a_sibling(libc: ctypes.PyDLL) -> int:
-    """Like `os.fork`, but the new process is a child of this one's parent; this process has one thread."""
-    ctypes.pythonapi.PyOS_BeforeFork()
-    child = int(libc.syscall(SYS_CLONE[os.uname().machine], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
-    if child:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
-    else:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
-    return child
 
 
 def take_descriptors(wanted: Sequence[int], given: Sequence[int]) -> None:
