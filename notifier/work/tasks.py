@@ -73,6 +73,12 @@ def make_app(settings: WorkSettings) -> Any:
     """Return the application of Celery, with its one task."""
     app = celery.Celery("vcsreplicator", broker=settings.url, set_as_current=False)
     app.conf.update(_configuration(settings))
+    app.steps["consumer"].add(_make_step(app, settings, _add_task(app, settings)))
+    return app
+
+
+def _add_task(app: Any, settings: WorkSettings) -> Any:
+    """Add the task that records a push, and return it."""
     recorder = TaskRecorder(settings)
 
     @app.task(name="vcsreplicator.record_push", acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
@@ -98,6 +104,12 @@ def make_app(settings: WorkSettings) -> Any:
                     try_again(attempt + 1, settings.retry.delay(attempt + 1, random.random()))
                 else:
                     _keep_dead(app, settings, to_body(number, [found]), error, headers_of(repository))
+
+    return record_push
+
+
+def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:
+    """Make the step of Celery's consumer that makes tasks of messages."""
 
     class MessagesToTasks(bootsteps.ConsumerStep):  # type: ignore[misc]
         """The step that takes messages of the queue and makes tasks of their pushes."""
@@ -131,8 +143,7 @@ def make_app(settings: WorkSettings) -> Any:
                     plain = {"id": push.id, "date": push.date, "user": push.user, "changesets": push.changesets}
                     record_push.delay(repository.source, repository.number, repository.url, plain)
 
-    app.steps["consumer"].add(MessagesToTasks)
-    return app
+    return MessagesToTasks
 
 
 def _configuration(settings: WorkSettings) -> dict[str, Any]:
