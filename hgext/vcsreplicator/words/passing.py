@@ -45,11 +45,11 @@ def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
     """
     if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_CANTOPEN:
         return is_passing(error)
-    obstacle = _obstacle(path)
+    obstacle = _find_obstacle(path)
     return obstacle is None or is_passing(obstacle)
 
 
-def _obstacle(path: str) -> OSError | None:
+def _find_obstacle(path: str) -> OSError | None:
     """Return what is wrong with the database's files, None if nothing is found.
 
     It opens none of them: closing a file gives up the locks that other connections of the process have on it.

@@ -19,13 +19,13 @@ _FORBIDDEN_PARTS = frozenset({".", "..", ".hg", ".hglf", ".hgsub", ".hgsubstate"
 
 def check_path(path: str) -> str:
     """Return the wire path if a mirror may create it; raise MalformedEvent if not."""
-    problem = _problem(path)
+    problem = _find_problem(path)
     if problem:
         raise MalformedEvent(f"repository path {path[:80]!r}: {problem}")
     return path
 
 
-def _problem(path: str) -> str | None:
+def _find_problem(path: str) -> str | None:
     if not path or len(path) > MAX_PATH:
         return f"expected 1 to {MAX_PATH} characters, got {len(path)}"
     if path.startswith("/") or "\\" in path:

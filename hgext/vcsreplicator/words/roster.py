@@ -179,14 +179,14 @@ def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, in
     `positions` are the aggregator's in `events`, the joining point of a mirror that joins now. The decision itself is not yet
     among `recent`: see `remember`.
     """
-    problem = _problem(request)
+    problem = _find_problem(request)
     if problem is None:
         problem = _out_of_place(roster.mirror(request.mirror), request)
     if problem is not None:
         return Refusal(reason=problem)
     if request.verb is Verb.ALLOW_EMPTY:
         return replace(roster, version=roster.version + 1, allow_empty=bool(request.allow))
-    changed = _changed(roster.mirror(request.mirror), request, positions, now)
+    changed = _change_mirror(roster.mirror(request.mirror), request, positions, now)
     return with_mirror(roster, changed)
 
 
@@ -235,7 +235,7 @@ _TO: Mapping[Verb, MirrorState] = {
 }
 
 
-def _problem(request: RosterRequest) -> str | None:
+def _find_problem(request: RosterRequest) -> str | None:
     """Return what is wrong with the request in itself; None if nothing is."""
     if not request.id or len(request.id) > 100 or not request.who.strip():
         return "a request needs an id of at most 100 characters, and who asks"
@@ -285,7 +285,7 @@ def _repository_out_of_place(mirror: Mirror, request: RosterRequest) -> str | No
     return None
 
 
-def _changed(mirror: Mirror | None, request: RosterRequest, positions: Mapping[int, int], now: float) -> Mirror:
+def _change_mirror(mirror: Mirror | None, request: RosterRequest, positions: Mapping[int, int], now: float) -> Mirror:
     """Return the mirror after a request that fits its state."""
     if request.verb is Verb.ADD:
         fresh = Mirror(
@@ -294,7 +294,7 @@ def _changed(mirror: Mirror | None, request: RosterRequest, positions: Mapping[i
             role=request.role or MirrorRole.SERVING,
             rules=request.rules or Rules(),
         )
-        return _moved(fresh, MirrorState.INACTIVE if request.inactive else MirrorState.JOINING, positions, now)
+        return _move_mirror(fresh, MirrorState.INACTIVE if request.inactive else MirrorState.JOINING, positions, now)
     assert mirror is not None
     if request.repository is not None:
         others = set(mirror.deactivated) - {request.repository}
@@ -302,10 +302,10 @@ def _changed(mirror: Mirror | None, request: RosterRequest, positions: Mapping[i
         return replace(mirror, deactivated=tuple(sorted(wanted)))
     if request.verb is Verb.RULES:
         return replace(mirror, rules=request.rules or Rules())
-    return _moved(mirror, _TO[request.verb], positions, now)
+    return _move_mirror(mirror, _TO[request.verb], positions, now)
 
 
-def _moved(mirror: Mirror, state: MirrorState, positions: Mapping[int, int], now: float) -> Mirror:
+def _move_mirror(mirror: Mirror, state: MirrorState, positions: Mapping[int, int], now: float) -> Mirror:
     """Return the mirror in another state; one that joins gets its joining point."""
     joins = state is MirrorState.JOINING
     joined = {str(partition): offset for partition, offset in sorted(positions.items())} if joins else None

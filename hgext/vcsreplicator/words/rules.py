@@ -59,7 +59,7 @@ def check_rules(rules: Rules) -> Rules:
 
 def refused(rules: Sequence[str]) -> dict[str, str]:
     """Return the rules that cannot be evaluated, each with the reason."""
-    return {rule: problem for rule in rules if (problem := _compiled(rule)[1])}
+    return {rule: problem for rule in rules if (problem := _compile_rule(rule)[1])}
 
 
 def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:
@@ -69,14 +69,14 @@ def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:
     """
     text = path.encode(errors="replace")
     for rule in rules:
-        expression, problem = _compiled(rule)
+        expression, problem = _compile_rule(rule)
         if refused if problem else expression is not None and expression.match(text):
             return True
     return False
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(rule: str) -> tuple[Any, str]:
+def _compile_rule(rule: str) -> tuple[Any, str]:
     """Return the compiled expression of a rule, and why the rule is refused or "".
 
     The expression is None for an exact path and for a refused rule.
@@ -93,14 +93,14 @@ def _compiled(rule: str) -> tuple[Any, str]:
     # RE2's word for the end of the text is `\z`, Python's `\Z`.
     pattern = re.sub(r"\\(.)", lambda escape: r"\z" if escape[1] == "Z" else escape[0], pattern, flags=re.DOTALL)
     try:
-        return re2.compile(pattern.encode(), _options()), ""
+        return re2.compile(pattern.encode(), _make_options()), ""
     except UnicodeEncodeError:
         return None, "not a regular expression: it is no text"
     except re2.error as error:
-        return None, f"not a regular expression of RE2: {_words(error)}"
+        return None, f"not a regular expression of RE2: {_explain_error(error)}"
 
 
-def _options() -> Any:
+def _make_options() -> Any:
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -111,7 +111,7 @@ def _options() -> Any:
 _HINTS = {"invalid perl operator": "; it has neither lookahead nor lookbehind", "too large": "; write several rules"}
 
 
-def _words(error: Any) -> str:
+def _explain_error(error: Any) -> str:
     """Return RE2's reason to refuse an expression, with a hint if there is one.
 
     The hint says what RE2 cannot do, where the expression likely needs that.

@@ -70,41 +70,41 @@ def check(tables: Mapping[str, Any], file: str, mode: int) -> None:
 
     `tables` are the contents of the services' file `file`, `mode` its permissions.
     """
-    meant = _meant(tables.get("insecure", []), file)
+    meant = _read_insecure(tables.get("insecure", []), file)
     secret_at = list(_secret_headers(tables))
-    for where, url in _urls(tables):
+    for where, url in _list_urls(tables):
         for exposure, found in exposures(url):
             if exposure is Exposure.PASSWORD:
                 secret_at.append(where)
             if exposure not in meant:
-                raise BadConfig(f"{file}: {where}: {_refusal(exposure, found)}")
+                raise BadConfig(f"{file}: {where}: {_describe_exposure(exposure, found)}")
     if secret_at and mode & 0o004 and Exposure.READABLE not in meant:
         found = f"a secret in a file that all users may read (mode {mode & 0o7777:04o}), expected chmod o= {file}"
-        raise BadConfig(f"{file}: {secret_at[0]}: {_refusal(Exposure.READABLE, found)}")
+        raise BadConfig(f"{file}: {secret_at[0]}: {_describe_exposure(Exposure.READABLE, found)}")
 
 
-def _refusal(exposure: Exposure, found: str) -> str:
+def _describe_exposure(exposure: Exposure, found: str) -> str:
     return f'{found}; if it is meant, write insecure = ["{exposure.value}"] at the top of the file'
 
 
-def _meant(value: Any, file: str) -> Collection[str]:
+def _read_insecure(value: Any, file: str) -> Collection[str]:
     known = [each.value for each in Exposure]
     if not isinstance(value, list) or any(each not in known for each in value):
         raise BadConfig(f"{file}: insecure: expected a list of {', '.join(known)}, got {value!r}")
     return value
 
 
-def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Return (key, URL) of every connection of a service, except webhooks.
 
     `allow-http` decides about those.
     """
     found = [("log", tables.get("log"))]
-    for name, mirror in _sections(tables.get("mirror")):
+    for name, mirror in _list_sections(tables.get("mirror")):
         found.append((f"mirror.{name}.master", mirror.get("master")))
-    for name, destination in _sections(tables.get("notifier")):
+    for name, destination in _list_sections(tables.get("notifier")):
         found += [(f"notifier.{name}.{key}", value) for key, value in destination.items() if key.endswith("url")]
-    for name, section in _sections({name: tables.get(name) for name in ("poll", "work", "decode", "guardian")}):
+    for name, section in _list_sections({name: tables.get(name) for name in ("poll", "work", "decode", "guardian")}):
         for key, value in section.items():
             if key.endswith("url") or key in ("broker", "redis"):
                 found.append((f"{name}.{key}", value))
@@ -115,15 +115,15 @@ def _urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _secret_headers(tables: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys of webhooks' headers whose names say that they hold secrets."""
-    for name, destination in _sections(tables.get("notifier")):
-        for each, subscription in _sections(destination.get("subscriptions")):
+    for name, destination in _list_sections(tables.get("notifier")):
+        for each, subscription in _list_sections(destination.get("subscriptions")):
             headers = subscription.get("headers")
             for header in headers if isinstance(headers, Mapping) else ():
                 if any(word in header.lower() for word in _SECRET_HEADERS):
                     yield f"notifier.{name}.subscriptions.{each}.headers.{header}"
 
 
-def _sections(table: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _list_sections(table: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the well-formed subsections; the readers of the others refuse them."""
     for name, section in table.items() if isinstance(table, Mapping) else ():
         if isinstance(section, Mapping):

@@ -76,7 +76,7 @@ def plain(value: Any) -> Any:
     if type(value) in _SCALARS:  # most members are, and a call for each would take half the time
         return value
     kind: Any = type(value)
-    names = _names(kind)
+    names = _list_members(kind)
     if names is not None:
         found = {}
         for name in names:
@@ -113,7 +113,7 @@ def read(kind: type[T], data: Any, where: str | None = None) -> T:
 
     Raises MalformedEvent, which names the member below `where`.
     """
-    reader: Reader = _reader(typing.cast(Any, kind))
+    reader: Reader = _make_reader(typing.cast(Any, kind))
     return typing.cast(T, reader(data, where or kind.__name__))
 
 
@@ -121,13 +121,13 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not allowed")
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if len(text) > NUMBER_TEXT:  # beyond some thousand digits the conversion itself takes very long, or raises
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)
 
 
-def _fraction(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text) if len(text) <= NUMBER_TEXT else math.inf
     if not math.isfinite(value):
         raise ValueError(f"the number {text[:40]} is out of range")
@@ -135,37 +135,37 @@ def _fraction(text: str) -> float:
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole, parse_float=_fraction)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_parse_integer, parse_float=_parse_float)
 
 
 @functools.cache
-def _names(kind: Any) -> tuple[str, ...] | None:
+def _list_members(kind: Any) -> tuple[str, ...] | None:
     """Return the members of a dataclass; None for another type."""
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 @functools.cache
-def _reader(kind: Any) -> Reader:
+def _make_reader(kind: Any) -> Reader:
     """Return the function that checks and converts one value of `kind`, at a place."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _read_within(_reader(arguments[0]), arguments[1])
+        return _read_within(_make_reader(arguments[0]), arguments[1])
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(typing.cast(type, kind))
     if origin in (typing.Union, types.UnionType):
         [inner] = [argument for argument in arguments if argument is not types.NoneType]
-        present = _reader(inner)
+        present = _make_reader(inner)
         return lambda value, where: None if value is None else present(value, where)
     if origin is tuple:
-        return _read_list(_reader(arguments[0]))
+        return _read_list(_make_reader(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
-        return _read_mapping(_reader(arguments[1]))
+        return _read_mapping(_make_reader(arguments[1]))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _read_enum(kind)
     return _read_scalar(kind)
 
 
-def _wrong(where: str, expected: str, value: Any) -> MalformedEvent:
+def _make_error(where: str, expected: str, value: Any) -> MalformedEvent:
     return MalformedEvent(f"{where}: expected {expected}, got {reprlib.repr(value)[:60]}")
 
 
@@ -175,7 +175,7 @@ def _read_scalar(kind: type) -> Reader:
     def reader(value: Any, where: str) -> Any:
         is_whole = type(value) is int
         if type(value) is not kind and not (is_whole and kind is float):
-            raise _wrong(where, expected, value)
+            raise _make_error(where, expected, value)
         if is_whole and abs(value) > LARGEST:
             raise MalformedEvent(f"{where}: expected a number of 64 bits, got one of {value.bit_length()}")
         return float(value) if kind is float else value
@@ -187,7 +187,7 @@ def _read_within(inner: Reader, within: Within) -> Reader:
     def reader(value: Any, where: str) -> Any:
         number = inner(value, where)
         if not within.least <= number <= within.greatest:
-            raise _wrong(where, f"a number from {within.least} to {within.greatest}", number)
+            raise _make_error(where, f"a number from {within.least} to {within.greatest}", number)
         return number
 
     return reader
@@ -196,7 +196,7 @@ def _read_within(inner: Reader, within: Within) -> Reader:
 def _read_list(inner: Reader) -> Reader:
     def reader(value: Any, where: str) -> Any:
         if type(value) is not list:
-            raise _wrong(where, "a list", value)
+            raise _make_error(where, "a list", value)
         return tuple([inner(item, where) for item in value])
 
     return reader
@@ -205,7 +205,7 @@ def _read_list(inner: Reader) -> Reader:
 def _read_mapping(inner: Reader) -> Reader:
     def reader(value: Any, where: str) -> Any:
         if type(value) is not dict:
-            raise _wrong(where, "an object", value)
+            raise _make_error(where, "an object", value)
         return {key: inner(item, f"{where}.{key[:60]}") for key, item in value.items()}
 
     return reader
@@ -216,14 +216,14 @@ def _read_enum(kind: type[enum.Enum]) -> Reader:
         try:
             return kind(value)
         except ValueError:
-            raise _wrong(where, "one of " + ", ".join(str(item.value) for item in kind), value) from None
+            raise _make_error(where, "one of " + ", ".join(str(item.value) for item in kind), value) from None
 
     return reader
 
 
 def _read_dataclass(kind: type) -> Reader:
     every = typing.get_type_hints(kind, include_extras=True)
-    hints = {name: every[name] for name in _names(kind) or ()}
+    hints = {name: every[name] for name in _list_members(kind) or ()}
     bare = [
         field.name
         for field in dataclasses.fields(kind)
@@ -231,13 +231,13 @@ def _read_dataclass(kind: type) -> Reader:
     ]
     # A member whose type is just this needs no check, which saves a call for most.
     exacts = {hint: kind for kind in (str, bool) for hint in (kind, kind | None)}
-    readers = {name: (exacts.get(hint), _reader(hint)) for name, hint in hints.items()}
+    readers = {name: (exacts.get(hint), _make_reader(hint)) for name, hint in hints.items()}
     required = {name for name in bare if types.NoneType not in typing.get_args(hints[name])}
     optional = {name: None for name in bare if name not in required}
 
     def reader(value: Any, where: str) -> Any:
         if type(value) is not dict:
-            raise _wrong(where, "an object", value)
+            raise _make_error(where, "an object", value)
         unknown = value.keys() - hints.keys()
         if unknown and kind not in _EXTENSIBLE:
             name = sorted(unknown)[0][:60]

@@ -46,10 +46,10 @@ def fault(error: Exception) -> Fault | None:
     except Exception as other:  # a text may need what made it fail, such as the digits of an endless number
         text = f"no text: {type(other).__name__}"
     reason = f"unexpected {type(error).__name__}: {text}"[:REASON_KEPT]
-    return Fault(reason=" ".join(reason.split()), traceback="".join(_lines(error))[-TRACEBACK_KEPT:])
+    return Fault(reason=" ".join(reason.split()), traceback="".join(_format_traceback(error))[-TRACEBACK_KEPT:])
 
 
-def _lines(error: Exception) -> list[str]:
+def _format_traceback(error: Exception) -> list[str]:
     try:
         return traceback.format_exception(error)
     except Exception:
