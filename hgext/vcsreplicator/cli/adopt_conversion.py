@@ -44,9 +44,9 @@ class Conversion:
         The purposes are `services` and, where needed, `master` and `mirror`, which are hgrc files.
         """
         found = {"services": self._write_services()}
-        if self._hgrcs():
+        if self._has_masters():
             found["master"] = self._write_master()
-        if self._mirrors():
+        if self._find_mirrors():
             found["mirror"] = f"{_EXTENSIONS}\n[vcsreplicator]\nrole = mirror\n"
         return found
 
@@ -73,17 +73,17 @@ class Conversion:
             yield f"{setting}: not converted: this file has no section [consumer], so it is of no mirror"
         elif section == "pull_url_rewrites" and value != _first_url(self.files[file]):
             yield f"{setting}: not converted: a mirror has one master, whose URL goes in front of all wire paths"
-        elif key == "hosts" and _servers(value) != self._servers():
-            yield f"{setting}: not converted: all services use one log, here {self._servers()}"
-        elif section not in _OF_MIRRORS and value != self._values(section)[key]:
-            yield f"{setting}: not converted: another file says {self._values(section)[key]}, and the first counts"
+        elif key == "hosts" and _join_servers(value) != self._find_servers():
+            yield f"{setting}: not converted: all services use one log, here {self._find_servers()}"
+        elif section not in _OF_MIRRORS and value != self._read_values(section)[key]:
+            yield f"{setting}: not converted: another file says {self._read_values(section)[key]}, and the first counts"
 
     def _list_settings(self, section: str) -> Iterator[tuple[str, str]]:
         """Yield key and value of this section in all files."""
         for sections in self.files.values():
             yield from ((key, value or "") for key, value in sections.get(section, {}).items())
 
-    def _values(self, section: str) -> dict[str, str]:
+    def _read_values(self, section: str) -> dict[str, str]:
         """Return the values of a section by key.
 
         If several files have a key, the first file counts.
@@ -93,15 +93,15 @@ class Conversion:
             found.setdefault(key, value)
         return found
 
-    def _servers(self) -> str:
+    def _find_servers(self) -> str:
         """Return the brokers of Kafka."""
-        found = [value for section in _WITH_HOSTS if (value := self._values(section).get("hosts"))]
-        return _servers((found or ["KAFKA:9093"])[0])
+        found = [value for section in _WITH_HOSTS if (value := self._read_values(section).get("hosts"))]
+        return _join_servers((found or ["KAFKA:9093"])[0])
 
-    def _hgrcs(self) -> bool:
+    def _has_masters(self) -> bool:
         return any(_OF_MASTERS & set(each) for each in self.files.values())
 
-    def _mirrors(self) -> dict[str, Sections]:
+    def _find_mirrors(self) -> dict[str, Sections]:
         """Return the files of mirrors by the name that each gets."""
         found: dict[str, Sections] = {}
         for each in self.files.values():
@@ -112,36 +112,36 @@ class Conversion:
                 found[name] = each
         return found
 
-    def _prefix(self, theirs: str) -> str:
+    def _find_prefix(self, theirs: str) -> str:
         """Return our wire prefix for theirs, such as `{moz}`: empty for the only one."""
         sections = ("path_rewrites", "pull_url_rewrites", "public_url_rewrites")
         known = {key.strip("/") for section in sections for key, _ in self._list_settings(section)}
         known |= {value.strip("/") for _, value in self._list_settings("replicationpathrewrites")}
         return "" if known <= {theirs.strip("/")} else re.sub(r"[{}]", "", theirs.strip("/"))
 
-    def _path(self, theirs: str) -> str:
+    def _convert_path(self, theirs: str) -> str:
         """Return the wire path or rule with our prefix in the place of theirs."""
         found = re.match(r"(\^?)(\\?\{[\w.-]+\\?\})(/?)", theirs)
         if found is None:
             return theirs
-        prefix = self._prefix(found[2].replace("\\", ""))
+        prefix = self._find_prefix(found[2].replace("\\", ""))
         return f"{found[1]}{prefix}{found[3] if prefix else ''}{theirs[found.end() :]}"
 
     # Services
 
     def _write_services(self) -> str:
-        url = f"kafka://{self._servers()}?topic-prefix=hg."
+        url = f"kafka://{self._find_servers()}?topic-prefix=hg."
         parts = [
-            f"log = {_toml(url)}\n"
+            f"log = {_write_toml(url)}\n"
             "# As there, without TLS. Better: `&security_protocol=SSL` in the URL (docs/log.md), and no line `insecure`.\n"
             'insecure = ["plain-text"]\n'
         ]
-        if group_file := self._values("aggregator").get("monitor_groups_file"):
+        if group_file := self._read_values("aggregator").get("monitor_groups_file"):
             self.commands.append(
                 f"vcsreplicator roster add NAME    # for each line of {group_file}: now a mirror of the roster"
             )
         parts += self._write_relay()
-        for name, sections in self._mirrors().items():
+        for name, sections in self._find_mirrors().items():
             parts += self._write_mirror(name, sections)
         parts.append("[aggregator]\n")
         parts += self._write_public()
@@ -151,51 +151,53 @@ class Conversion:
 
     def _write_relay(self) -> list[str]:
         roots = {
-            folder.rstrip("/"): self._prefix(wire) for folder, wire in self._values("replicationpathrewrites").items()
+            folder.rstrip("/"): self._find_prefix(wire)
+            for folder, wire in self._read_values("replicationpathrewrites").items()
         }
         if not roots:
             return []
-        lines = "".join(f"{_toml(folder)} = {_toml(wire)}\n" for folder, wire in roots.items())
+        lines = "".join(f"{_write_toml(folder)} = {_write_toml(wire)}\n" for folder, wire in roots.items())
         relay = '[relay]\nsocket = "/run/vcsreplicator/relay.sock"\nsource = "hg://MASTER"\n'
         return [relay, f"[relay.roots]\n{lines}"]
 
     def _write_mirror(self, name: str, sections: Sections) -> list[str]:
         folders = {
-            self._prefix(wire): _folder(wire, value) for wire, value in sections.get("path_rewrites", {}).items()
+            self._find_prefix(wire): _check_folder(wire, value)
+            for wire, value in sections.get("path_rewrites", {}).items()
         }
         root, paths = _common_root(folders)
-        text = f"[mirror.{name}]\nroot = {_toml(root)}\n"
+        text = f"[mirror.{name}]\nroot = {_write_toml(root)}\n"
         if url := _first_url(sections):
-            text += f"master = {_toml(url.rstrip('/') + '/')}\n"
+            text += f"master = {_write_toml(url.rstrip('/') + '/')}\n"
         is_backup = (sections["consumer"].get("backup") or "").lower() in _ON
         if is_backup:
             text += "backup = true\n"
         if paths:
-            table = "".join(f"{_toml(wire)} = {_toml(folder)}\n" for wire, folder in paths.items())
+            table = "".join(f"{_write_toml(wire)} = {_write_toml(folder)}\n" for wire, folder in paths.items())
             text += f"\n[mirror.{name}.paths]\n{table}"
         rules = [
-            f" --{key.partition('.')[0]} {_quote(self._rule(value or ''))}"
+            f" --{key.partition('.')[0]} {_quote(self._convert_rule(value or ''))}"
             for key, value in sections.get("replicationrules", {}).items()
             if find_counterpart("replicationrules", key)
         ]
         self.commands.append(f"vcsreplicator roster add {name}{' --backup' if is_backup else ''}{''.join(rules)}")
         return [text]
 
-    def _rule(self, theirs: str) -> str:
+    def _convert_rule(self, theirs: str) -> str:
         kind, _, pattern = theirs.partition(":")
-        return f"{kind}:{self._path(pattern)}"
+        return f"{kind}:{self._convert_path(pattern)}"
 
     def _write_public(self) -> list[str]:
-        urls = {self._prefix(wire): url for wire, url in self._values("public_url_rewrites").items()}
-        ignored = [self._path(prefix).lstrip("/") for prefix in self._values("ignore_paths")]
-        if not urls and not ignored and not self._values("pulse") and not self._values("awsevents"):
+        urls = {self._find_prefix(wire): url for wire, url in self._read_values("public_url_rewrites").items()}
+        ignored = [self._convert_path(prefix).lstrip("/") for prefix in self._read_values("ignore_paths")]
+        if not urls and not ignored and not self._read_values("pulse") and not self._read_values("awsevents"):
             return []
-        lines = "".join(f"{_toml(wire)} = {_toml(url)}\n" for wire, url in urls.items())
+        lines = "".join(f"{_write_toml(wire)} = {_write_toml(url)}\n" for wire, url in urls.items())
         policy = "" if all(ignored) else 'policy = "deny"\n'  # all of it was ignored
-        return [f"[public]\nignore = {_toml([*filter(None, ignored)])}\n{policy}", f"[public.urls]\n{lines}"]
+        return [f"[public]\nignore = {_write_toml([*filter(None, ignored)])}\n{policy}", f"[public.urls]\n{lines}"]
 
     def _write_pulse(self) -> list[str]:
-        values = self._values("pulse")
+        values = self._read_values("pulse")
         if not values:
             return []
         is_guarded = values.get("ssl", "true").lower() in _ON
@@ -206,37 +208,37 @@ class Conversion:
         found = []
         for stream, key in (("v1", "exchange"), ("v2", "exchange2")):
             exchange = values.get(key) or f"exchange/hgpushes/{stream}"
-            text = f'[notifier.pulse-{stream}]\ntype = "pulse"\nstream = "{stream}"\nurl = {_toml(url)}\n'
+            text = f'[notifier.pulse-{stream}]\ntype = "pulse"\nstream = "{stream}"\nurl = {_write_toml(url)}\n'
             text += 'password = { file = "/etc/vcsreplicator/pulse.password" }\n'
-            text += f'exchange = {_toml(exchange)}\nstart-at = "end"\n'
+            text += f'exchange = {_write_toml(exchange)}\nstart-at = "end"\n'
             if "routing_key_strip_prefix" in values:
-                text += f"routing-key-strip-prefix = {_toml(values['routing_key_strip_prefix'])}\n"
+                text += f"routing-key-strip-prefix = {_write_toml(values['routing_key_strip_prefix'])}\n"
             found.append(text)
         return found
 
     def _write_sns(self) -> list[str]:
-        values = self._values("awsevents")
+        values = self._read_values("awsevents")
         if not values:
             return []
         keys = ("region", "topic_arn", "bucket", "s3_endpoint_url", "sns_endpoint_url")
-        lines = "".join(f"{key.replace('_', '-')} = {_toml(values[key])}\n" for key in keys if values.get(key))
+        lines = "".join(f"{key.replace('_', '-')} = {_write_toml(values[key])}\n" for key in keys if values.get(key))
         return [f'[notifier.sns]\ntype = "sns"\nstart-at = "end"\n{lines}']
 
     # Mercurial on the master
 
     def _write_master(self) -> str:
         text = f"{_EXTENSIONS}\n[vcsreplicator]\nrole = master\nrelay = /run/vcsreplicator/relay.sock\n"
-        if timeout := self._values("replicationproducer").get("acktimeout"):
-            text += f"acknowledge-timeout = {_seconds(timeout)}\n"
-        if user := self._values("replication").get("unfiltereduser"):
-            text += f"snapshot-allow = {_line(user)}\n"
+        if timeout := self._read_values("replicationproducer").get("acktimeout"):
+            text += f"acknowledge-timeout = {_convert_milliseconds(timeout)}\n"
+        if user := self._read_values("replication").get("unfiltereduser"):
+            text += f"snapshot-allow = {_write_line(user)}\n"
         text += "\n[vcsreplicator-roots]\n"
-        for folder, wire in self._values("replicationpathrewrites").items():
-            text += f"{_line(folder.rstrip('/'))} = {_line(self._prefix(wire)) or '.'}\n"
-        given = self._values("pushlog")
+        for folder, wire in self._read_values("replicationpathrewrites").items():
+            text += f"{_write_line(folder.rstrip('/'))} = {_write_line(self._find_prefix(wire)) or '.'}\n"
+        given = self._read_values("pushlog")
         accounts = {**LANDING_ACCOUNTS, **{key: given[key] for key in LANDING_ACCOUNTS if key in given}}
-        text += f"\n[pushlog]\nlandingusers = {_line(', '.join(filter(None, accounts.values())))}\n"
-        return text + "".join(f"{key} = {_line(value)}\n" for key, value in given.items() if key in _SAME)
+        text += f"\n[pushlog]\nlandingusers = {_write_line(', '.join(filter(None, accounts.values())))}\n"
+        return text + "".join(f"{key} = {_write_line(value)}\n" for key, value in given.items() if key in _SAME)
 
 
 _WITH_HOSTS = ("replicationproducer", "consumer", "aggregator", "pulseconsumer", "snsconsumer")
@@ -246,7 +248,7 @@ _OF_MIRRORS = frozenset({"consumer", "path_rewrites", "pull_url_rewrites", "repl
 _SAME = ("userprefix", "remoteuserprefix", "timeoutro", "timeoutrw", "retrydelayms")
 
 
-def _servers(hosts: str) -> str:
+def _join_servers(hosts: str) -> str:
     return ",".join(part.strip() for part in hosts.split(","))
 
 
@@ -254,7 +256,7 @@ def _first_url(sections: Sections) -> str | None:
     return next((url for url in sections.get("pull_url_rewrites", {}).values() if url), None)
 
 
-def _seconds(milliseconds: str) -> str:
+def _convert_milliseconds(milliseconds: str) -> str:
     if not milliseconds.isascii() or not milliseconds.isdigit() or len(milliseconds) > 9:
         raise BadConfig(f"[replicationproducer] acktimeout: expected milliseconds, got {milliseconds!r}")
     return f"{int(milliseconds) / 1000:.10g}"
@@ -265,7 +267,7 @@ def _name_of(group: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", group.lower())[:50].strip("-") or "mirror"
 
 
-def _folder(wire: str, value: str | None) -> str:
+def _check_folder(wire: str, value: str | None) -> str:
     if not os.path.isabs(value or ""):
         raise BadConfig(f"[path_rewrites] {wire}: expected an absolute path, got {value!r}")
     return os.path.normpath(value or "")
@@ -281,13 +283,13 @@ def _common_root(folders: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     return root, {wire: os.path.relpath(folder, root) for wire, folder in folders.items()}
 
 
-def _toml(value: str | list[str]) -> str:
+def _write_toml(value: str | list[str]) -> str:
     """Write a value of TOML, which knows no surrogates."""
     written = json.dumps(value, ensure_ascii=False)
     return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in written)
 
 
-def _line(value: str) -> str:
+def _write_line(value: str) -> str:
     """Write a value of an hgrc in one line.
 
     So Mercurial reads no part of it as a section or a key.
