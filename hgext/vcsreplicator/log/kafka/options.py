@@ -105,7 +105,7 @@ def parse(url: str) -> KafkaOptions:
     Raises BadConfig that names the option and what was expected.
     """
     parts = urlsplit(url)
-    servers = tuple(_server(server) for server in parts.netloc.split(","))
+    servers = tuple(_parse_server(server) for server in parts.netloc.split(","))
     if parts.path not in ("", "/") or parts.fragment:
         raise BadConfig(f"log: expected kafka://host:port[,host:port…][?option=value], got a path {parts.path!r}")
     given: dict[str, str] = {}
@@ -116,10 +116,10 @@ def parse(url: str) -> KafkaOptions:
         given[name] = text
     options = KafkaOptions(
         servers=servers,
-        prefix=_prefix(given.pop("topic_prefix", "")),
-        replication=_count("replication-factor", given.pop("replication_factor", None)),
-        in_sync=_count("min-insync-replicas", given.pop("min_insync_replicas", None)),
-        properties=dict(_property(name, text) for name, text in given.items()),
+        prefix=_parse_prefix(given.pop("topic_prefix", "")),
+        replication=_parse_count("replication-factor", given.pop("replication_factor", None)),
+        in_sync=_parse_count("min-insync-replicas", given.pop("min_insync_replicas", None)),
+        properties=dict(_parse_property(name, text) for name, text in given.items()),
     )
     check_certificates(options.properties)
     return options
@@ -151,14 +151,14 @@ def _load(names: str, files: str, load: Callable[[], None]) -> None:
         raise BadConfig(f"log: option {names}: cannot use {files}: {reason}") from error
 
 
-def _server(text: str) -> str:
+def _parse_server(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or "@" in text:
         raise BadConfig(f"log: expected host:port, got {text!r}")
     return f"{unquote(host)}:{port}"
 
 
-def _prefix(text: str) -> str:
+def _parse_prefix(text: str) -> str:
     if (
         not all(character.isascii() and (character.isalnum() or character in "._-") for character in text)
         or len(text) > 200
@@ -167,7 +167,7 @@ def _prefix(text: str) -> str:
     return text
 
 
-def _count(name: str, text: str | None) -> int | None:
+def _parse_count(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 100:
@@ -175,7 +175,7 @@ def _count(name: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _property(name: str, text: str) -> tuple[str, Any]:
+def _parse_property(name: str, text: str) -> tuple[str, Any]:
     """Parse a property of the client, in the type of its default.
 
     `NAME_file` reads a secret from a file.
@@ -192,10 +192,10 @@ def _property(name: str, text: str) -> tuple[str, Any]:
         raise BadConfig(f"log: option {name}: expected a file, {text} is none")
     if name not in known:
         raise BadConfig(f"log: option {name}: expected topic-prefix, replication-factor or a property of kafka-python")
-    return name, _value(name, text, known[name])
+    return name, _parse_value(name, text, known[name])
 
 
-def _value(name: str, text: str, default: Any) -> Any:
+def _parse_value(name: str, text: str, default: Any) -> Any:
     if isinstance(default, bool):
         if text not in ("true", "false"):
             raise BadConfig(f"log: option {name}: expected true or false, got {text!r}")
