@@ -76,12 +76,12 @@ def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Messa
     return tuple(
         Message(
             id=message_id(event.id, stream),
-            previous=_previous(notice, stream),
+            previous=_find_previous(notice, stream),
             type=stream,
             repository=event.repository,
             sequence=(notice.base or 0) + event.seq,
             repo_url=url,
-            data=_data(stream, event, url, public),
+            data=_make_data(stream, event, url, public),
             created=event.time,
             offset=offset,
             index=index,
@@ -101,12 +101,12 @@ def clean(text: str) -> str:
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def _previous(notice: Notice, stream: Stream) -> str | None:
+def _find_previous(notice: Notice, stream: Stream) -> str | None:
     before = notice.previous.get(stream.value)
     return None if before is None else message_id(before, stream)
 
 
-def _data(stream: Stream, event: Event, url: str, public: PublicSettings) -> Json:
+def _make_data(stream: Stream, event: Event, url: str, public: PublicSettings) -> Json:
     changes = event.changes
     match stream:
         case Stream.CHANGEGROUP:
@@ -117,7 +117,7 @@ def _data(stream: Stream, event: Event, url: str, public: PublicSettings) -> Jso
                 "pushlog_pushes": [] if changes.push is None else [push_entry(changes.push, url)],
             }
         case Stream.OBSOLETE:
-            return {"repo_url": url, "markers": [_marker(marker, url) for marker in changes.markers]}
+            return {"repo_url": url, "markers": [_describe_marker(marker, url) for marker in changes.markers]}
         case Stream.BOOKMARK:
             moved = [{"name": clean(bookmark.name), "node": bookmark.node} for bookmark in changes.bookmarks]
             return {"repo_url": url, "bookmarks": moved}
@@ -149,7 +149,7 @@ def push_entry(push: PushEntry, url: str) -> Json:
     }
 
 
-def _marker(marker: Marker, url: str) -> Json:
+def _describe_marker(marker: Marker, url: str) -> Json:
     return {
         "precursor": _marker_node(marker.precursor, url),
         "successors": [_marker_node(node, url) for node in marker.successors],

@@ -49,11 +49,11 @@ def _parse(text: str) -> dict[str, str | None]:
     for name, part in (("user_agent_browser", found.user_agent), ("user_agent_os", found.os)):
         if part is not None:
             named[name] = part.family
-            named[f"{name}_version"] = _version(part.major, part.minor, part.patch, part.patch_minor)
+            named[f"{name}_version"] = _join_version(part.major, part.minor, part.patch, part.patch_minor)
     return named
 
 
-def _version(*parts: str | None) -> str | None:
+def _join_version(*parts: str | None) -> str | None:
     """Join the first three numbers of a version; return None if there are none.
 
     Returns None also for four numbers that look like an address.

@@ -93,17 +93,17 @@ def attributes(
 
 def normalized(submission: Submission, body: Mapping[str, Any], country: str | None) -> dict[str, str]:
     """Return the `normalized_` attributes that the body, URI and country give."""
-    application, system = _member(body, "application"), _member(body, "environment", "system", "os")
-    app_name = submission.app_name or _text(application.get("name")) or _text(body.get("appName"))
-    channel = _text(application.get("channel")) or submission.app_update_channel
-    os_name = _text(system.get("name")) or _text(body.get("os"))
-    os_version = _text(system.get("version")) or _text(body.get("osversion"))
+    application, system = _find_object(body, "application"), _find_object(body, "environment", "system", "os")
+    app_name = submission.app_name or _read_text(application.get("name")) or _read_text(body.get("appName"))
+    channel = _read_text(application.get("channel")) or submission.app_update_channel
+    os_name = _read_text(system.get("name")) or _read_text(body.get("os"))
+    os_version = _read_text(system.get("version")) or _read_text(body.get("osversion"))
     number = _OS_VERSION.match(os_version or "")
     named = {
         "normalized_app_name": app_name and _one_of(_APP_NAMES, app_name),
-        "normalized_channel": channel and _beginning(_CHANNELS, channel),
+        "normalized_channel": channel and _match_beginning(_CHANNELS, channel),
         "normalized_country_code": country or UNKNOWN_COUNTRY,
-        "normalized_os": os_name and _SYSTEMS.get(_beginning(_SYSTEMS, os_name), _OTHER),
+        "normalized_os": os_name and _SYSTEMS.get(_match_beginning(_SYSTEMS, os_name), _OTHER),
         "normalized_os_version": number and number[0],
     }
     return {name: text for name, text in named.items() if text}
@@ -122,7 +122,7 @@ def inject(body: dict[str, Any], found: Mapping[str, str]) -> None:
     body["metadata"] = dict(found)
 
 
-def _member(body: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+def _find_object(body: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     """Return the object at this place in the body; an empty one if there is none."""
     found: Any = body
     for name in names:
@@ -130,7 +130,7 @@ def _member(body: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _text(value: object) -> str | None:
+def _read_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
@@ -138,6 +138,6 @@ def _one_of(known: tuple[str, ...], text: str) -> str:
     return next((name for name in known if name.lower() == text.lower()), _OTHER)
 
 
-def _beginning(known: tuple[str, ...] | Mapping[str, str], text: str) -> str:
+def _match_beginning(known: tuple[str, ...] | Mapping[str, str], text: str) -> str:
     """Return the known name with which the text begins, or `Other`."""
     return next((name for name in known if text.lower().startswith(name)), _OTHER)

@@ -86,7 +86,7 @@ def reject(raw: RawMessage, error: Exception) -> DecodeReject:
         "exception_class": _class_of(error),
         "stack_trace": _stack_trace(error),
     }
-    errors.update(zip(CAUSE_ATTRIBUTES, map(_stack_trace, _causes(error)), strict=False))
+    errors.update(zip(CAUSE_ATTRIBUTES, map(_stack_trace, _list_causes(error)), strict=False))
     return DecodeReject(raw=raw, errors={name: str(text) for name, text in errors.items()})
 
 
@@ -94,7 +94,7 @@ def _class_of(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
     seen = {id(error)}
     while True:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -24,9 +24,11 @@ def error_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRe
     It has the whole payload, or nothing of it if no record can hold it.
     """
     try:
-        return _record(reject, arrival, now, payload=reject.raw.payload)
+        return _make_record(reject, arrival, now, payload=reject.raw.payload)
     except Rejected:
-        return _record(reject, arrival, now, payload=b"", note=f"; payload of {len(reject.raw.payload)} bytes not kept")
+        return _make_record(
+            reject, arrival, now, payload=b"", note=f"; payload of {len(reject.raw.payload)} bytes not kept"
+        )
 
 
 def raw_of(record: ErrorRecord) -> RawMessage | None:
@@ -41,7 +43,7 @@ def raw_of(record: ErrorRecord) -> RawMessage | None:
     return RawMessage(base64.b64decode(record.value), kept)
 
 
-def _record(reject: DecodeReject, arrival: RawArrival, now: float, *, payload: bytes, note: str = "") -> NewRecord:
+def _make_record(reject: DecodeReject, arrival: RawArrival, now: float, *, payload: bytes, note: str = "") -> NewRecord:
     value = ErrorRecord(
         time=now,
         service=SERVICE,

@@ -41,9 +41,9 @@ class Outputs:
             place = self.settings.place_of(message.route)
             match place.kind:
                 case PlaceKind.LOG:
-                    records.append(_record(place.name, message))
+                    records.append(_make_record(place.name, message))
                 case PlaceKind.QUEUE:
-                    queued.append(_message(place.name, message))
+                    queued.append(_make_message(place.name, message))
                 case PlaceKind.FILE:
                     lines[place.name].append(message.body + b"\n")
         if queued:
@@ -75,11 +75,11 @@ class Outputs:
             raise Unavailable(f"decode: {path}: {error.strerror}") from error
 
 
-def _record(topic: str, message: Decoded) -> NewRecord:
+def _make_record(topic: str, message: Decoded) -> NewRecord:
     return NewRecord(topic=topic, key=message.id, value=message.body, headers=message.attributes, partition=0)
 
 
-def _message(queue: str, message: Decoded) -> "OutgoingMessage":
+def _make_message(queue: str, message: Decoded) -> "OutgoingMessage":
     from ..amqp.channel import OutgoingMessage  # its client takes a tenth of a second to load
 
     return OutgoingMessage(routing_key=queue, body=message.body, id=message.id, headers=message.attributes)

@@ -48,17 +48,17 @@ class ChangesetLookup:
 
         Returns none for a change without a push. Raises Unavailable.
         """
-        return tuple(map(self._push, _entries(message)))
+        return tuple(map(self._look_up_push, _read_entries(message)))
 
     def close(self) -> None:
         """Drop the connections."""
         self._http.clear()
 
-    def _push(self, entry: "PushReference") -> QueuedPush:
-        changesets = self._changesets(entry.url, entry.id) or entry.heads
+    def _look_up_push(self, entry: "PushReference") -> QueuedPush:
+        changesets = self._fetch_changesets(entry.url, entry.id) or entry.heads
         return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
 
-    def _changesets(self, url: str, number: int) -> tuple[str, ...]:
+    def _fetch_changesets(self, url: str, number: int) -> tuple[str, ...]:
         """Return the changesets of a push; () if the mirrors no longer know it.
 
         Raises Unavailable.
@@ -88,7 +88,7 @@ class PushReference:
     heads: tuple[str, ...]
 
 
-def _entries(message: Message) -> list[PushReference]:
+def _read_entries(message: Message) -> list[PushReference]:
     """Return the pushes of a message; none for a change without a push."""
     heads = tuple(message.data["heads"])
     return [
