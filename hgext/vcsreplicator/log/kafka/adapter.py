@@ -45,7 +45,9 @@ class KafkaLog:
     # Topics
 
     def create(self, wanted: Sequence[Topic]) -> list[str]:
-        return self.broker.create(wanted)
+        created = self.broker.create(wanted)
+        self.broker.create_owners()  # an aggregator without the right to create topics finds it then
+        return created
 
     def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
         # Only one verb needs it, and no push.

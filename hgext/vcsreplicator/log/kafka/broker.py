@@ -120,7 +120,8 @@ class Broker:
             existing = self._describe()
             if topic not in existing:
                 raise TopicMissing(
-                    f"topic {self.full(topic)}: not in {self.options.url}; run `vcsreplicator topics create`"
+                    f"topic {self.full(topic)}: not in {self.options.url}, or hidden from this user by its ACLs; "
+                    "run `vcsreplicator topics create`"
                 )
             self._partitions[topic] = existing[topic]
         return self._partitions[topic]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The rights on Kafka that `docs/log.md` gives to each service's user: they suffice, and others are refused."""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
+
+from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.log import EVENTS, NOTICES, ROSTER, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import ReplicationError
+from testing.builders.cluster import Cluster
+from testing.services.kafka import Kafka
+from testing.waiting import eventually
+
+pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow]
+
+PAGE = Path(__file__).parents[2] / "docs" / "log.md"
+USERS = ("relay", "mirror", "aggregator", "notifier", "operator")
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+class StrictKafka(Kafka):
+    """Has a second way in, by name and password, where everything is forbidden that no ACL allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guarded_port = free_port()
+
+    def _settings(self) -> dict[str, str]:
+        settings = super()._settings()
+        guarded = f",SASL_PLAINTEXT://127.0.0.1:{self.guarded_port}"
+        users = " ".join(f'user_{name}="{name}"' for name in USERS)
+        return settings | {
+            "listeners": settings["listeners"] + guarded,
+            "advertised.listeners": settings["advertised.listeners"] + guarded,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+
+    def url_of(self, user: str, folder: Path) -> str:
+        """The log as this user opens it."""
+        password = folder / f"{user}.password"
+        password.write_text(user)
+        password.chmod(0o600)
+        return (
+            f"kafka://127.0.0.1:{self.guarded_port}?security_protocol=SASL_PLAINTEXT&sasl_mechanism=PLAIN"
+            f"&sasl_plain_username={user}&sasl_plain_password_file={password}"
+        )
+
+
+def documented() -> Iterator[ACL]:
+    """What the page's commands allow."""
+    for line in PAGE.read_text().splitlines():
+        if not line.startswith("$ADD "):
+            continue
+        _, principal, *words = shlex.split(line)
+        options = list(zip(words[::2], words[1::2], strict=True))
+        names = [(name, value) for name, value in options if name in ("--topic", "--group", "--transactional-id")]
+        operations = [value for name, value in options if name == "--operation"]
+        is_prefix = ("--resource-pattern-type", "prefixed") in options
+        assert len(options) == len(names) + len(operations) + is_prefix, line
+        pattern = ACLResourcePatternType.PREFIXED if is_prefix else ACLResourcePatternType.LITERAL
+        for operation in operations:
+            allowed = ACLOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()]
+            for kind, name in names:
+                resource = ResourcePattern(
+                    ResourceType[kind.removeprefix("--").replace("-", "_").upper()], name, pattern
+                )
+                yield ACL(principal, "*", allowed, ACLPermissionType.ALLOW, resource)
+
+
+@pytest.fixture
+def kafka(own_service: Callable[[type[StrictKafka]], StrictKafka]) -> StrictKafka:
+    kafka = own_service(StrictKafka)
+    with open_log(kafka.url) as log:  # the administrator
+        log.create(topics())
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        admin.create_acls(list(documented()))
+    return kafka
+
+
+def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: StrictKafka) -> None:
+    prepared = Cluster(tmp_path, "--log", kafka.url)
+    text = prepared.config.read_text()
+    for user in USERS:
+        (tmp_path / f"{user}.toml").write_text(text.replace(kafka.url, kafka.url_of(user, tmp_path)))
+    for role, service in prepared.about["services"].items():
+        own = str(tmp_path / f"{role.partition('-')[0]}.toml")
+        service["argv"] = [own if word == str(prepared.config) else word for word in service["argv"]]
+    (tmp_path / "master.hgrc").write_text(
+        (tmp_path / "master.hgrc").read_text().replace(kafka.url, kafka.url_of("relay", tmp_path))
+    )
+    prepared.config = tmp_path / "operator.toml"
+    with prepared as cluster:
+        clone = cluster.create("x")
+        node = cluster.commit(clone, "a")
+        assert "recorded push in replication log" in cluster.push(clone)
+        eventually(lambda: node in [head for line in cluster.lines() for head in line["data"].get("heads", [])])
+        cluster.hg("-R", cluster.repository("x"), "sendheartbeat", on_master=True)
+        with open_log(kafka.url) as log:  # a record that mirrors and aggregator set aside
+            log.append([NewRecord(topic=EVENTS, key="x", value=b"malformed")])
+        for words in (
+            ("roster", "deactivate", "beta", "--yes"),
+            ("roster", "activate", "beta"),
+            ("topics", "check"),
+            ("verify",),
+        ):
+            done = cluster.cli(*words)
+            assert done.returncode == 0, (words, done.stdout, done.stderr)
+        eventually(lambda: rejected(cluster), "it is set aside")
+        cluster.stop("aggregator", "notifier", "mirror-alpha")
+        cluster.start("aggregator", "notifier", "mirror-alpha")
+        cluster.commit(clone, "b")
+        before = len(cluster.lines())
+        assert "recorded push in replication log" in cluster.push(clone)
+        eventually(lambda: len(cluster.lines()) > before, "the next notice")
+        for role in ("relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier"):
+            assert "not authorized" not in cluster.output(role)
+
+
+def rejected(cluster: Cluster) -> bool:
+    """Whether each of both mirrors and the aggregator has set something aside."""
+    listed = cluster.cli("errors", "list", "--json").stdout
+    return all(name in listed for name in ("alpha", "beta", "aggregator"))
+
+
+@pytest.mark.parametrize(
+    ("user", "topic"),
+    [("mirror", EVENTS), ("mirror", NOTICES), ("notifier", NOTICES), ("relay", ROSTER), ("operator", EVENTS)],
+)
+def test_a_user_without_the_right_is_refused(tmp_path: Path, kafka: StrictKafka, user: str, topic: str) -> None:
+    with (
+        open_log(kafka.url_of(user, tmp_path)) as log,
+        pytest.raises(ReplicationError, match=r"not authorized|hidden from this user"),
+    ):
+        log.append([NewRecord(topic=topic, key="x", value=b"")], timeout=5)
