@@ -125,6 +125,8 @@ def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: 
             done = cluster.cli(*words)
             assert done.returncode == 0, (words, done.stdout, done.stderr)
         eventually(lambda: rejected(cluster), "it is set aside")
+        for service in ("relay hg://master.example", "destination lines"):
+            eventually(lambda service=service: service in cluster.cli("status").stdout, service)
         cluster.stop("aggregator", "notifier", "mirror-alpha")
         cluster.start("aggregator", "notifier", "mirror-alpha")
         cluster.commit(clone, "b")
