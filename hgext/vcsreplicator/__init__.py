@@ -21,7 +21,7 @@ Configuration of a master::
   log = sqlite:///var/lib/vcsreplicator/log.db
   # what survives a power cut before the pusher hears "ok": "store" (everything) or "outbox" (the event)
   durability = store
-  # whether a pusher waits for the log's word, and for how many seconds; "outbox" does not wait
+  # what a pusher waits for, and for how many seconds: the log's word, then the mirrors too ("mirrors"), or nothing ("outbox")
   acknowledge = log
   acknowledge-timeout = 5
   # whether a change is kept and sent later while the log is unavailable, or refused ("refuse")

@@ -2,20 +2,26 @@
 """The relay compares an outbox with what the log has, before it continues any history."""
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.log import STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import fork
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
+from testing.waiting import eventually
 
 NEWEST = NewestEvent(
     repository="a" * 32, incarnation="b" * 32, path="x", generation=1, seq=1, id="c" * 32, digest="d" * 64
 )
+GOLDEN = Path(__file__).parent / "golden" / "state.json"
 
 
 class Box(Outbox):
@@ -66,11 +72,10 @@ def test_nothing_is_judged_before_the_log_was_read(monkeypatch: pytest.MonkeyPat
 def test_an_unreadable_state_hides_no_other(stop: threading.Event) -> None:
     log = MemoryLog()
     log.create(topics())
-    golden = Path(__file__).parent / "golden" / "state.json"
     log.append(
         [
             NewRecord(topic=STATE, key="e" * 32, value=b"nonsense"),
-            NewRecord(topic=STATE, key=NEWEST.repository, value=golden.read_bytes()),
+            NewRecord(topic=STATE, key=NEWEST.repository, value=GOLDEN.read_bytes()),
         ]
     )
     watching = watch(log, stop)
@@ -91,3 +96,46 @@ def test_the_watch_ends_at_once_however_long_it_waits_for_records(
     stop.set()
     watching.close()
     assert not watching._thread.is_alive()
+
+
+class Failing(MemoryLog):
+    """A log whose readers fail once when `fails` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = threading.Event()
+
+    def collect(
+        self, positions: dict[tuple[str, int], int], active: Sequence[tuple[str, int]], limit: int
+    ) -> list[Record]:
+        if self.fails.is_set():
+            self.fails.clear()
+            raise Unavailable("down for a moment")
+        return super().collect(positions, active, limit)
+
+
+@pytest.mark.processes
+def test_the_watch_hands_on_each_state_once_it_knows_it_also_after_a_failure(stop: threading.Event) -> None:
+    log = Failing()
+    log.create(topics())
+    golden, handed = from_json(RepositoryState, GOLDEN.read_bytes()), list[int]()
+
+    def write(noticed: int) -> None:
+        value = to_json(replace(golden, noticed=noticed))
+        log.append([NewRecord(topic=STATE, key=golden.repository, value=value)])
+
+    def hand_on(state: RepositoryState) -> None:
+        if watching.state(state.repository) == state:
+            handed.append(state.noticed)
+
+    write(1)
+    watching = fork.StateWatch(log, stop)
+    watching.on_state = hand_on
+    watching.start()
+    write(2)
+    eventually(lambda: handed == [1, 2])
+    log.fails.set()
+    write(3)
+    eventually(lambda: handed == [1, 2, 3])
+    stop.set()
+    watching.close()

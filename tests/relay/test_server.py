@@ -7,7 +7,8 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from structlog.testing import capture_logs
 from hgext.vcsreplicator.relay import server as relay_server
 from hgext.vcsreplicator.relay.admission import RelaySocket
 from hgext.vcsreplicator.relay.server import Server
+from hgext.vcsreplicator.words.levels import RepositoryState
 from testing.waiting import eventually
 
 
@@ -72,14 +74,74 @@ def work() -> Work:
     return Work()
 
 
+def find_none(repository: str) -> None:
+    """A relay that has read no state."""
+
+
+@contextmanager
+def serving(
+    relay_socket: RelaySocket, folder: Path, work: Work, find_state: Callable[[str], RepositoryState | None]
+) -> Iterator[Server]:
+    """A running server for the repositories in a folder."""
+    server = Server(relay_socket, work=work, roots=(str(folder),), find_state=find_state)  # type: ignore[arg-type]
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
 @pytest.fixture
 def crowded(folder: Path, work: Work) -> Iterator[CrowdedSocket]:
     """The socket of a running server."""
     made = CrowdedSocket(str(folder / "socket"), group_of=str(folder))
-    server = Server(made, work=work, roots=(str(folder),))
-    server.start()
-    yield made
-    server.close()
+    with serving(made, folder, work, find_none):
+        yield made
+
+
+@pytest.fixture
+def known() -> dict[str, RepositoryState]:
+    """The states that the relay of `server` has read."""
+    return {}
+
+
+@pytest.fixture
+def server(folder: Path, work: Work, known: dict[str, RepositoryState]) -> Iterator[Server]:
+    """A running server."""
+    relay_socket = RelaySocket(str(folder / "socket"), group_of=str(folder))
+    with serving(relay_socket, folder, work, known.get) as server:
+        yield server
+
+
+# What a peer asks of event 5.
+QUESTION = {"ask": "mirrors", "id": "a" * 32, "incarnation": "b" * 32, "announced": 5}
+
+
+def state(*, repository: str = "a" * 32, incarnation: str = "b" * 32, noticed: int) -> RepositoryState:
+    return RepositoryState(
+        repository=repository,
+        incarnation=incarnation,
+        path="x",
+        generation=1,
+        seq=9,
+        event="c" * 32,
+        digest="d" * 64,
+        released=9,
+        noticed=noticed,
+        roster=1,
+    )
+
+
+def ask(peer: socket.socket, server: Server) -> None:
+    """Ask about the notice of event 5, and wait until the server knows."""
+    say(peer, **QUESTION)
+    eventually(lambda: len(server._awaited) == 1)
+
+
+def read_answer(peer: socket.socket) -> object:
+    peer.settimeout(60.0)
+    line = peer.makefile("rb").readline()
+    return json.loads(line) if line else None
 
 
 def connect(folder: Path) -> socket.socket:
@@ -124,3 +186,65 @@ def test_connections_are_taken_again_when_there_is_room_again(
         crowded.listener.full = False
         say(outside, seq=1)
         eventually(lambda: work.pokes == 2)
+
+
+@pytest.mark.parametrize("noticed", [5, 6])
+def test_a_peer_is_answered_once_a_state_says_that_the_notice_is_written(
+    folder: Path, server: Server, noticed: int
+) -> None:
+    with connect(folder) as peer:
+        ask(peer, server)
+        server.announced(state(noticed=noticed))
+        assert read_answer(peer) == {"announced": noticed}
+    assert not server._awaited
+
+
+def test_a_peer_is_answered_at_once_if_the_notice_was_written_before_it_asked(
+    folder: Path, server: Server, known: dict[str, RepositoryState]
+) -> None:
+    known["a" * 32] = state(noticed=5)
+    with connect(folder) as peer:
+        say(peer, **QUESTION)
+        assert read_answer(peer) == {"announced": 5}
+
+
+def test_a_state_that_is_read_while_a_peer_asks_answers_it(folder: Path, work: Work) -> None:
+    def find_state(repository: str) -> None:
+        running.announced(state(noticed=5))
+
+    relay_socket = RelaySocket(str(folder / "socket"), group_of=str(folder))
+    with serving(relay_socket, folder, work, find_state) as running, connect(folder) as peer:
+        say(peer, **QUESTION)
+        assert read_answer(peer) == {"announced": 5}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [state(noticed=4), state(incarnation="e" * 32, noticed=9), state(repository="f" * 32, noticed=9)],
+    ids=["an earlier event", "another incarnation", "another repository"],
+)
+def test_a_state_without_the_notice_answers_no_peer(
+    folder: Path, server: Server, known: dict[str, RepositoryState], other: RepositoryState
+) -> None:
+    known["a" * 32] = other
+    with connect(folder) as peer:
+        ask(peer, server)
+        server.announced(other)
+        server.announced(state(noticed=8))
+        assert read_answer(peer) == {"announced": 8}
+
+
+def test_a_peer_that_is_gone_waits_for_no_notice(folder: Path, server: Server) -> None:
+    with connect(folder) as peer:
+        ask(peer, server)
+    eventually(lambda: not server._awaited)
+
+
+@pytest.mark.parametrize("wrong", [{"id": ["a"]}, {"incarnation": None}, {"announced": "5"}, {"announced": True}])
+def test_a_question_about_mirrors_of_another_shape_ends_the_conversation(
+    folder: Path, server: Server, wrong: dict[str, object]
+) -> None:
+    with connect(folder) as peer:
+        say(peer, **{**QUESTION, **wrong})
+        assert read_answer(peer) is None
+    assert not server._awaited

@@ -41,10 +41,14 @@ class Durability(enum.StrEnum):
 
 
 class Acknowledge(enum.StrEnum):
-    """What a pusher waits for: the log, for a limited time, or only the commit."""
+    """What a pusher waits for after the commit, for a limited time.
+
+    `log`: the log has the event. `outbox`: nothing. `mirrors`: the log has it, all mirrors serve it, and its notice is written.
+    """
 
     LOG = "log"
     OUTBOX = "outbox"
+    MIRRORS = "mirrors"
 
 
 class LogUnavailable(enum.StrEnum):
@@ -57,9 +61,9 @@ class LogUnavailable(enum.StrEnum):
 class ExtensionSettings(Value):
     """The settings of the extension on one machine.
 
-    `roots` maps real folders to wire prefixes. `patience` is how many seconds a pusher waits for the log at most. `lock` keeps a
-    Mercurial without this extension out of the repositories. `record_connection` has pushes carry address and client of the
-    pusher. `unavailable` is what a change does while the log is unavailable.
+    `roots` maps real folders to wire prefixes. `patience` is how many seconds a pusher waits at most. `lock` keeps a Mercurial
+    without this extension out of the repositories. `record_connection` has pushes carry address and client of the pusher.
+    `unavailable` is what a change does while the log is unavailable.
     """
 
     role: MachineRole
@@ -142,6 +146,8 @@ def read(ui: Ui) -> ExtensionSettings:
         raise _wrong_value(
             b"relay", "the path of the relay's socket (or [vcsreplicator] log = URL, to push without a relay)", None
         )
+    if settings.acknowledge is Acknowledge.MIRRORS and not settings.relay:
+        raise _wrong_value(b"relay", "the path of the relay's socket, which acknowledge = mirrors asks", None)
     if settings.unavailable is LogUnavailable.REFUSE and not settings.relay:
         raise _wrong_value(b"relay", "the path of the relay's socket, which unavailable = refuse asks", None)
     return settings

@@ -9,16 +9,27 @@ socket:
     relay → push    {"available": true}               yes; a no is never sent
     push  → relay   {"seq": 12}                       committed up to 12: send it, and answer when the log has it
     relay → push    {"sent": 12}                      the log has it
+    push  → relay   {"ask": "mirrors", "id": REPOSITORY, "incarnation": INCARNATION, "announced": 12}
+                                                      only with `acknowledge = mirrors`, and only after the previous answer:
+                                                      is the notice of 12 written, which all mirrors serve by then?
+    relay → push    {"announced": 12}                 yes, 12 or a later one; a no is never sent
+
+A relay that does not know a message ends the conversation.
 
 The end of the connection is a message too: a process that dies in a transaction leaves the transaction behind, and the relay
 rolls it back. Standard library only, because a push imports it. Only a programming error raises an exception here.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import socket
 import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from ..words.event import Event
 
 
 class RelayLine:
@@ -72,6 +83,21 @@ class RelayLine:
             return bool(self._read_answer(patience)["sent"] >= self._committed)
         except (OSError, ValueError, KeyError, TypeError):
             return False
+
+    def wait_until_announced(self, event: Event, *, patience: float) -> bool | None:
+        """Return whether the notice of an event that the log has is written.
+
+        Wait up to `patience` seconds for the relay's answer; return False if it does not come. Return None if the relay ends the
+        conversation, because it stopped or is an older one, which does not know the question.
+        """
+        names = {"id": event.repository, "incarnation": event.incarnation, "announced": event.seq}
+        try:
+            self._connection.sendall(_encode_line({"ask": "mirrors", **names}))
+            return bool(self._read_answer(patience)["announced"] >= event.seq)
+        except TimeoutError:
+            return False
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def close(self) -> None:
         """End the conversation."""

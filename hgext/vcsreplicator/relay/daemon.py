@@ -109,8 +109,9 @@ class _Relay:
         jobs = RepositoryJobs(sender, port, self._watch, self._losses)
         self._work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
-        self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots))
+        self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)
         jobs.on_sent, jobs.on_available = self._server.sent, self._server.available
+        self._watch.on_state = self._server.announced
         self._reporter = ServiceReporter(log, f"relay {settings.source}")
         self._gone: dict[str, float] = {}
         self._found: list[ServiceTrouble] = []

@@ -5,6 +5,7 @@ It compares the outboxes with what the aggregator saw in the log, and with what 
 """
 
 import threading
+from collections.abc import Callable
 from contextlib import closing
 
 import structlog
@@ -30,10 +31,12 @@ POLL = 10.0
 class StateWatch:
     """Follows the topic `state` in a thread of its own.
 
-    It remembers what the relay sends, since the aggregator may see that late.
+    It remembers what the relay sends, since the aggregator may see that late. It calls `on_state`, which must not raise, with each
+    state once `state` returns it: after the first reading, and after each that a failure made necessary, with all of them.
     """
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
+        self.on_state: Callable[[RepositoryState], None] = lambda state: None
         self._log, self._stop = log, stop
         self._states: dict[str, RepositoryState] = {}
         self._sent: dict[str, SentEvent] = {}
@@ -99,17 +102,27 @@ class StateWatch:
                 _read_record(record, states)
             self._states, self._reader = states, reader
             self._read_once.set()
+            for state in states.values():
+                self.on_state(state)
             while not self._stop.is_set():
                 for record in reader.poll(POLL):
-                    _read_record(record, states)
+                    read = _read_record(record, states)
+                    if read is not None:
+                        self.on_state(read)
 
 
-def _read_record(record: Record, states: dict[str, RepositoryState]) -> None:
+def _read_record(record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:
+    """Put the state of a repository into `states` and return it.
+
+    Return None for any other record.
+    """
     if record.key is None or record.key == "aggregator" or record.value is None:
-        return
+        return None
     try:
-        states[record.key] = from_json(RepositoryState, record.value)
+        states[record.key] = state = from_json(RepositoryState, record.value)
     except MalformedEvent as error:
         logger.error(
             "state of a repository is unreadable: its forks are not seen", key=record.key[:80], reason=str(error)
         )
+        return None
+    return state

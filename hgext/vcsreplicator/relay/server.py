@@ -11,12 +11,13 @@ import os
 import selectors
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
+from ..words.levels import RepositoryState
 from .admission import RelaySocket
 from .work import Work
 
@@ -43,14 +44,43 @@ class _Peer:
     asks: bool = False
 
 
-class Server:
-    """Serves pushes at a socket; `roots` are the folders where repositories may be."""
+@dataclass(frozen=True, slots=True)
+class _AwaitedNotice:
+    """The notice of event `seq` of a repository, or of a later event.
 
-    def __init__(self, relay_socket: RelaySocket, *, work: Work, roots: tuple[str, ...]) -> None:
-        self._socket, self._work = relay_socket, work
+    Sequences of another incarnation do not count.
+    """
+
+    repository: str
+    incarnation: str
+    seq: int
+
+    def is_written(self, state: RepositoryState) -> bool:
+        """Return whether the aggregator had written it before this state."""
+        same = (state.repository, state.incarnation) == (self.repository, self.incarnation)
+        return same and state.noticed >= self.seq
+
+
+class Server:
+    """Serves pushes at a socket.
+
+    `roots` are the folders where repositories may be. `find_state` returns what the relay has read of a repository's state, by its
+    id; each state must also be given to `announced`, after `find_state` returns it.
+    """
+
+    def __init__(
+        self,
+        relay_socket: RelaySocket,
+        *,
+        work: Work,
+        roots: tuple[str, ...],
+        find_state: Callable[[str], RepositoryState | None],
+    ) -> None:
+        self._socket, self._work, self._find_state = relay_socket, work, find_state
         self._roots = tuple(os.path.realpath(root).rstrip("/") + "/" for root in roots)
         self._selector = selectors.DefaultSelector()
         self._peers: dict[str, set[_Peer]] = {}
+        self._awaited: dict[_Peer, _AwaitedNotice] = {}
         self._lock = threading.Lock()
         self._closing = self._is_full = False
         self._wake, self._woken = socket.socketpair()
@@ -89,6 +119,17 @@ class Server:
             for peer in asking:
                 peer.asks = False
         _answer(asking, {"available": True})
+
+    def announced(self, state: RepositoryState) -> None:
+        """Answer every peer that waits for a notice which was written before this state.
+
+        The thread that reads states calls this method.
+        """
+        with self._lock:
+            waiting = [peer for peer, notice in self._awaited.items() if notice.is_written(state)]
+            for peer in waiting:
+                del self._awaited[peer]
+        _answer(waiting, {"announced": state.noticed})
 
     def close(self) -> None:
         """End all conversations and close the socket."""
@@ -176,6 +217,8 @@ class Server:
                     peer.asks = True
                 self._work.check(peer.folder)
                 return True
+            if peer.folder is not None and message.get("ask") == "mirrors":
+                return self._await_notice(peer, message["id"], message["incarnation"], message["announced"])
             seq = message["seq"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return False
@@ -184,6 +227,21 @@ class Server:
         with self._lock:
             peer.waits_for = seq
         self._work.poke(peer.folder, now=True)
+        return True
+
+    def _await_notice(self, peer: _Peer, repository: object, incarnation: object, seq: object) -> bool:
+        """Answer the peer when the notice is written.
+
+        Return False if the question cannot be understood.
+        """
+        if not isinstance(repository, str) or not isinstance(incarnation, str) or type(seq) is not int:
+            return False
+        with self._lock:
+            self._awaited[peer] = _AwaitedNotice(repository, incarnation, seq)
+        # The state may have been read before the question; one that is read from now on is given to `announced`.
+        state = self._find_state(repository)
+        if state is not None:
+            self.announced(state)
         return True
 
     def _add_peer(self, peer: _Peer, folder: str) -> bool:
@@ -206,6 +264,7 @@ class Server:
         if peer.folder is None:
             return
         with self._lock:
+            self._awaited.pop(peer, None)
             others = self._peers[peer.folder]
             others.discard(peer)
             if not others:

@@ -206,6 +206,12 @@ Invalid settings.
   $ hgm init x --config vcsreplicator.acknowledge-timeout=soon
   config error: config: [vcsreplicator] acknowledge-timeout: expected a number of seconds, got "soon"
   [255]
+  $ hgm init x --config vcsreplicator.acknowledge=everything
+  config error: config: [vcsreplicator] acknowledge: expected log or outbox or mirrors, got "everything"
+  [255]
+  $ hgm init x --config vcsreplicator.acknowledge=mirrors
+  config error: config: [vcsreplicator] relay: expected the path of the relay's socket, which acknowledge = mirrors asks, got nothing
+  [255]
   $ hgm init x --config vcsreplicator.record-connection=maybe
   config error: config: [vcsreplicator] record-connection: expected yes or no, got "maybe"
   [255]

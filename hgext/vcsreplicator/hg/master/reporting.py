@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What happens after the commit.
 
-The event is handed to the relay, and the pusher gets one line. Nothing here raises.
+The event is handed to the relay, and the pusher gets one line, or two with `acknowledge = mirrors`. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -42,28 +42,59 @@ def finish_commit(captured: Capture, line: RelayLine | None) -> None:
 def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
     """Wait until the log has the event, then write the pusher's line.
 
-    The locks are released. The settings limit how long this waits. Without a relay the event is sent now.
+    With `acknowledge = mirrors` wait for them too, and write another line. The locks are released. The settings limit how long
+    this waits in all. Without a relay the event is sent now.
     """
     ui, settings = captured.repo.ui, captured.configuration
-    fork = None
+    deadline = time.monotonic() + settings.patience
     try:
         if settings.acknowledge is Acknowledge.OUTBOX:
             ui.status(b"recorded push in outbox; it will be sent to the replication log\n")
             return
+        is_sent = _report_log(captured, line, folder)
+        if is_sent and settings.acknowledge is Acknowledge.MIRRORS:
+            _report_mirrors(captured, line, deadline)
+    finally:
+        if line is not None:
+            line.close()
+
+
+def _report_log(captured: Capture, line: RelayLine | None, folder: str) -> bool:
+    """Wait until the log has the event; write the line, return whether it has."""
+    ui, fork = captured.repo.ui, None
+    try:
         is_sent = _wait_until_sent(captured, line, folder)
         fork = None if is_sent else Outbox(captured.repo.svfs).fork()
     except Exception as problem:
         is_sent = False
         ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
-    finally:
-        if line is not None:
-            line.close()
     if is_sent:
         _report_sent(captured, time.monotonic() - captured.committed)
     elif fork is not None:
         ui.warn(b"the push is kept and is not sent: %s\n" % fork.reason.encode())
     else:
         ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
+    return is_sent
+
+
+def _report_mirrors(captured: Capture, line: RelayLine | None, deadline: float) -> None:
+    """Wait until the notice of a push is written, then write the line about it.
+
+    Wait until `deadline` at most. None of the lines is a warning: the push is committed and in the log.
+    """
+    ui, event = captured.repo.ui, captured.written[-1].event
+    if event.type is not Type.CHANGED:
+        return
+    is_announced = None if line is None else line.wait_until_announced(event, patience=deadline - time.monotonic())
+    seconds = time.monotonic() - captured.committed
+    if is_announced is None:
+        ui.status(
+            b"not known whether it is on all mirrors: the relay does not say (it was stopped, or is an older one)\n"
+        )
+    elif is_announced:
+        ui.status(b"on all mirrors in %.3fs, announced\n" % seconds)
+    else:
+        ui.status(b"not on all mirrors after %.1fs: mirrors get it later, and it is announced then\n" % seconds)
 
 
 def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> bool:

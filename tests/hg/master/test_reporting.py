@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a pusher waits for after the commit."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.hg.master import reporting
+from hgext.vcsreplicator.hg.settings import Acknowledge
+from hgext.vcsreplicator.words.event import Type
+
+
+class Clock:
+    """Time that passes only while a push waits."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Line:
+    """A relay that lets the push wait for so many seconds for the first answer, and for as long as it likes for the second."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+        self.patience: list[float] = []
+
+    def wait_until_sent(self, *, patience: float) -> bool:
+        self.patience.append(patience)
+        self._clock.now += self._seconds
+        return True
+
+    def wait_until_announced(self, event: object, *, patience: float) -> bool:
+        self.patience.append(patience)
+        self._clock.now += patience
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, read = Clock(), list[bytes]()
+    monkeypatch.setattr(reporting, "time", clock)
+    captured: Any = SimpleNamespace(
+        repo=SimpleNamespace(ui=SimpleNamespace(status=read.append)),
+        configuration=SimpleNamespace(acknowledge=Acknowledge.MIRRORS, patience=5.0),
+        written=[SimpleNamespace(event=SimpleNamespace(type=Type.CHANGED))],
+        committed=clock.now,
+    )
+    line: Any = Line(clock, 2.0)
+    reporting.report(captured, line, "/repos/x")
+    assert line.patience == [5.0, 3.0]
+    assert read == [
+        b"recorded push in replication log in 2.000s\n",
+        b"not on all mirrors after 5.0s: mirrors get it later, and it is announced then\n",
+    ]
