@@ -40,7 +40,8 @@ _FRAGMENTS = (
     b"pushlogrolled",
     b"rolledrow",
 )
-_GITWEB_STYLES = (b"gitweb", b"monoblue")
+# Styles whose navigation is their own; all others get the page of paper.
+_STYLES = (b"gitweb", b"monoblue", b"spartan")
 
 
 def send(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterable[bytes]:
@@ -61,7 +62,8 @@ def add_templates(templates: Any) -> None:
     """Add our templates where the style has none of its own."""
     if b"pushlog" in templates:
         return
-    style = b"gitweb" if templates.defaults.get(b"style") in _GITWEB_STYLES else b"paper"
+    style = templates.defaults.get(b"style")
+    style = style if style in _STYLES else b"paper"
     templates.cache[b"pushlog"] = _read_resource(f"{style.decode()}.tmpl")
     for name in _FRAGMENTS:
         if name not in templates:

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pages in a real browser: ours under a policy that allows next to nothing, all of them under the one that is the default."""
+"""Pages in a real browser: ours under a policy that allows next to nothing, all of them under the one that is the default.
 
+With VCSREPLICATOR_TEST_SCREENSHOTS=FOLDER our page is kept there as a picture in each style, width and scheme, to be looked at.
+"""
+
+import base64
 import contextlib
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from mercurial import bookmarks, context
+from mercurial.node import hex
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 
+from pushlog.store.session import session_of
+from pushlog.store.storage import Pushlog
 from testing.waiting import eventually
 from testing.warm_hg import shared_hg
 from tests.pushlog.conftest import Site, environment
@@ -200,3 +209,123 @@ def test_a_hostile_name_is_text_in_a_browser_without_any_policy(browser, hostile
         assert "xevil" in browser.page_source or page.startswith("pushloghtml")
         assert not browser.find_elements(By.CSS_SELECTOR, "xevil, [xevil], [onerror]"), page
     assert not [message for message in complaints(browser) if "xevil" in message]
+
+
+WORD = "word" * 25
+
+
+@pytest.fixture(scope="module")
+def long_words(root, tmp_path_factory):
+    """The URL of a server of a repository whose newest push has 25 changesets, and whose every text is one long word."""
+    folder = tmp_path_factory.mktemp("long")
+    shutil.copytree(root / "golden", folder / WORD)
+    repository = Site(folder / WORD).repository
+    nodes = [repository.changelog.tip()]
+    with repository.wlock(), repository.lock(), repository.transaction(b"test") as tr:
+        for _number in range(25):
+            made = context.memctx(
+                repository,
+                (nodes[-1], repository.nullid),
+                WORD.encode(),
+                [],
+                lambda *_: None,
+                user=WORD.encode(),
+                branch=WORD.encode(),
+            )
+            nodes.append(repository.commitctx(made))
+        bookmarks.addbookmarks(repository, tr, [WORD.encode()], rev=hex(nodes[-1]), force=True)
+        session_of(Pushlog(repository), tr).record(WORD, 1500000000, tuple(node.hex() for node in nodes[1:]))
+    with serving(folder, folder / WORD) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def emulating(browser, *, width, scheme):
+    """Let the browser be a screen of this width whose user prefers this scheme; a narrow one is a phone's."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    yield
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def show_all(browser, address, style):
+    """Load the page of all pushes, with the rest of each push open."""
+    browser.get(f"{address}/pushloghtml?startID=0&style={style}")
+    browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert len(texts(browser, "#push17 .firstline")) == 25
+
+
+def keep(browser, name):
+    folder = os.environ.get("VCSREPLICATOR_TEST_SCREENSHOTS")
+    if folder:
+        size = browser.execute_script("return [innerWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
+        options = {"captureBeyondViewport": True, "clip": clip}
+        shot = browser.execute_cdp_cmd("Page.captureScreenshot", options)["data"]
+        (Path(folder) / f"{name}.png").write_bytes(base64.b64decode(shot))
+
+
+# [text, its size in pixels, its contrast with what is behind it] of each text and field that is visible.
+SHOWN_TEXTS = """
+function channels(colour) { return colour.match(/[0-9.]+/g).map(Number); }
+function luminance(colour) {
+    const [red, green, blue] = channels(colour).map(value => value / 255).map(
+        value => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+function background(element) {
+    for (let each = element; each; each = each.parentElement) {
+        const colour = getComputedStyle(each).backgroundColor;
+        if (channels(colour)[3] !== 0) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+}
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT | NodeFilter.SHOW_ELEMENT);
+const found = [];
+while (walker.nextNode()) {
+    const node = walker.currentNode;
+    const element = node.nodeType == Node.TEXT_NODE ? node.parentElement : node;
+    const text = node.nodeType == Node.TEXT_NODE ? node.data.trim() : node.tagName == 'INPUT' ? node.name || 'show' : '';
+    if (!text || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const [darker, lighter] = [luminance(style.color), luminance(background(element))].sort((a, b) => a - b);
+    found.push([text, parseFloat(style.fontSize), (lighter + 0.05) / (darker + 0.05)]);
+}
+return found;
+"""
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_page_fits_a_phone_and_its_text_is_large_enough(browser, long_words, style):
+    with emulating(browser, width=390, scheme="light"):
+        show_all(browser, long_words, style)
+        keep(browser, f"pushlog-{style}-390-light")
+        assert browser.execute_script("return [innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+        shown = browser.execute_script(SHOWN_TEXTS)
+    assert len(shown) > 100
+    assert [(text, size) for text, size, _contrast in shown if size < 14] == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("style", STYLES)
+def test_every_text_has_contrast_in_the_dark(browser, long_words, style, width):
+    with emulating(browser, width=width, scheme="dark"):
+        show_all(browser, long_words, style)
+        keep(browser, f"pushlog-{style}-{width}-dark")
+        background = browser.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
+        shown = browser.execute_script(SHOWN_TEXTS)
+    assert background == "rgba(22, 24, 28, 1)"
+    assert len(shown) > 100
+    assert [(text, contrast) for text, _size, contrast in shown if contrast < 4.5] == []
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_page_of_a_phone_in_the_dark_breaks_no_rule_that_is_the_default(browser, long_words, style):
+    complaints(browser)
+    with emulating(browser, width=390, scheme="dark"):
+        show_all(browser, long_words, style)
+        assert browser.find_element(By.CSS_SELECTOR, ".pushlogtable").value_of_css_property("display") == "block"
+    assert complaints(browser) == []
