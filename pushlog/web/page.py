@@ -9,7 +9,8 @@ any Content-Security-Policy that allows ``'self'``.
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import encoding, templateutil
@@ -42,6 +43,10 @@ _FRAGMENTS = (
 )
 # Styles whose navigation is their own; all others get the page of paper.
 _STYLES = (b"gitweb", b"monoblue", b"spartan")
+# The link to the graph in a style's navigation: what comes before the command, after it, and after the label.
+_GRAPH_LINK = re.compile(
+    rb'^( *(?:<li>)?<a href="{url\|urlescape})graph(?:/{symrev})?({sessionvars%urlparameter}">)graph(</a>.*\n)', re.M
+)
 
 
 def send(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterable[bytes]:
@@ -68,6 +73,20 @@ def add_templates(templates: Any) -> None:
     for name in _FRAGMENTS:
         if name not in templates:
             templates.cache[name] = _read_resource(f"{name.decode()}.tmpl").rstrip(b"\n")
+
+
+def link_page(templates: Any) -> None:
+    """Let Mercurial's navigation link to our page wherever it links to the graph.
+
+    A template that names the pushlog itself, as ours do, stays as it is.
+    """
+    loader = templates._loader
+    parse: Callable[[bytes], Any] = loader._parse
+    loader._parse = lambda source: parse(add_link(source))
+
+
+def add_link(source: bytes) -> bytes:
+    return source if b"pushlog" in source else _GRAPH_LINK.sub(rb"\1pushloghtml\2pushlog\3\g<0>", source)
 
 
 def values(web: requestcontext, lookup: Lookup, found: FoundPushes) -> dict[str, Any]:

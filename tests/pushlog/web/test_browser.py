@@ -322,6 +322,17 @@ def test_every_text_has_contrast_in_the_dark(browser, long_words, style, width):
     assert [(text, contrast) for text, _size, contrast in shown if contrast < 4.5] == []
 
 
+@pytest.mark.parametrize(
+    ("style", "start"), [*((style, "") for style in STYLES), ("gitweb", "summary"), ("monoblue", "summary")]
+)
+def test_the_start_page_links_to_the_page(browser, address_by_default, style, start):
+    complaints(browser)
+    browser.get(f"{address_by_default}/{start}?style={style}")
+    browser.find_element(By.LINK_TEXT, "pushlog").click()
+    eventually(lambda: browser.current_url.endswith(f"/pushloghtml?style={style}"), "our page in the same style")
+    assert complaints(browser) == []
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_the_page_of_a_phone_in_the_dark_breaks_no_rule_that_is_the_default(browser, long_words, style):
     complaints(browser)

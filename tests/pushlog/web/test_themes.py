@@ -7,7 +7,7 @@ import sys
 import pytest
 from mercurial import templater, templateutil
 
-from pushlog.web import escaping
+from pushlog.web import escaping, page
 from tests.pushlog import hostile
 from tests.pushlog.conftest import HG, Site, environment
 
@@ -132,6 +132,24 @@ def test_templates_of_plain_text_are_left_alone():
     templates = templater.templater(cache={b"": b"{text}", b"mimetype": b"text/plain"})
     assert not escaping.guard(templates)
     assert templates.render(b"", {b"text": TEXT}) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("source", "linked"),
+    [
+        (b'<ul>\n<li><a href="{url|urlescape}graph{sessionvars%urlparameter}">graph</a></li>\n</ul>', True),
+        (b'a |\n<a href="{url|urlescape}graph/{symrev}{sessionvars%urlparameter}">graph</a> |\n', True),
+        (
+            b'<a href="{url|urlescape}graph{sessionvars%urlparameter}">graph</a>\n<a href="pushloghtml">ours</a>\n',
+            False,
+        ),
+        (b'<a href="{url|urlescape}graph/{node|short}{sessionvars%urlparameter}">graph</a>\n', False),
+    ],
+)
+def test_navigation_like_mercurials_links_to_our_page_unless_it_does_already(source, linked):
+    link = b'<a href="{url|urlescape}pushloghtml{sessionvars%urlparameter}">pushlog</a>'
+    assert (link in page.add_link(source)) is linked
+    assert page.add_link(source).count(b"\n") == source.count(b"\n") + linked
 
 
 @pytest.fixture(scope="module")
