@@ -167,7 +167,7 @@ def test_an_address_in_use_ends_the_edge_with_the_exit_code_after_which_its_unit
     settings = EdgeSettings(listen="unused", queue=str(tmp_path / "queue"))
     with socket.create_server(("127.0.0.1", 0)) as other:
         code = service.serve(
-            "edge", lambda stop, ready: server.run(settings, log, address=other.getsockname(), stop=stop, ready=ready)
+            lambda stop, ready: server.run(settings, log, address=other.getsockname(), stop=stop, ready=ready)
         )
     assert code == 1
     assert f"an address in use does so with exit code {code}" in (CHECKOUT / "docs/edge.md").read_text()
