@@ -168,8 +168,15 @@ def pages_of(installation: Installation) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        ("phone", "dark"),
+        ("desk", "light"),
+        pytest.param("phone", "light", marks=pytest.mark.slow),
+        pytest.param("desk", "dark", marks=pytest.mark.slow),
+    ],
+)
 def test_each_page_fits_its_width_and_keeps_to_the_policy(
     browser: webdriver.Chrome, address: str, installation: Installation, width: str, scheme: str
 ) -> None:

@@ -49,7 +49,7 @@ class Installation:
     log: EmbeddedLog | Kafka
 
 
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.services)])
+@pytest.fixture
 def installation(
     request: pytest.FixtureRequest, tmp_path: Path, own_service: Callable[[type[Kafka]], Kafka]
 ) -> Iterator[Installation]:
@@ -102,6 +102,7 @@ def alarms(cluster: Cluster) -> str:
         return "; ".join(picture.aggregator.alarms if picture.aggregator else ())
 
 
+@pytest.mark.parametrize("installation", ["embedded", "kafka"], indirect=True)
 def test_after_an_older_log_every_push_is_announced_mirrors_are_level_and_check_named_the_loss(
     installation: Installation,
 ) -> None:
@@ -145,6 +146,7 @@ def prune(store: Path, kept: int) -> None:
     (store / "outbox.sent").write_text(json.dumps({**sent, "segment": 2, "end": end}))
 
 
+@pytest.mark.parametrize("installation", ["embedded", pytest.param("kafka", marks=pytest.mark.slow)], indirect=True)
 def test_what_no_outbox_keeps_is_named_by_check_and_a_sync_makes_all_mirrors_level(installation: Installation) -> None:
     cluster, log = installation.cluster, installation.log
     clone = cluster.create("red")

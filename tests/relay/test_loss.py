@@ -280,7 +280,7 @@ def test_a_loss_sends_nothing_again_that_an_adoption_set_aside(master: Master, l
     assert aside not in ids(log)
 
 
-@pytest.mark.parametrize("pushed_since", [0, 1])
+@pytest.mark.parametrize("pushed_since", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_a_broker_with_older_data_lacks_is_sent(
     master: Master, own_service: Callable[[type[Kafka]], Kafka], pushed_since: int
 ) -> None:

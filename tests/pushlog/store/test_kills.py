@@ -181,7 +181,7 @@ def survive_kills(tmp_path, told, request):
     return survive
 
 
-@pytest.fixture(params=[5, pytest.param(1, marks=pytest.mark.slow)], ids=["a fifth", "all"])
+@pytest.fixture(params=[10, pytest.param(1, marks=pytest.mark.slow)], ids=["a tenth", "all"])
 def stride(request):
     """Of how many changing calls one is a kill."""
     return request.param

@@ -309,7 +309,7 @@ def test_the_page_fits_a_phone_and_its_text_is_large_enough(browser, long_words,
     assert [(text, size) for text, size, _contrast in shown if size < 14] == []
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("style", STYLES)
 def test_every_text_has_contrast_in_the_dark(browser, long_words, style, width):
     with emulating(browser, width=width, scheme="dark"):
