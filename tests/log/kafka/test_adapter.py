@@ -20,7 +20,7 @@ from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
 
 from hgext.vcsreplicator.demo.ports import free_port
-from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, NewRecord, Reader, topics
+from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, NewRecord, Reader, Topic, topics
 from hgext.vcsreplicator.log.kafka import broker
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.clients import wait
@@ -126,6 +126,14 @@ def test_installations_with_different_prefixes_do_not_meet(kafka: Kafka, log: Lo
         one.commit([NewRecord(topic=NOTICES, key="x", value=b"not fenced")])
         one.close()
         two.close()
+
+
+def test_only_who_makes_all_topics_makes_the_one_of_the_transactors(kafka: Kafka, unique_name: str) -> None:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        assert log.create([Topic(name="hg-push")]) == ["hg-push"]
+        assert set(log.broker.describe()) == {"hg-push"}  # of a user to whom ACLs hide all others
+        log.create(topics())
+        assert broker.OWNERS in log.broker.describe()
 
 
 def test_topics_are_kept_as_documented(log: Log, admin: KafkaAdminClient, unique_name: str) -> None:

@@ -23,7 +23,7 @@ from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import ReplicationError
-from .. import NewRecord, Positions, Reader, Topic, TopicComparison, Transactor, check_message
+from .. import EVENTS, NewRecord, Positions, Reader, Topic, TopicComparison, Transactor, check_message
 from .broker import Broker
 from .clients import close_producer, rim, together, warm
 from .options import KafkaOptions
@@ -46,7 +46,8 @@ class KafkaLog:
 
     def create(self, wanted: Sequence[Topic]) -> list[str]:
         created = self.broker.create(wanted)
-        self.broker.create_owners()  # an aggregator without the right to create topics finds it then
+        if any(topic.name == EVENTS for topic in wanted):  # of an administrator: the others may see only their own
+            self.broker.create_owners()
         return created
 
     def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
