@@ -12,8 +12,11 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-
 # On a loaded machine a failed test of real processes runs a second time, three in all; the summary shows how each failed at first.
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
-# What a file reads once, one worker reads. None of these tests has a second look, whose plugin asks for each over a socket.
-PURE := -n 2 --dist loadfile -p no:rerunfailures -m "not slow and not services and not processes" --hypothesis-profile=quick tests
+# The tests of `make check` start nothing: two plain pytests at once take half the time of one with two workers, which would import
+# every test twice and pass each result over a socket. The other pure tests run in `make test`.
+PURE := $(PYTEST) -q -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes" --hypothesis-profile=quick
+STAGES := tests/aggregator tests/mirror
+OTHERS := tests/words tests/outbox tests/relay tests/log tests/status tests/notifier tests/house
 INSTALL := testing/install_debian.sh
 # What `make check` types strictly: all but the tests.
 TYPED := hgext/vcsreplicator pushlog hooks notifier testing
@@ -61,7 +64,12 @@ test-versions: $(VENV)/installed-for-tests
 check: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy $(TYPED) & types=$$!; $(PYTEST) -q $(PURE); tests=$$?; wait $$types && exit $$tests
+	stages=$$(mktemp); trap 'rm -f "$$stages"' EXIT; \
+	$(PURE) $(STAGES) >"$$stages" 2>&1 & tested=$$!; \
+	$(BIN)/mypy $(TYPED) & typed=$$!; \
+	$(PURE) $(OTHERS); failed=$$?; \
+	wait $$typed || failed=1; wait $$tested || failed=1; \
+	cat "$$stages"; exit $$failed
 
 format: $(VENV)/installed-for-tests
 	$(BIN)/ruff format .
