@@ -65,10 +65,18 @@ class DestinationCondition:
             logger.info("delivering again")
             self.trouble = self.since = None
 
-    def report(self, window: Window, position: int | None, destination: object = None) -> None:
+    def report(
+        self,
+        window: Window,
+        position: int | None,
+        destination: object = None,
+        *,
+        replays: Sequence[Mapping[str, int]] = (),
+    ) -> None:
         """Store the condition and report it to the log, if a report is due.
 
-        A destination with parts that fail alone says which do. A failure to store the condition is only logged.
+        A destination with parts that fail alone says which do. `replays` say how far each is. A failure to store the
+        condition is only logged.
         """
         now = self._clock.monotonic()
         if now - self._reported_at < REPORT_INTERVAL:
@@ -92,6 +100,7 @@ class DestinationCondition:
             "trouble": self.trouble,
             "since": self.since,
             "parts": [{"trouble": part.text, "since": part.since} for part in parts],
+            "replays": list(replays),
         }
         self._reporter.report([*self._list_own(), *parts], now=self._clock.now())
         if condition == self._stored and now - self._stored_at < RENEWAL:

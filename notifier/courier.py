@@ -174,7 +174,7 @@ class _DeliveryLoop:
 
     def report(self) -> None:
         """Report the condition of the destination and, if it has any, of its parts."""
-        self.condition.report(self.window, self.feed.stored, self.destination)
+        self.condition.report(self.window, self.feed.stored, self.destination, replays=self.orders.list_replays())
 
     def connect(self) -> None:
         """Connect, and note it if the destination answers.

@@ -50,7 +50,7 @@ class Replay:
         self.count = 0
         self._log = log
         self._end = log.ends(NOTICES)[0]
-        self._position = log.beginnings(NOTICES)[0]
+        self._begin = self._position = log.beginnings(NOTICES)[0]
         self._reader = log.reader({(NOTICES, 0): self._position})
         asked = datetime.datetime.fromtimestamp(request.asked_at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._mark = f"{request.who} {asked} #{request.id}"
@@ -86,6 +86,12 @@ class Replay:
     def finished(self) -> bool:
         """Whether everything was read and settled."""
         return self._position >= self._end and not self.numbers
+
+    @property
+    def progress(self) -> dict[str, int]:
+        """How many records of the log were read, of how many, for the condition."""
+        total = max(0, self._end - self._begin)
+        return {"request": self.request.id, "read": min(self._position - self._begin, total), "total": total}
 
     def close(self) -> None:
         """Free the reader."""
@@ -153,6 +159,10 @@ class Orders:
     def replaying(self) -> bool:
         """Whether a replay has more to read now."""
         return any(replay.has_more for replay in self._replays)
+
+    def list_replays(self) -> list[dict[str, int]]:
+        """List how far each replay is."""
+        return [replay.progress for replay in self._replays]
 
     def read_replays(self) -> None:
         """Read on in each replay; end those that are settled."""

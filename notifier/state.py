@@ -149,6 +149,17 @@ class StateDatabase:
         """Return the last status of each destination, with its `time`."""
         return {name: {**json.loads(content), "time": time} for name, time, content in self._db.rows(_CONDITIONS)}
 
+    def replay_of(self, destination: str, number: int) -> tuple[int, int] | None:
+        """Return how many records a replay has read, of how many, as last reported.
+
+        None unless the replay is at work.
+        """
+        condition = self.conditions().get(destination, {})
+        for replay in condition.get("replays", ()):
+            if replay["request"] == number:
+                return replay["read"], replay["total"]
+        return None
+
     def repository_number(self, repository: str) -> int:
         """Return the number of a repository, durable on return.
 

@@ -15,10 +15,13 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 from mercurial.ui import ui as Ui
 
-from .store import connections, database, entry, statements
+from .store import connections, database, entry, progress, statements
 from .store.appendfile import TornRecord
 from .store.session import PushlogTransaction, session_of
 from .store.storage import Pushlog
+
+# The topic of the bar while the file is read.
+READING = b"reading pushlog.log"
 
 
 def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
@@ -59,7 +62,7 @@ def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
         return
     recorded: set[str] = set()
     with log.view() as connection:
-        for push in database.pushes(connection, 0, database.last_id(connection)):
+        for push in _show_all(log, connection):
             if not push.nodes:
                 yield b"pushlog entry has no nodes: #%d\n" % push.id, False
             for node in push.nodes:
@@ -143,7 +146,7 @@ def _check_database(log: Pushlog) -> str:
 
 def _check_file(log: Pushlog) -> TornRecord | None:
     try:
-        for _fact in log.facts():
+        for _fact in progress.show_facts(log, READING):
             pass
     except TornRecord as torn:
         return torn
@@ -164,7 +167,7 @@ def _read_database(ui: Ui, log: Pushlog) -> dict[int, entry.Push]:
         if connection is None:
             return {}
         with contextlib.closing(connection):
-            return {push.id: push for push in database.pushes(connection, 0, database.last_id(connection))}
+            return {push.id: push for push in _show_all(log, connection)}
     except sqlite3.DatabaseError as problem:
         ui.warn(b"pushlog2.db cannot be read: %s\n" % str(problem).encode())
         return {}
@@ -172,28 +175,46 @@ def _read_database(ui: Ui, log: Pushlog) -> dict[int, entry.Push]:
 
 def _read_file(log: Pushlog) -> dict[int, entry.Push]:
     pushes: dict[int, entry.Push] = {}
-    for fact in log.sound_facts():
-        if isinstance(fact, entry.Push):
-            pushes[fact.id] = fact
-        else:
-            pushes.pop(fact.id, None)
+    with contextlib.suppress(TornRecord):
+        for fact in progress.show_facts(log, READING):
+            if isinstance(fact, entry.Push):
+                pushes[fact.id] = fact
+            else:
+                pushes.pop(fact.id, None)
     return pushes
 
 
+def _show_all(log: Pushlog, connection: sqlite3.Connection) -> Iterator[entry.Push]:
+    """Yield all pushes of the database, with a bar."""
+    last = database.last_id(connection)
+    return progress.show_pushes(log.repo.ui, b"reading pushlog2.db", database.pushes(connection, 0, last), last)
+
+
 def _rebuild_database(log: Pushlog) -> None:
-    """Replace the database by one that is complete before it takes the name."""
+    """Replace the database by one that is complete before it takes the name.
+
+    An interrupt leaves the former database, and nothing else.
+    """
     new = log.path + ".new"
+    _remove(new)
+    try:
+        with contextlib.closing(log.open_for_writing(new)) as connection:
+            with contextlib.suppress(TornRecord):
+                for fact in progress.show_facts(log, b"writing pushlog2.db"):
+                    database.apply(connection, fact, log.revision_of)
+            database.set_state(connection, log.file.tail(), log.fingerprint())
+            connection.execute("COMMIT")
+        _remove(log.path + "-journal")  # it belongs to the database that goes
+        os.replace(new, log.path)
+    except BaseException:
+        _remove(new)
+        _remove(new + "-journal")
+        raise
+
+
+def _remove(file: str) -> None:
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(new)
-    connection = log.open_for_writing(new)
-    with contextlib.closing(connection):
-        for fact in log.sound_facts():
-            database.apply(connection, fact, log.revision_of)
-        database.set_state(connection, log.file.tail(), log.fingerprint())
-        connection.execute("COMMIT")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(log.path + "-journal")  # it belongs to the database that goes
-    os.replace(new, log.path)
+        os.unlink(file)
 
 
 def _open_session(log: Pushlog, tr: Transaction) -> PushlogTransaction:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import database, entry
+from . import database, entry, progress
 from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 
@@ -94,8 +94,11 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
     known = {fact.id: fact for fact in log.facts(0, tr)}
     used = database.next_id(connection) - 1
     last = database.last_id(connection)
+    pushes = database.pushes(connection, 0, last)
     lacking: dict[int, entry.Fact] = {
-        push.id: push for push in database.pushes(connection, 0, last) if push.id not in known
+        push.id: push
+        for push in progress.show_pushes(log.repo.ui, b"adopting pushlog2.db", pushes, last)
+        if push.id not in known
     }
     if used > max([last, *known]):
         lacking[used] = entry.Deleted(id=used)

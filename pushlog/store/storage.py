@@ -27,7 +27,7 @@ from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 
 from . import connections, database, entry
-from .appendfile import AppendFile, TornRecord
+from .appendfile import AppendFile, FramedPayload, TornRecord
 
 FILE, MAGIC = b"pushlog.log", b"PLG1"
 DATABASE = b"pushlog2.db"
@@ -95,10 +95,14 @@ class Pushlog:
     def facts(self, start: int = 0, tr: Transaction | None = None) -> Iterator[entry.Fact]:
         """Yield the facts from byte ``start`` on; raise `TornRecord` at damage."""
         for record in self.file.records(start, tr):
-            try:
-                yield entry.decode(record.payload)
-            except ValueError as error:
-                raise TornRecord(self.file.name, record.start, str(error)) from error
+            yield self.fact_of(record)
+
+    def fact_of(self, record: FramedPayload) -> entry.Fact:
+        """Return the fact of a record; raise `TornRecord` if it has none."""
+        try:
+            return entry.decode(record.payload)
+        except ValueError as error:
+            raise TornRecord(self.file.name, record.start, str(error)) from error
 
     def sound_facts(self, start: int = 0) -> Iterator[entry.Fact]:
         """Yield the facts before the place where the file is damaged."""

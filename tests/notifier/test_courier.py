@@ -457,3 +457,17 @@ def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_
             turns.loop = turns.begin()
             eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
             turns.loop.close()
+
+
+def test_a_replay_says_how_far_it_is(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "REPLAY_BATCH", 2)
+    publish_pushes(turns.log, "x", 1, 10)
+    turns.take(12)
+    number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(3)
+    turns.loop.report()
+    read, total = turns.state.replay_of("it", number) or (0, 0)
+    assert 0 < read < total == 10
+    turns.take(20)
+    turns.loop.report()
+    assert turns.state.replay_of("it", number) is None

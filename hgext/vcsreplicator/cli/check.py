@@ -17,7 +17,8 @@ from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Finding, finding_of, f
 from ..status.follower import Follower, look_at_destinations
 from ..words.errors import visible
 from ..words.shape import plain
-from .options import SECONDS, destinations, log_of, relay_of, with_config, with_json
+from .options import SECONDS, destinations, relay_of, with_config, with_json
+from .progress import metered_log
 
 # What monitoring systems call the exit codes 0, 1 and 2.
 WORDS = ("OK", "WARNING", "CRITICAL")
@@ -51,7 +52,7 @@ WORDS = ("OK", "WARNING", "CRITICAL")
 def command(config: Config, warn: int, critical: int, patience: float, as_json: bool) -> None:
     """Say in one line whether an operator must act: exit code 0 no, 1 soon, 2 now."""
     relay = relay_of(config)
-    with log_of(config) as log:
+    with metered_log(config) as log:
         follower = Follower(log)
         try:
             now = follower.present()

@@ -52,7 +52,7 @@ def command(config: Config, paths: tuple[Path, ...], output: Path | None) -> Non
 
 def _decode_files(settings: "DecodeSettings", tools: "Tools", paths: tuple[Path, ...], output: Path) -> None:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TransferSpeedColumn
 
     from notifier.decode.batch import decode_files, find_files
     from notifier.decode.repeats import open_repeats
@@ -60,10 +60,12 @@ def _decode_files(settings: "DecodeSettings", tools: "Tools", paths: tuple[Path,
     from ..service import configure_logging
 
     configure_logging("decode")
-    files = find_files(paths)
+    files, errors = find_files(paths), Console(stderr=True)
     with (
         contextlib.closing(open_repeats(settings, SystemClock())) as repeats,
-        Progress(console=Console(stderr=True)) as progress,
+        Progress(
+            *Progress.get_default_columns(), TransferSpeedColumn(), console=errors, disable=not errors.is_terminal
+        ) as progress,
     ):
         task = progress.add_task("decoding", total=sum(file.stat().st_size for file in files))
         counts = decode_files(files, output, tools, repeats, lambda read: progress.advance(task, read))

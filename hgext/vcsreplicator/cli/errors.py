@@ -18,7 +18,8 @@ from ..words.errors import BadConfig, MalformedEvent, Refused
 from ..words.levels import ErrorRecord
 from ..words.shape import from_json, plain
 from .display import print_json, print_listing
-from .options import log_of, naming, takes_json, with_config, with_last, with_yes
+from .options import naming, takes_json, with_config, with_last, with_yes
+from .progress import metered_log
 from .requests import when
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def command() -> None:
 @with_config
 def list_(config: Config, last: int, as_json: bool) -> None:
     """List the newest rejects (the default verb)."""
-    with log_of(config) as log:
+    with metered_log(config) as log:
         records = _read_newest(log, last)
     if not records and not as_json:
         click.echo("no errors")
@@ -78,7 +79,7 @@ def list_(config: Config, last: int, as_json: bool) -> None:
 @with_config
 def show(config: Config, number: int) -> None:
     """Print the reject NUMBER of the list as JSON, with all that was kept."""
-    with log_of(config) as log:
+    with metered_log(config) as log:
         [record] = _chosen(log, [number])
     print_json(plain(_read_error(record, record.value or b"")))
 
@@ -96,7 +97,7 @@ def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool)
 
     if bool(numbers) == (kind is not None):
         raise click.UsageError("expected NUMBERS or --type")
-    with log_of(config) as log:
+    with metered_log(config) as log:
         found = _to_submit(log, numbers, kind)
         queued = [
             (record.offset, place[len(_QUEUE) :], raw) for record, place, raw in found if place.startswith(_QUEUE)

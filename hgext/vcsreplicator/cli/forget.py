@@ -22,7 +22,8 @@ from ..words import wire
 from ..words.errors import MalformedEvent, Refused
 from ..words.event import Changes, Event, Type
 from ..words.levels import RepositoryState
-from .options import log_of, relay_of, with_config, with_yes
+from .options import relay_of, with_config, with_yes
+from .progress import metered_log
 from .repositories import find_repository, read_picture
 
 
@@ -39,7 +40,7 @@ def command(config: Config, repository: str, yes: bool) -> None:
     relay = relay_of(config)
     if relay is None or not all(os.path.isdir(root) for root in relay.roots):
         raise Refused(f"{config.file}: the folders of [relay.roots] are not all here; run this on the master's machine")
-    with log_of(config) as log:
+    with metered_log(config) as log:
         state = find_repository(read_picture(log), repository, is_living=True)
         _refuse_present(relay, state)
         event = _make_deletion(log, state)

@@ -13,7 +13,8 @@ import click
 from ..config import Config
 from ..mirror.notes import Notes
 from ..words.errors import Refused
-from .options import log_of, mirror_settings, with_config, with_yes
+from .options import mirror_settings, with_config, with_yes
+from .progress import metered_log
 from .repositories import find_repository, read_picture
 
 
@@ -29,7 +30,7 @@ def command(config: Config, name: str, repositories: tuple[str, ...], yes: bool)
     the old copy until then. This needs --yes. Run it on the mirror's machine.
     """
     settings = mirror_settings(config, name)
-    with log_of(config) as log:
+    with metered_log(config) as log:
         picture = read_picture(log)
     detached = {ack.repository for ack in picture.detached() if ack.mirror == name}
     if repositories:

@@ -8,6 +8,7 @@ import click
 
 from ..config import Config
 from .options import with_config, with_wait
+from .progress import Meter
 from .requests import ask_notifier
 
 
@@ -24,7 +25,9 @@ def command(config: Config, repository: str, since: str, destination: str, wait:
 
     Messages keep their ids; their property `replay` names the operator and the time.
     """
-    ask_notifier(config, destination, "replay", {"repository": repository, **read_since(since)}, wait=wait)
+    argument = {"repository": repository, **read_since(since)}
+    with Meter("replaying") as meter:
+        ask_notifier(config, destination, "replay", argument, wait=wait, show=meter.show)
 
 
 def read_since(text: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,20 +72,37 @@ def ask_aggregator(
     )
 
 
-def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
+def ask_notifier(
+    config: Config,
+    destination: str,
+    kind: str,
+    argument: Mapping[str, Any],
+    *,
+    wait: float,
+    show: Callable[[int, int], None] | None = None,
+) -> None:
     """Record the request, wait for the notifier, and print its answer.
 
     Raises the same errors as `ask_destination`.
     """
-    click.echo(f"{destination}: {ask_destination(config, destination, kind, argument, person=who(), wait=wait)}")
+    result = ask_destination(config, destination, kind, argument, person=who(), wait=wait, show=show)
+    click.echo(f"{destination}: {result}")
 
 
 def ask_destination(
-    config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, person: str, wait: float
+    config: Config,
+    destination: str,
+    kind: str,
+    argument: Mapping[str, Any],
+    *,
+    person: str,
+    wait: float,
+    show: Callable[[int, int], None] | None = None,
 ) -> str:
     """Record the request of a person, wait for the notifier, and return its answer.
 
-    Raises Unanswered if there is no answer within `wait` seconds, Refused if nothing was done.
+    `show` gets how much of the log a replay has read, of how much. Raises Unanswered if there is no answer within `wait` seconds,
+    Refused if nothing was done.
     """
     from notifier.settings import read
     from notifier.state import Kind, StateDatabase
@@ -103,6 +120,8 @@ def ask_destination(
                     f"request {number} is recorded and will be carried out when the notifier runs;"
                     f" the notifier has not answered within {wait:g} s"
                 )
+            if show and (replay := state.replay_of(destination, number)):
+                show(*replay)
             time.sleep(POLL)
     if request.did_nothing:
         raise Refused(f"{destination}: {request.result}")

@@ -20,6 +20,7 @@ from ..status.follower import Follower, look_at_destinations
 from ..words.errors import Unavailable, visible
 from .display import console, print_json, table
 from .options import destinations, log_of, relay_of, with_config, with_json
+from .progress import metered_log
 
 # Repositories whose notices wait, at most.
 SHOWN = 15
@@ -33,7 +34,7 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
     """Show mirrors, destinations, waiting notices, and what an operator must do."""
     wanted, relay = destinations(config), relay_of(config)
     source = relay.source if relay else None
-    with log_of(config) as log, closing(Follower(log)) as follower:
+    with (log_of if watch else metered_log)(config) as log, closing(Follower(log)) as follower:
 
         def read_all() -> Picture:
             picture = follower.update()

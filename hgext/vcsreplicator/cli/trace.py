@@ -22,7 +22,8 @@ from ..words.levels import RepositoryState
 from ..words.shape import plain
 from .delivering import describe_delivery, read_notifier
 from .display import print_listing
-from .options import log_of, relay_of, with_config, with_json
+from .options import relay_of, with_config, with_json
+from .progress import metered_log
 from .repositories import find_repository, read_picture
 from .requests import when
 
@@ -37,7 +38,7 @@ def command(config: Config, repository: str, push: int | None, seq: int | None, 
     """Follow one push of REPOSITORY (path or id) through every stage.
 
     Prints when each step happened, and which steps are missing."""
-    with log_of(config) as log:
+    with metered_log(config) as log:
         picture = read_picture(log)
         unsent = _find_unsent(config, picture, repository, push, seq)
         if unsent is not None:

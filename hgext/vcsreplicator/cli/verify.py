@@ -21,6 +21,7 @@ from ..words.errors import BadConfig, visible
 from ..words.shape import plain
 from .display import console
 from .options import SECONDS, log_of, mirror_settings, with_config
+from .progress import Meter
 
 # Outcomes that an operator must look into; they give exit code 2.
 ALARMS = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
@@ -57,7 +58,7 @@ def command(
     continue.
 
     Exit code 0: all are equal; 1: some could not be compared (behind, master unreachable, no such path); 2: some
-    differ.
+    differ; 130: it was interrupted.
     """
     mirrors = [mirror_settings(config, name) for name in names or _local_mirrors(config)]
     options = config.settings(verify.VerifySettings, "verify")
@@ -88,6 +89,8 @@ def _compare_once(
     def report(verdict: Verdict) -> None:
         seen[verdict.outcome] += 1
         unknown.pop(verdict.path, None)
+        if as_json or verdict.outcome is not ComparisonOutcome.EQUAL:
+            meter.erase()
         if as_json:
             click.echo(json.dumps(plain(verdict)))
         elif verdict.outcome is not ComparisonOutcome.EQUAL:
@@ -96,7 +99,10 @@ def _compare_once(
 
     left_out = {}
     for settings in mirrors:
-        left_out[settings.name] = verify.compare(settings, log, options, report=report, stop=stop, paths=paths)
+        with Meter(settings.name) as meter:
+            left_out[settings.name] = verify.compare(
+                settings, log, options, report=report, stop=stop, paths=paths, show=meter.show
+            )
     counts = ", ".join(f"{number} {outcome.value}" for outcome, number in seen.items() if number)
     if not as_json:
         click.echo(counts or "nothing to compare")
@@ -104,12 +110,14 @@ def _compare_once(
         for name, count in left_out.items():
             if count:
                 click.echo(f"left out: {count} repositories that {name} does not carry")
-    if not stop.is_set():
-        for path in unknown:
-            click.echo(f"{visible(path)}: no mirror named here carries such a repository", err=True)
+    if stop.is_set():
+        click.echo("interrupted: not everything was compared", err=True)
+        return 130
+    for path in unknown:
+        click.echo(f"{visible(path)}: no mirror named here carries such a repository", err=True)
     if any(seen[outcome] for outcome in ALARMS):
         return 2
-    is_complete = not stop.is_set() and not unknown and sum(seen.values()) == seen[ComparisonOutcome.EQUAL]
+    is_complete = not unknown and sum(seen.values()) == seen[ComparisonOutcome.EQUAL]
     return 0 if is_complete else 1
 
 

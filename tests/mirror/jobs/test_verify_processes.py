@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror is compared with its master: what differs is found and named, what merely moves raises no alarm."""
 
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -184,3 +190,28 @@ def test_contents_that_are_sound_are_equal(bench: Bench) -> None:
     with bench.mirror():
         bench.wait_served(*authors)
     assert verdicts(bench, replace(QUICK, deep=True))["one"].outcome is ComparisonOutcome.EQUAL
+
+
+def test_an_interrupted_verify_shows_a_bar_and_ends_with_130(bench: Bench) -> None:
+    authors = filled(bench, "one")
+    with bench.mirror():
+        bench.wait_served(*authors)
+    filled(bench, "two")
+    config = bench.folder / "verify.toml"
+    config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
+    words = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "verify", NAME, "--json", "-c", str(config)]
+    screen, terminal = pty.openpty()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal) as verifying:
+        os.close(terminal)
+        assert verifying.stdout is not None
+        drawn = b""
+        while b"1/2" not in drawn:
+            drawn += os.read(screen, 1000)
+        verifying.send_signal(signal.SIGINT)
+        lines = verifying.stdout.read().splitlines()
+        assert verifying.wait() == 130
+    drawn += os.read(screen, 1000)
+    os.close(screen)
+    assert b"/s" in drawn
+    assert drawn.endswith(b"interrupted: not everything was compared\r\n")
+    assert [json.loads(line)["path"] for line in lines] == ["one"]

@@ -209,4 +209,5 @@ def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     arguments = ["-c", str(config), str(tmp_path / "a.ndjson")]
     done = CliRunner().invoke(command, [*arguments, "--output", str(tmp_path / "out")], catch_exceptions=False)
     assert done.stdout.splitlines()[-1] == "decoded 3, rejected 1, form 1"
+    assert "decoding" not in done.stderr
     assert CliRunner().invoke(command, arguments).exit_code == 2

@@ -368,3 +368,44 @@ def test_a_push_takes_the_number_of_a_changeset_that_has_another_one_now(place, 
     place("client").push_to(server, e)
     assert [nodes for _user, nodes in server.rows().values()][1:] == [[], [b], [c, d], [e]]
     assert server.errors() == []
+
+
+def test_an_interrupted_repair_leaves_the_former_database_alone(place, server, monkeypatch):
+    folder = server.folder / ".hg"
+    before = {path.name: path.read_bytes() for path in folder.glob("pushlog2.db*")}
+    monkeypatch.setattr(checking.database, "set_state", interrupt)
+    repository = server.repository
+    with pytest.raises(KeyboardInterrupt):
+        checking.repairpushlog(repository.ui, repository)
+    assert {path.name: path.read_bytes() for path in folder.glob("pushlog2.db*")} == before
+
+
+def interrupt(*_arguments):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("command", [checking.repairpushlog, checking.verifypushlog])
+def test_a_repair_and_a_check_show_how_far_they_are_on_a_terminal(server, command):
+    repository = server.repository
+    for section, name in ((b"ui", b"interactive"), (b"progress", b"assume-tty")):
+        repository.ui.setconfig(section, name, True)
+    repository.ui.setconfig(b"progress", b"delay", 0)
+    shown = []
+    repository.ui.makeprogress = lambda topic, unit=b"", total=None: Shown(shown, topic, total)
+    command(repository.ui, repository)
+    assert {topic for topic, _position, _total in shown} >= {b"reading pushlog2.db", b"reading pushlog.log"}
+    assert all(0 <= position <= total for _topic, position, total in shown)
+
+
+class Shown:
+    def __init__(self, shown, topic, total):
+        self.shown, self.topic, self.total = shown, topic, total
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        return
+
+    def update(self, position):
+        self.shown.append((self.topic, position, self.total))

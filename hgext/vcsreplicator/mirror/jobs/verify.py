@@ -41,6 +41,9 @@ logger = structlog.get_logger()
 
 Report = Callable[[Verdict], None]
 
+# Gets how many repositories are done, of how many.
+Show = Callable[[int, int], None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
@@ -88,13 +91,16 @@ def compare(
     stop: threading.Event,
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
+    show: Show = lambda done, total: None,
 ) -> int:
     """Compare every repository (or those at `paths`) once, and report its verdict.
 
     Waits for a log that goes away meanwhile. Returns how many repositories the mirror does not carry; with `paths` 0.
+    `show` is called ten times a second.
     """
     with closing(Follower(events)) as follower:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
+        done = 0
         left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(jobs) if not paths else 0
 
         def make_task(job: _VerifyJob) -> Look | Check:
@@ -108,10 +114,25 @@ def compare(
             return Look(folder=settings.local(job.state.path), path=job.state.path, repository=job.state.repository)
 
         def decide(job: _VerifyJob, looked: Any) -> float | None:
-            return _decide(job, looked, settings.name, options, clock.monotonic(), report)
+            nonlocal done
+            delay = _decide(job, looked, settings.name, options, clock.monotonic(), report)
+            done += delay is None
+            return delay
+
+        def show_done() -> None:
+            show(done, len(jobs))
 
         working = replace(settings, heavy_workers=options.workers)
-        crew.work(working, jobs, make_task=make_task, decide=decide, stop=stop, clock=clock, pace=options.pace)
+        crew.work(
+            working,
+            jobs,
+            make_task=make_task,
+            decide=decide,
+            stop=stop,
+            clock=clock,
+            pace=options.pace,
+            each_turn=show_done,
+        )
         return left_out
 
 

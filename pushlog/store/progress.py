@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Mercurial's bar for work on a whole pushlog, on a terminal alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mercurial.ui import ui as Ui
+
+from . import entry
+from .storage import Pushlog
+
+
+def show_pushes(ui: Ui, topic: bytes, pushes: Iterable[entry.Push], last: int) -> Iterator[entry.Push]:
+    """Yield the pushes up to the id ``last``, and show how far they are."""
+    with ui.makeprogress(topic, unit=b"pushes", total=last) as progress:
+        for push in pushes:
+            progress.update(push.id)
+            yield push
+
+
+def show_facts(log: Pushlog, topic: bytes) -> Iterator[entry.Fact]:
+    """Yield the facts of the file, and show how far they are.
+
+    Raises `TornRecord` at damage.
+    """
+    with log.repo.ui.makeprogress(topic, unit=b"bytes", total=log.file.tail()) as progress:
+        for record in log.file.records():
+            progress.update(record.start)
+            yield log.fact_of(record)
