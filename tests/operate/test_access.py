@@ -3,8 +3,11 @@
 
 import re
 import shlex
+import subprocess
+import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,18 +21,24 @@ from kafka.admin import (
     ResourceType,
 )
 
+from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.demo.ports import free_port
-from hgext.vcsreplicator.log import EVENTS, NOTICES, ROSTER, NewRecord, topics
+from hgext.vcsreplicator.demo.submission import DOCUMENT
+from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, ROSTER, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.errors import ReplicationError
+from notifier.raw import raw_topic
 from testing.builders.cluster import Cluster
+from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
 pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow]
 
 PAGE = Path(__file__).parents[2] / "docs" / "log.md"
-USERS = ("relay", "mirror", "aggregator", "notifier", "operator")
+USERS = ("relay", "mirror", "aggregator", "notifier", "operator", "edge", "decoder")
+REFUSED = re.compile("not authorized|hidden from this user")
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
@@ -90,7 +99,7 @@ def documented() -> Iterator[ACL]:
 def kafka(own_service: Callable[[type[StrictKafka]], StrictKafka]) -> StrictKafka:
     kafka = own_service(StrictKafka)
     with open_log(kafka.url) as log:  # the administrator
-        log.create(topics())
+        log.create([*topics(), *map(raw_topic, ("raw", "decoded"))])
     with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
         admin.create_acls(list(documented()))
     return kafka
@@ -143,6 +152,72 @@ def rejected(cluster: Cluster) -> bool:
     return all(name in listed for name in ("alpha", "beta", "aggregator"))
 
 
+SUBMISSIONS = """
+log = "{log}"
+[edge]
+listen = "127.0.0.1:{port}"
+queue = "{folder}/queue"
+[decode]
+schemas = "{schemas}"
+repeats = "none"
+"""
+
+
+@contextmanager
+def serving(kafka: StrictKafka, folder: Path, role: str, user: str) -> Iterator[tuple[Path, str]]:
+    """Run an edge or a decoder as its user; yield the file of its log lines, and the URL of an edge."""
+    port, schemas, output = free_port(), CHECKOUT / "notifier/schemas/documents", folder / f"{role}.log"
+    config = folder / f"{role}.toml"
+    log = kafka.url_of(user, folder)
+    config.write_text(SUBMISSIONS.format(log=log, port=port, folder=folder, schemas=schemas))
+    with output.open("w") as lines, subprocess.Popen([*PROGRAM, role, "-c", str(config)], stderr=lines) as service:
+        try:
+            yield output, f"http://127.0.0.1:{port}/submit/eng-workflow/hgpush/1/"
+        finally:
+            service.terminate()
+
+
+def submit(output: Path, url: str, document: str) -> None:
+    eventually(lambda: '"ready"' in output.read_text(), "the edge is ready")
+    request = urllib.request.Request(url + str(uuid.uuid4()), data=document.encode(), method="POST")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+
+
+def count(kafka: StrictKafka, topic: str) -> int:
+    with open_log(kafka.url) as log:
+        return len(list(read_records(log, find_beginnings(log, topic))))
+
+
+def test_an_edge_and_a_decoder_run_with_the_documented_rights(tmp_path: Path, kafka: StrictKafka) -> None:
+    with serving(kafka, tmp_path, "edge", "edge") as (edge, url):
+        for number in (1, 2):
+            for document in (DOCUMENT, "no JSON"):
+                submit(edge, url, document)
+            with serving(kafka, tmp_path, "decode", "decoder") as (decoder, _):
+                eventually(lambda number=number: count(kafka, "decoded") == number, "the document is decoded")
+                eventually(lambda number=number: count(kafka, ERRORS) == number, "the other is rejected")
+            assert not REFUSED.search(decoder.read_text())
+        assert not REFUSED.search(edge.read_text())
+        assert '"warning"' not in edge.read_text()
+
+
+def test_an_edge_and_a_decoder_need_each_documented_right(tmp_path: Path, kafka: StrictKafka) -> None:
+    needed = {user: [acl for acl in documented() if acl.principal == f"User:{user}"] for user in ("edge", "decoder")}
+    assert [len(rights) for rights in needed.values()] == [1, 8]
+    with open_log(kafka.url) as log, closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        for user, rights in needed.items():
+            for right in rights:
+                admin.delete_acls([right])
+                log.append([NewRecord(topic="raw", key=None, value=b"no JSON")])
+                with serving(kafka, tmp_path, "decode" if user == "decoder" else "edge", user) as (output, url):
+                    if user == "edge":
+                        submit(output, url, DOCUMENT)
+                    eventually(lambda output=output: REFUSED.search(output.read_text()), str(right))
+                    assert right.resource_pattern.resource_name in output.read_text()
+                admin.create_acls([right])
+
+
 @pytest.mark.parametrize(
     ("user", "topic"),
     [("mirror", EVENTS), ("mirror", NOTICES), ("notifier", NOTICES), ("relay", ROSTER), ("operator", EVENTS)],
@@ -150,6 +225,6 @@ def rejected(cluster: Cluster) -> bool:
 def test_a_user_without_the_right_is_refused(tmp_path: Path, kafka: StrictKafka, user: str, topic: str) -> None:
     with (
         open_log(kafka.url_of(user, tmp_path)) as log,
-        pytest.raises(ReplicationError, match=r"not authorized|hidden from this user"),
+        pytest.raises(ReplicationError, match=REFUSED),
     ):
         log.append([NewRecord(topic=topic, key="x", value=b"")], timeout=5)
