@@ -279,7 +279,7 @@ class _DeliveryLoop:
             return
         FAILED.labels(self.name).inc()
         now, chance = self.clock.monotonic(), self.courier.chance()
-        fields = {"message": delivery.message.id, "attempt": delivery.attempt, "reason": str(error)}
+        fields = {**delivery.message.names, "attempt": delivery.attempt, "reason": str(error)}
         if isinstance(error, Unavailable):
             logger.warning("delivery failed", **fields)
             self.condition.note_failure(error)
@@ -297,7 +297,7 @@ class _DeliveryLoop:
             self.feed.rest(error)
             self.window.retry(delivery.number, self.clock.monotonic(), self.courier.chance())
             return
-        logger.error("delivery rejected", message=delivery.message.id, attempt=delivery.attempt, reason=str(reason))
+        logger.error("delivery rejected", **delivery.message.names, attempt=delivery.attempt, reason=str(reason))
         REJECTED.labels(self.name).inc()
         self.window.settle(delivery.number)
 

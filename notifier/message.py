@@ -30,8 +30,8 @@ class Message:
     """A message as receivers get it.
 
     `id` is the same at every repeat; `previous` names the message before it of the same repository and type (None: the first).
-    `sequence` is the event's, counted on over histories of the repository that an adopted one replaced. `offset` is the notice's
-    place in the log and `index` the message's among those of its notice. `created` is when the change happened, in seconds since
+    `sequence` is the event's, counted on over histories of the repository that an adopted one replaced; `seq` and `event_id` are
+    the event's in its own history. `offset` is the notice's place in the log and `index` the message's among those of its notice. `created` is when the change happened, in seconds since
     the epoch. `replay` says who asked for a replay, and when. `connection` is where a push came from. It is None except for a
     destination that takes connections, and no form that is shown contains it.
     """
@@ -41,6 +41,8 @@ class Message:
     type: Stream
     repository: str
     sequence: int
+    seq: int
+    event_id: str
     repo_url: str
     data: Json
     created: float
@@ -57,6 +59,11 @@ class Message:
         """
         urls = (self.repo_url, self.data.get("old_repo_url"))
         return (self.repository, *(url for url in urls if url is not None))
+
+    @property
+    def names(self) -> dict[str, str | int]:
+        """The names of the message and its event, for a log line."""
+        return {"message": self.id, "repository": self.repository, "seq": self.seq, "event_id": self.event_id}
 
     @property
     def envelope(self) -> Json:
@@ -80,6 +87,8 @@ def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Messa
             type=stream,
             repository=event.repository,
             sequence=(notice.base or 0) + event.seq,
+            seq=event.seq,
+            event_id=event.id,
             repo_url=url,
             data=_make_data(stream, event, url, public),
             created=event.time,

@@ -124,7 +124,7 @@ class Webhooks:
                     found.append(each)
             except FilterFailed as error:
                 FILTER_FAILED.labels(self.name, each.name).inc()
-                logger.warning("filter failed", subscription=each.name, message=message.id, reason=str(error))
+                logger.warning("filter failed", subscription=each.name, **message.names, reason=str(error))
                 if (each.id, each.subscription.filter) not in self._noted_filters:
                     what = f"filter failed on {message.id}, which is not sent: {error}"
                     self._deliveries.subscriptions.note(each.name, what, now=self.clock.now())

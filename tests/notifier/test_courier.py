@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, Record
 from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
+from hgext.vcsreplicator.words.errors import Expired, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -471,3 +471,23 @@ def test_a_replay_says_how_far_it_is(turns: Turns, monkeypatch: pytest.MonkeyPat
     turns.take(20)
     turns.loop.report()
     assert turns.state.replay_of("it", number) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(Unavailable("no"), {"delivery failed"}), (Rejected("no"), {"delivery refused", "delivery rejected"})],
+    ids=["failed", "rejected"],
+)
+def test_line_about_a_delivery_names_message_repository_sequence_and_event(
+    turns: Turns, answer: ReplicationError, words: set[str]
+) -> None:
+    turns.destination.answer = lambda message: answer
+    event = an_event("x", 7)
+    turns.log.append([NewRecord(topic=NOTICES, key=event.repository, value=to_json(a_notice(event)))])
+    with structlog.testing.capture_logs() as lines:
+        turns.take(10)
+    assert {line["event"] for line in lines} & {"delivery failed", "delivery refused", "delivery rejected"} == words
+    for line in lines:
+        if line["event"] in words:
+            assert (line["repository"], line["seq"], line["event_id"]) == (event.repository, 7, event.id)
+            assert line["message"].startswith(event.id)
