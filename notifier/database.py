@@ -24,6 +24,20 @@ NOWHERE = ":memory:"
 PATIENCE = 10.0
 
 
+def is_there(path: str) -> bool:
+    """Return whether there is a file, or may be one.
+
+    If this process may not look, opening the file says so.
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
     """Open the database at `path`; make it if it is missing.
 

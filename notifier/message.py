@@ -31,9 +31,9 @@ class Message:
 
     `id` is the same at every repeat; `previous` names the message before it of the same repository and type (None: the first).
     `sequence` is the event's, counted on over histories of the repository that an adopted one replaced; `seq` and `event_id` are
-    the event's in its own history. `offset` is the notice's place in the log and `index` the message's among those of its notice. `created` is when the change happened, in seconds since
-    the epoch. `replay` says who asked for a replay, and when. `connection` is where a push came from. It is None except for a
-    destination that takes connections, and no form that is shown contains it.
+    the event's in its own history. `offset` is the notice's place in the log and `index` the message's among those of its notice.
+    `created` is when the change happened, in seconds since the epoch. `replay` says who asked for a replay, and when. `connection`
+    is where a push came from. It is None except for a destination that takes connections, and no form that is shown contains it.
     """
 
     id: str

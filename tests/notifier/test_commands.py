@@ -20,6 +20,7 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavailable
 from notifier import settings as notifier_settings
 from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
+from notifier.state import StateDatabase
 from testing.builders.endpoint import Endpoint, Reply
 from testing.builders.notices import publish_pushes
 from testing.builders.notifying import FILE, Notifier, Scripted
@@ -67,7 +68,31 @@ def test_unknown_destination_is_named_with_those_there_are(file: Path) -> None:
         say(file, "destination", "pause", "nowhere")
 
 
-def test_request_without_a_notifier_is_kept(file: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("destination", "pause", "lines"),
+        ("destination", "resume", "lines"),
+        ("destination", "skip", "lines", "--yes"),
+        ("replay", "--repository", "x", "--to", "lines", "--since", "1"),
+    ],
+)
+def test_request_on_a_machine_without_the_notifier_is_refused_and_makes_no_file(
+    file: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    before = set(tmp_path.iterdir())
+    state = f"{tmp_path}/notifier.db"
+    with pytest.raises(Refused) as refused:
+        say(file, *words)
+    assert str(refused.value) == (
+        f"{file}: notifier.state: {state}: expected the notifier's database, found no file;"
+        " run this on the machine where the notifier runs, and start the notifier once before"
+    )
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_request_while_the_notifier_is_stopped_is_kept(file: Path, tmp_path: Path) -> None:
+    StateDatabase(f"{tmp_path}/notifier.db").close()
     with pytest.raises(ReplicationError, match="request 1 is recorded"):
         say(file, "destination", "pause", "lines", "--wait", "0.1")
 

@@ -6,7 +6,6 @@ The notifier carries out the changes.
 
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import click
@@ -31,12 +30,13 @@ def command() -> None:
 @with_config
 def list_(config: Config, as_json: bool) -> None:
     """List the destinations, as the notifier last reported them."""
+    from notifier.database import is_there
     from notifier.settings import read
     from notifier.state import StateDatabase
 
     settings = read(config.tables, config.file)
     known = {}
-    if Path(settings.state).exists():
+    if is_there(settings.state):
         with closing(StateDatabase(settings.state)) as state:
             known = state.conditions()
     rows = {name: known.get(name) for name in settings.destinations}
@@ -98,11 +98,12 @@ def skip(config: Config, name: str, message: str | None, yes: bool, wait: float)
 @with_config
 def requests(config: Config, last: int, as_json: bool) -> None:
     """Show requests: who made each, when, and the result."""
+    from notifier.database import is_there
     from notifier.settings import read
     from notifier.state import StateDatabase
 
     path, found = read(config.tables, config.file).state, []
-    if Path(path).exists():
+    if is_there(path):
         with closing(StateDatabase(path)) as state:
             found = state.requests(last)
     rows = [

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
@@ -102,8 +101,9 @@ def ask_destination(
     """Record the request of a person, wait for the notifier, and return its answer.
 
     `show` gets how much of the log a replay has read, of how much. Raises Unanswered if there is no answer within `wait` seconds,
-    Refused if nothing was done.
+    Refused if nothing was done, or if the notifier's database is not on this machine.
     """
+    from notifier.database import is_there
     from notifier.settings import read
     from notifier.state import Kind, StateDatabase
 
@@ -111,6 +111,11 @@ def ask_destination(
     if destination not in settings.destinations:
         known = ", ".join(settings.destinations) or "none"
         raise Refused(f"{config.file}: there is no destination {destination!r}; the destinations are: {known}")
+    if not is_there(settings.state):
+        raise Refused(
+            f"{config.file}: notifier.state: {settings.state}: expected the notifier's database, found no file;"
+            " run this on the machine where the notifier runs, and start the notifier once before"
+        )
     with closing(StateDatabase(settings.state)) as state:
         number = state.ask(destination, Kind(kind), argument, who=person, now=time.time())
         end = time.monotonic() + wait
@@ -134,7 +139,7 @@ def open_deliveries(config: Config, destination: str | None, *, create: bool = F
 
     A missing table is empty, and is created only if `create` is set. Raises Refused unless exactly one webhook destination fits.
     """
-    from notifier.database import NOWHERE
+    from notifier.database import NOWHERE, is_there
     from notifier.settings import read
     from notifier.webhook.deliveries import Deliveries
     from notifier.webhook.destination import WebhookSettings
@@ -148,6 +153,6 @@ def open_deliveries(config: Config, destination: str | None, *, create: bool = F
         names = ", ".join(found)
         raise Refused(f"expected one webhook destination in {config.file}, found {names or 'none'}; use --destination")
     [settings] = found.values()
-    is_there = create or Path(settings.database).exists()
-    with closing(Deliveries(settings.database if is_there else NOWHERE)) as deliveries:
+    is_used = create or is_there(settings.database)
+    with closing(Deliveries(settings.database if is_used else NOWHERE)) as deliveries:
         yield deliveries

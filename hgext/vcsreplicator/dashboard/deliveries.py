@@ -4,12 +4,12 @@
 The databases are on the notifier's machine alone.
 """
 
-import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from notifier.database import is_there
 from notifier.settings import NotifierSettings
 from notifier.state import DestinationRequest, StateDatabase
 from notifier.webhook.deliveries import Deliveries, DeliveryState
@@ -41,20 +41,6 @@ class DeliveryList:
     destination: str
     deliveries: list[dict[str, Any]]
     counts: Mapping[str, int]
-
-
-def is_there(path: str) -> bool:
-    """Return whether there is a file, or may be one.
-
-    If this process may not look, opening the file says so.
-    """
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 class NotifierDatabases:
