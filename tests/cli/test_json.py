@@ -15,6 +15,7 @@ from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.state import Kind, StateDatabase
+from notifier.webhook.deliveries import Deliveries
 
 pytestmark = pytest.mark.processes
 
@@ -55,6 +56,45 @@ def test_requests_are_listed_with_who_and_what(file: Path, tmp_path: Path) -> No
         "dana",
         None,
     )
+
+
+def test_a_subscription_is_listed_with_all_its_members_and_without_secrets(file: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.touch()
+    words = ["--header", "Authorization: Bearer hunter2", "--header", "X-Team: build", "--secret-file", str(key)]
+    add = ["subscription", "add", "ci", "https://ci.example/", *words, "-c", str(file)]
+    assert CliRunner().invoke(program, add).exit_code == 0
+    [listed] = printed(file, "subscription", "list")
+    assert listed.pop("created_at") == pytest.approx(time.time(), abs=600)
+    assert listed == {
+        "id": 1,
+        "name": "ci",
+        "origin": "command",
+        "state": "active",
+        "paused_reason": None,
+        "failing_since": None,
+        "subscription": {
+            "url": "https://ci.example/",
+            "method": "POST",
+            "types": ["changegroup.1", "newrepo.1", "obsolete.1"],
+            "filter": None,
+            "headers": {"Authorization": "(its value is not shown)", "X-Team": "build"},
+            "secrets": [{"file": str(key), "command": []}],
+            "timeout": 10.0,
+            "concurrency": 4,
+            "order": "strict",
+        },
+    }
+
+
+def test_a_subscription_that_is_paused_or_fails_says_so_and_why(file: Path, tmp_path: Path) -> None:
+    for words in (["add", "ci", "https://ci.example/"], ["add", "bot", "https://bot.example/"], ["pause", "bot"]):
+        assert CliRunner().invoke(program, ["subscription", *words, "-c", str(file)]).exit_code == 0
+    with closing(Deliveries(str(tmp_path / "deliveries.db"))) as deliveries:
+        deliveries.subscriptions.failing(1, 1000.0)
+    listed = {each["name"]: each for each in printed(file, "subscription", "list")}
+    assert (listed["ci"]["state"], listed["ci"]["failing_since"]) == ("failing", 1000.0)
+    assert (listed["bot"]["state"], listed["bot"]["paused_reason"]) == ("paused", "by an operator")
 
 
 def test_the_history_of_subscriptions_is_listed(file: Path) -> None:

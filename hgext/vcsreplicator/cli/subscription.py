@@ -2,16 +2,24 @@
 """`vcsreplicator subscription`: changes webhooks at once, and records who did."""
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..config import Config
 from ..words.errors import Refused
+from ..words.secrecy import is_secret_header
 from ..words.shape import plain
 from .display import print_listing
 from .options import with_config, with_destination, with_json, with_last, with_yes
 from .requests import open_deliveries, when, who
+
+if TYPE_CHECKING:
+    from notifier.webhook.subscriptions import StoredSubscription
+
+# Stands for the value of a header that holds a secret.
+HIDDEN = "(its value is not shown)"
 
 
 @click.group()
@@ -26,18 +34,34 @@ def command() -> None:
 def list_(config: Config, destination: str | None, as_json: bool) -> None:
     """List the subscriptions; of a secret only its file is shown."""
     with open_deliveries(config, destination) as deliveries:
-        found = deliveries.subscriptions.all()
-    rows = []
-    for each in found:
-        state = "active"
-        if each.paused_reason:
-            state = f"paused: {each.paused_reason}"
-        elif each.failing_since:
-            state = f"failing since {when(each.failing_since)}"
-        wanted = each.subscription
-        rows.append((each.name, state, wanted.url, " ".join(wanted.types), wanted.filter or "", each.origin))
+        found = [_as_data(each) for each in deliveries.subscriptions.all()]
     headings = ("name", "state", "url", "types", "filter", "from")
-    print_listing([plain(each) for each in found], headings, rows, as_json=as_json)
+    print_listing(found, headings, map(_row_of, found), as_json=as_json)
+
+
+def _as_data(stored: "StoredSubscription") -> dict[str, Any]:
+    """Return all members for programs, without the secrets that headers hold."""
+    state = "failing" if stored.failing_since else "active"
+    wanted = stored.subscription
+    headers = {
+        name: HIDDEN if is_secret_header(name) else value for name, value in sorted((wanted.headers or {}).items())
+    }
+    return {
+        **plain(stored),
+        "state": "paused" if stored.paused_reason else state,
+        "paused_reason": stored.paused_reason,
+        "failing_since": stored.failing_since,
+        "subscription": {**plain(wanted), "filter": wanted.filter, "headers": headers},
+    }
+
+
+def _row_of(data: Mapping[str, Any]) -> tuple[str, ...]:
+    state, wanted = data["state"], data["subscription"]
+    if data["paused_reason"]:
+        state = f"paused: {data['paused_reason']}"
+    elif data["failing_since"]:
+        state = f"failing since {when(data['failing_since'])}"
+    return data["name"], state, wanted["url"], " ".join(wanted["types"]), wanted["filter"] or "", data["origin"]
 
 
 @command.command()

@@ -113,13 +113,18 @@ def _list_urls(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     return ((where, url) for where, url in found if isinstance(url, str))
 
 
+def is_secret_header(name: str) -> bool:
+    """Return whether the name of a webhook's header says that it holds a secret."""
+    return any(word in name.lower() for word in _SECRET_HEADERS)
+
+
 def _secret_headers(tables: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys of webhooks' headers whose names say that they hold secrets."""
     for name, destination in _list_sections(tables.get("notifier")):
         for each, subscription in _list_sections(destination.get("subscriptions")):
             headers = subscription.get("headers")
             for header in headers if isinstance(headers, Mapping) else ():
-                if any(word in header.lower() for word in _SECRET_HEADERS):
+                if is_secret_header(header):
                     yield f"notifier.{name}.subscriptions.{each}.headers.{header}"
 
 
