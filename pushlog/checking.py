@@ -110,20 +110,18 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
                 _open_session(log, tr)
         after = _read_file(log)
         _rebuild_database(log)
-    count = 0
-    for number in sorted({*before, *after}):
-        old, new = before.get(number), after.get(number)
-        if old != new:
-            count += 1
-            ui.write(b"push #%d: %s\n" % (number, _name_change(old, new)))
-    if count:
-        ui.status(b"pushlog2.db made anew: %d of %d pushes changed\n" % (count, len(after)))
+    changed = [number for number, old in before.items() if after.get(number) != old]
+    changed += [number for number in after if number not in before]
+    for number in sorted(changed):
+        ui.write(b"push #%d: %s\n" % (number, _name_change(before.get(number), after.get(number))))
+    if changed:
+        ui.status(b"pushlog2.db made anew: %d of %d pushes changed\n" % (len(changed), len(after)))
     else:
         ui.status(b"pushlog2.db made anew: nothing changed in %d pushes\n" % len(after))
     return 0
 
 
-def _name_change(old: entry.Push | None, new: entry.Push | None) -> bytes:
+def _name_change(old: int | None, new: int | None) -> bytes:
     if old is None:
         return b"restored"
     return b"removed" if new is None else b"corrected"
@@ -156,29 +154,33 @@ def _check_file(log: Pushlog) -> TornRecord | None:
 def _import_database(ui: Ui, log: Pushlog) -> int:
     with log.repo.transaction(b"repairpushlog") as tr:
         session = _open_session(log, tr)
-        count = len(session.facts())
-    ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % count)
+    ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % session.appended)
     return 0
 
 
-def _read_database(ui: Ui, log: Pushlog) -> dict[int, entry.Push]:
+def _read_database(ui: Ui, log: Pushlog) -> dict[int, int]:
+    """Return the hash of each push of the database by its id.
+
+    Of a million pushes, the pushes themselves would need a gigabyte.
+    """
     try:
         connection = connections.open_for_reading(log.path, timeout_ms=log.repo.ui.configint(b"pushlog", b"timeoutro"))
         if connection is None:
             return {}
         with contextlib.closing(connection):
-            return {push.id: push for push in _show_all(log, connection)}
+            return {push.id: hash(push) for push in _show_all(log, connection)}
     except sqlite3.DatabaseError as problem:
         ui.warn(b"pushlog2.db cannot be read: %s\n" % str(problem).encode())
         return {}
 
 
-def _read_file(log: Pushlog) -> dict[int, entry.Push]:
-    pushes: dict[int, entry.Push] = {}
+def _read_file(log: Pushlog) -> dict[int, int]:
+    """Return the hash of each push of the file by its id."""
+    pushes: dict[int, int] = {}
     with contextlib.suppress(TornRecord):
         for fact in progress.show_facts(log, READING):
             if isinstance(fact, entry.Push):
-                pushes[fact.id] = fact
+                pushes[fact.id] = hash(fact)
             else:
                 pushes.pop(fact.id, None)
     return pushes
@@ -198,7 +200,7 @@ def _rebuild_database(log: Pushlog) -> None:
     new = log.path + ".new"
     _remove(new)
     try:
-        with contextlib.closing(log.open_for_writing(new)) as connection:
+        with contextlib.closing(log.open_for_writing(new, spills=True)) as connection:
             with contextlib.suppress(TornRecord):
                 for fact in progress.show_facts(log, b"writing pushlog2.db"):
                     database.apply(connection, fact, log.revision_of)

@@ -13,6 +13,7 @@ shows the loss, and `mend` removes it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from typing import Protocol, cast
@@ -26,6 +27,8 @@ from .frames import FramedPayload, TornRecord
 __all__ = ["AppendFile", "Folder", "FramedPayload", "TornRecord"]
 
 _READ_AHEAD = 1 << 18
+# Bytes that are written at once, and held in memory.
+_WRITTEN = 1 << 20
 # Stands for the descriptor of a file that does not exist.
 _NO_FILE = -1
 
@@ -64,13 +67,16 @@ class AppendFile:
         """
         size = self.tail(tr)
         self.last(tr)
-        added = b"".join(map(self._encode, payloads))
-        if not added:
+        blocks = _join(map(self._encode, payloads))
+        first = next(blocks, None)
+        if first is None:
             return size
         tr.add(self.name, size)
         with self._opener()(self.name, b"ab") as file:
-            file.write(added)
-        return size + len(added)
+            for block in itertools.chain([first], blocks):
+                file.write(block)
+                size += len(block)
+        return size
 
     def reserve(self, tr: Transaction) -> None:
         """Write to the journal how to undo `append`.
@@ -209,6 +215,19 @@ class AppendFile:
             return None
         sizes = [int(size) for name, _, size in (line.partition(b"\0") for line in lines[:-1]) if name == self.name]
         return min(sizes, default=None)
+
+
+def _join(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces in blocks of at least `_WRITTEN` bytes, but for the last."""
+    block, size = list[bytes](), 0
+    for piece in pieces:
+        block.append(piece)
+        size += len(piece)
+        if size >= _WRITTEN:
+            yield b"".join(block)
+            block, size = [], 0
+    if block:
+        yield b"".join(block)
 
 
 def _read(file: int, start: int, size: int) -> bytes:

@@ -9,7 +9,9 @@ import sqlite3
 from . import statements
 
 
-def open_for_writing(path: str, *, timeout_ms: int, mode: int | None = None) -> sqlite3.Connection:
+def open_for_writing(
+    path: str, *, timeout_ms: int, mode: int | None = None, spills: bool = False
+) -> sqlite3.Connection:
     """Connect inside an immediate transaction.
 
     Creates the file and its tables if need be. Raises `sqlite3.Error`. A new file gets ``mode``, or what the umask leaves, and
@@ -20,8 +22,9 @@ def open_for_writing(path: str, *, timeout_ms: int, mode: int | None = None) -> 
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA synchronous = OFF")
-        # A spill would take the exclusive lock before the commit.
-        connection.execute("PRAGMA cache_spill = OFF")
+        if not spills:
+            # A spill would take the exclusive lock before the commit.
+            connection.execute("PRAGMA cache_spill = OFF")
         connection.execute("BEGIN IMMEDIATE")
         if is_new or not has_table(connection, "changesets") or not has_table(connection, "pushlog"):
             execute_all(connection, statements.TABLES)

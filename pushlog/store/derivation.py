@@ -16,23 +16,34 @@ from typing import Any, NamedTuple
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import database, entry, progress
+from . import database, entry
 from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 
 SALVAGED = b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n"
 
 
+class Adoption(NamedTuple):
+    """The pushes of a database that the file lacks.
+
+    They are those up to the id ``last`` that are not ``known``. There may be a million, so they are read when they are written.
+    """
+
+    last: int
+    known: frozenset[int]
+
+
 class Derived(NamedTuple):
     """What bringing SQLite up to date found.
 
-    ``facts``, by push id, are for the file to record. ``removed`` are changesets that are gone, by the note; ``renumbered`` those
-    that have another revision number now.
+    ``facts``, by push id, are for the file to record, after the pushes of ``adoption``. ``removed`` are changesets that are gone,
+    by the note; ``renumbered`` those that have another revision number now.
     """
 
     facts: dict[int, entry.Fact]
     removed: list[str]
     renumbered: list[str]
+    adoption: Adoption | None = None
 
 
 def derive(
@@ -52,7 +63,9 @@ def derive(
         if reads_all:
             collections.deque(log.facts(0, tr), maxlen=0)
         if state is None or log.file.tail(tr) == 0:
-            derived.facts.update(_adopt_database(log, connection, tr))
+            adoption, unused = _adopt_database(log, connection, tr)
+            derived = derived._replace(adoption=adoption)
+            derived.facts.update({fact.id: fact for fact in unused})
         else:
             late = _apply_new_facts(log, connection, tr, *state)
     except UnknownVersion as other:
@@ -86,25 +99,19 @@ def _apply_new_facts(
     return {fact.id for fact in facts} if is_descended else set()
 
 
-def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> dict[int, entry.Fact]:
+def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> tuple[Adoption, list[entry.Fact]]:
     """Take over a database that is not derived from the file.
 
-    Return the facts that the file lacks. Where both have a push, the file's fact wins.
+    Return what the file lacks: the pushes of the database, and facts about ids without a push. Where both have a push, the file's
+    fact wins.
     """
     known = {fact.id: fact for fact in log.facts(0, tr)}
     used = database.next_id(connection) - 1
     last = database.last_id(connection)
-    pushes = database.pushes(connection, 0, last)
-    lacking: dict[int, entry.Fact] = {
-        push.id: push
-        for push in progress.show_pushes(log.repo.ui, b"adopting pushlog2.db", pushes, last)
-        if push.id not in known
-    }
-    if used > max([last, *known]):
-        lacking[used] = entry.Deleted(id=used)
     for fact in known.values():
         database.apply(connection, fact, log.revision_of)
-    return lacking
+    unused: list[entry.Fact] = [entry.Deleted(id=used)] if used > max([last, *known]) else []
+    return Adoption(last=last, known=frozenset(known)), unused
 
 
 def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:
@@ -146,4 +153,4 @@ def _record_removed(
     for fact in restated:
         database.apply(connection, fact, log.revision_of)
         derived.facts[fact.id] = fact
-    return Derived(facts=derived.facts, removed=removed, renumbered=renumbered)
+    return derived._replace(removed=removed, renumbered=renumbered)

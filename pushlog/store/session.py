@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from mercurial.transaction import transaction as Transaction
 
-from . import database, derivation, entry
+from . import database, derivation, entry, progress
 from .storage import NOTE, SESSION, Pushlog
 
 _Result = TypeVar("_Result")
@@ -50,6 +50,9 @@ class PushlogTransaction:
         self._log = log
         self._reads_all = reads_all
         self._facts: dict[int, entry.Fact] = {}
+        self._adoption: derivation.Adoption | None = None
+        # How many facts the file got, once this is finalized.
+        self.appended = 0
         # Superseded by facts from the beginning.
         self._claims: list[entry.Fact] = []
         # The push that this transaction is, if it is one.
@@ -145,9 +148,21 @@ class PushlogTransaction:
         database.apply(self.connection, fact, self._log.revision_of)
         self._facts[fact.id] = fact
 
-    def facts(self) -> list[entry.Fact]:
-        """Return what is going to be appended to the file."""
-        return list(self._facts.values())
+    def _list_facts(self) -> Iterator[entry.Fact]:
+        """Yield what is going to be appended to the file, in bounded memory."""
+        yield from self._claims
+        if self._adoption is not None:
+            last, known = self._adoption
+            adopted = database.pushes(self.connection, 0, last)
+            for push in progress.show_pushes(self._log.repo.ui, b"adopting pushlog2.db", adopted, last):
+                if push.id not in known and push.id not in self._facts:
+                    yield push
+        yield from self._facts.values()
+
+    def _encode_facts(self) -> Iterator[bytes]:
+        for fact in self._list_facts():
+            self.appended += 1
+            yield entry.encode(fact)
 
     def _open(self, tr: Transaction) -> sqlite3.Connection:
         connection = None
@@ -165,7 +180,7 @@ class PushlogTransaction:
             if connection is not None:
                 connection.close()
             raise
-        self._facts, self.removed, self.renumbered = derived
+        self._facts, self.removed, self.renumbered, self._adoption = derived
         return connection
 
     def _can_derive_again(self, error: sqlite3.DatabaseError) -> bool:
@@ -180,7 +195,7 @@ class PushlogTransaction:
     def _finalize(self, tr: Transaction) -> None:
         """Append the facts to the file, and note in SQLite up to where it is derived."""
         log = self._log
-        size = log.file.append(tr, map(entry.encode, [*self._claims, *self._facts.values()]))
+        size = log.file.append(tr, self._encode_facts())
         database.set_state(self.connection, size, log.fingerprint(tr))
 
     def _commit(self, tr: Transaction) -> None:

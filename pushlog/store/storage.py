@@ -68,10 +68,13 @@ class Pushlog:
         finally:
             connection.close()
 
-    def open_for_writing(self, path: str) -> sqlite3.Connection:
-        """Connect for writing, a new file with the mode of Mercurial's own."""
+    def open_for_writing(self, path: str, *, spills: bool = False) -> sqlite3.Connection:
+        """Connect for writing, a new file with the mode of Mercurial's own.
+
+        With ``spills`` a large transaction does not stay in memory; readers are held off meanwhile.
+        """
         timeout = self.repo.ui.configint(b"pushlog", b"timeoutrw")
-        return connections.open_for_writing(path, timeout_ms=timeout, mode=self.repo.store.createmode)
+        return connections.open_for_writing(path, timeout_ms=timeout, mode=self.repo.store.createmode, spills=spills)
 
     def create(self) -> None:
         """Create the database, if there is none yet and it can be written."""
