@@ -40,7 +40,7 @@ class LogSource:
     """
 
     def __init__(self, log: Log, topic: str) -> None:
-        self._transactor = log.transactor(f"{GROUP}-{topic}")
+        self._transactor = log.transactor(f"{GROUP}-{topic}", group=GROUP)
         try:
             self._reader: Reader = log.reader(_positions(log, topic))
         except BaseException:

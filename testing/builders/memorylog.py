@@ -64,7 +64,7 @@ class MemoryLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> "MemoryReader":
         return MemoryReader(self, positions)
 
-    def transactor(self, identity: str) -> "MemoryTransactor":
+    def transactor(self, identity: str, *, group: str | None = None) -> "MemoryTransactor":
         with self._changed:
             self._epochs[identity] = self._epochs.get(identity, 0) + 1
             return MemoryTransactor(self, identity, self._epochs[identity])

@@ -162,7 +162,7 @@ class ExpectingLog(MemoryLog):
         self.since: float | None = None
         self.waits: list[float] = []
 
-    def transactor(self, identity: str) -> MemoryTransactor:
+    def transactor(self, identity: str, *, group: str | None = None) -> MemoryTransactor:
         log, transactor = self, super().transactor(identity)
 
         class Expecting(MemoryTransactor):

@@ -242,8 +242,11 @@ class Log(Protocol):
     def reader(self, positions: Mapping[tuple[str, int], int]) -> Reader:
         """Open a reader at these positions, (topic, partition) → offset."""
 
-    def transactor(self, identity: str) -> Transactor:
-        """Open a transactor that fences all earlier ones of this identity."""
+    def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
+        """Open a transactor that fences all earlier ones of this identity.
+
+        It stores positions of `group`, which has the name of the identity unless another is given.
+        """
 
     def acknowledge(
         self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None

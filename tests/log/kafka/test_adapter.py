@@ -306,7 +306,7 @@ class UnverifyingKafka(Kafka):
         super().__init__(properties={"transaction.partition.verification.enable": "false"})
 
 
-def leave_hanging(transactor: Any, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
+def leave_hanging(transactor: Any, positions: dict[TopicPartition, OffsetAndMetadata], group: str) -> None:
     """What the death of a broker in the middle of a transaction left, once: positions that wait for an end which never comes."""
     manager = transactor._producer._transaction_manager
     enqueue = manager._enqueue_request
@@ -320,33 +320,34 @@ def leave_hanging(transactor: Any, positions: dict[TopicPartition, OffsetAndMeta
 
     manager._enqueue_request = enqueue_unannounced
     transactor._producer.begin_transaction()
-    wait(
-        transactor._producer, lambda _: manager.send_offsets_to_transaction(positions, "single"), time.monotonic() + 60
-    )
+    wait(transactor._producer, lambda _: manager.send_offsets_to_transaction(positions, group), time.monotonic() + 60)
 
 
-@pytest.mark.parametrize("again", ["renewed", "started anew"])
+@pytest.mark.parametrize(("again", "group"), [("renewed", "single"), ("started anew", "another")])
 def test_positions_that_a_broker_left_hanging_are_readable_again(
-    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka], monkeypatch: pytest.MonkeyPatch, again: str
+    own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka],
+    monkeypatch: pytest.MonkeyPatch,
+    again: str,
+    group: str,
 ) -> None:
     with open_log(own_service(UnverifyingKafka).url) as log:
         log.create(topics(partitions=2))
-        transactor = log.transactor("single")
-        transactor.commit([], group="single", positions={(EVENTS, 0): 5, (EVENTS, 1): 3})
-        assert log.stored("single", EVENTS) == {0: 5, 1: 3}
-        leave_hanging(transactor, {TopicPartition(EVENTS, 0): OffsetAndMetadata(7, "", -1)})
+        transactor = log.transactor("single", group=group)
+        transactor.commit([], group=group, positions={(EVENTS, 0): 5, (EVENTS, 1): 3})
+        assert log.stored(group, EVENTS) == {0: 5, 1: 3}
+        leave_hanging(transactor, {TopicPartition(EVENTS, 0): OffsetAndMetadata(7, "", -1)}, group)
         transactor.close()
         with monkeypatch.context() as impatient:
             impatient.setattr(broker, "COORDINATOR_PATIENCE", 0.5)
             with pytest.raises(Unavailable, match="UnstableOffsetCommit"):
-                log.stored("single", EVENTS)
+                log.stored(group, EVENTS)
         if again == "renewed":
             transactor.renew()
         else:
-            transactor = log.transactor("single")
-        assert log.stored("single", EVENTS) == {0: 5, 1: 3}
-        transactor.commit([], group="single", positions={(EVENTS, 0): 9})
-        assert log.stored("single", EVENTS) == {0: 9, 1: 3}
+            transactor = log.transactor("single", group=group)
+        assert log.stored(group, EVENTS) == {0: 5, 1: 3}
+        transactor.commit([], group=group, positions={(EVENTS, 0): 9})
+        assert log.stored(group, EVENTS) == {0: 9, 1: 3}
         transactor.close()
 
 

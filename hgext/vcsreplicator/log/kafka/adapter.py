@@ -91,8 +91,8 @@ class KafkaLog:
             self.broker.check_partition(*key)
         return KafkaReader(self.broker, positions)
 
-    def transactor(self, identity: str) -> Transactor:
-        return KafkaTransactor(self.broker, identity)
+    def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
+        return KafkaTransactor(self.broker, identity, group=group or identity)
 
     # Positions
 

@@ -32,8 +32,8 @@ class KafkaTransactor:
     apart. A new transactor writes it first, so none is fenced without one.
     """
 
-    def __init__(self, broker: Broker, identity: str) -> None:
-        self._broker, self._identity = broker, identity
+    def __init__(self, broker: Broker, identity: str, *, group: str) -> None:
+        self._broker, self._identity, self._group = broker, identity, group
         self._instance = uuid.uuid4().hex
         broker.create_owners()
         epoch, _ = self._last_owner()
@@ -93,7 +93,7 @@ class KafkaTransactor:
             close_producer(producer)
 
     @property
-    def _group(self) -> str:
+    def _owners_group(self) -> str:
         return f"transactor-{self._identity}"
 
     def _begin(self) -> None:
@@ -115,7 +115,7 @@ class KafkaTransactor:
         """
         deadline = time.monotonic() + COMMIT_PATIENCE
         any_position = {self._broker.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}
-        group = self._broker.full(self._identity)
+        group = self._broker.full(self._group)
         producer.begin_transaction()
         wait(producer, lambda manager: manager.send_offsets_to_transaction(any_position, group), deadline)
         wait(producer, lambda manager: manager.begin_abort(), deadline)
@@ -148,14 +148,14 @@ class KafkaTransactor:
         add_partitions(producer, partitions)
 
     def _last_owner(self) -> tuple[int, str]:
-        group, partition = self._broker.full(self._group), self._broker.partition(OWNERS, 0)
+        group, partition = self._broker.full(self._owners_group), self._broker.partition(OWNERS, 0)
         found = self._broker.ask("who came last", lambda admin: admin.list_group_offsets({group: [partition]}))
         note = found.get(group, {}).get(partition)
         return (0, "") if note is None or note.offset < 0 else (note.offset, note.metadata or "")
 
     def _write_note(self) -> None:
         note = OffsetAndMetadata(self._epoch, self._instance, -1)
-        self._broker.store(self._group, {(OWNERS, 0): note})
+        self._broker.store(self._owners_group, {(OWNERS, 0): note})
 
     def _refuse_newer(self) -> str:
         """Return the instance that the note names, "" if the note expired.

@@ -148,7 +148,7 @@ class SqliteLog:
         with self._reading() as connection:
             return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
 
-    def transactor(self, identity: str) -> Transactor:
+    def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
         with self._writing() as connection:
             [(epoch,)] = connection.rows(sql.NEXT_EPOCH, identity, random.randint(1, EPOCH_STEP))
         return SqliteTransactor(self, identity, epoch)
