@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.shape import withheld
 
 COMMAND_PATIENCE = 10.0
 MAX_SECRET = 64 * 1024
 
 
+@withheld('{ file = "/PATH" }, { env = "NAME" } or { command = ["PROGRAM"] }; the secret itself does not belong here')
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
     """A secret's place: exactly one of `env`, `file`, `command`."""

@@ -2,11 +2,15 @@
 """Secrets have a place and are never shown."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent
+from hgext.vcsreplicator.words.shape import read
+from notifier.amqp.settings import BrokerSettings
 from notifier.secret import Secret
+from notifier.webhook.subscription import Subscription
 
 
 def test_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +63,17 @@ def test_exactly_one_place_is_expected() -> None:
     for places in ({}, {"env": "A", "file": "/b"}):
         with pytest.raises(ValueError, match="secret: expected one of env, file, command"):
             Secret(**places)
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        (BrokerSettings, {"url": "amqp://localhost", "password": "s3cret"}),
+        (Subscription, {"url": "https://ci.example/hook", "secrets": "s3cret"}),
+        (Subscription, {"url": "https://ci.example/hook", "secrets": ["s3cret"]}),
+    ],
+)
+def test_a_secret_instead_of_its_place_is_refused_and_not_shown(kind: type, table: dict[str, Any]) -> None:
+    with pytest.raises(MalformedEvent, match=r"expected (a list of )?\{ file = ") as found:
+        read(kind, table)
+    assert "s3cret" not in str(found.value)

@@ -36,12 +36,26 @@ NUMBER_TEXT = 100
 
 _SCALARS = frozenset({str, int, float, bool})
 _EXTENSIBLE: set[type] = set()
+_WITHHELD: dict[type, str] = {}
 
 
 def extensible(kind: type[T]) -> type[T]:
     """Mark a dataclass of which newer programs may write members unknown here."""
     _EXTENSIBLE.add(kind)
     return kind
+
+
+def withheld(expected: str) -> Callable[[type[T]], type[T]]:
+    """Mark a dataclass in whose place a secret may stand by mistake.
+
+    A complaint about another value there says what is `expected`, and never shows the value.
+    """
+
+    def mark(kind: type[T]) -> type[T]:
+        _WITHHELD[kind] = expected
+        return kind
+
+    return mark
 
 
 class Within:
@@ -157,7 +171,7 @@ def _make_reader(kind: Any) -> Reader:
         present = _make_reader(inner)
         return lambda value, where: None if value is None else present(value, where)
     if origin is tuple:
-        return _read_list(_make_reader(arguments[0]))
+        return _read_list(_make_reader(arguments[0]), _WITHHELD.get(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
         return _read_mapping(_make_reader(arguments[1]))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -193,9 +207,11 @@ def _read_within(inner: Reader, within: Within) -> Reader:
     return reader
 
 
-def _read_list(inner: Reader) -> Reader:
+def _read_list(inner: Reader, withheld: str | None) -> Reader:
     def reader(value: Any, where: str) -> Any:
         if type(value) is not list:
+            if withheld:
+                raise MalformedEvent(f"{where}: expected a list of {withheld}")
             raise _make_error(where, "a list", value)
         return tuple([inner(item, where) for item in value])
 
@@ -237,6 +253,8 @@ def _read_dataclass(kind: type) -> Reader:
 
     def reader(value: Any, where: str) -> Any:
         if type(value) is not dict:
+            if kind in _WITHHELD:
+                raise MalformedEvent(f"{where}: expected {_WITHHELD[kind]}")
             raise _make_error(where, "an object", value)
         unknown = value.keys() - hints.keys()
         if unknown and kind not in _EXTENSIBLE:
