@@ -179,3 +179,47 @@ def test_without_hgrcpath_the_check_says_that_no_hgrc_was_checked_and_what_to_ty
         "no hgrc checked: HGRCPATH is not set, and hg does not load vcsreplicator; "
         "on a master or mirror, type: vcsreplicator config check --hgrc FILE"
     )
+
+
+def test_an_empty_hgrc_is_as_good_as_none_on_a_machine_without_master_and_mirror(tmp_path: Path) -> None:
+    result = checked(tmp_path, "", by_environment=True)
+    assert result.exit_code == 0, result.exception
+    assert "no hgrc checked: with this HGRCPATH" in result.output
+
+
+def with_relay(folder: Path, *, hgrc: tuple[str, str], services: tuple[str, str]) -> Result:
+    """`config check` of a master; socket and root (folder = prefix) by its hgrc and by the services' file."""
+    (folder / "repos").mkdir()
+    (folder / "link").symlink_to(folder / "repos")
+    text = MIRROR.replace("mirror", "master") + f"relay = {hgrc[0]}\n[vcsreplicator-roots]\n{folder}/{hgrc[1]}\n"
+    relay = f'[relay]\nsource = "hg://master"\nsocket = "{services[0]}"\n[relay.roots]\n"{folder}/{services[1]}\n'
+    return checked(folder, text, sections=relay)
+
+
+@pytest.mark.parametrize("root", ["repos = .", "repos/ = .", "link = ."])
+def test_a_masters_hgrc_that_agrees_with_its_relay_is_right(tmp_path: Path, root: str) -> None:
+    result = with_relay(tmp_path, hgrc=("/run/relay.sock", root), services=("/run/relay.sock", 'repos" = ""'))
+    assert result.exit_code == 0, result.exception
+
+
+@pytest.mark.parametrize(
+    ("hgrc", "complaint"),
+    [
+        (("/run/rely.sock", "repos = ."), "[vcsreplicator] relay: expected /run/relay.sock, the socket of [relay] in "),
+        (("/run/relay.sock", "repo = ."), "[vcsreplicator-roots]: expected FOLDER/repos = ., as [relay.roots] in "),
+        (("/run/relay.sock", "repos = pre"), "[vcsreplicator-roots]: expected FOLDER/repos = ., as [relay.roots] in "),
+    ],
+)
+def test_a_masters_hgrc_that_its_relay_does_not_know_is_refused(
+    tmp_path: Path, hgrc: tuple[str, str], complaint: str
+) -> None:
+    result = with_relay(tmp_path, hgrc=hgrc, services=("/run/relay.sock", 'repos" = ""'))
+    assert isinstance(result.exception, BadConfig), result.output
+    assert complaint.replace("FOLDER", str(tmp_path)) in str(result.exception)
+
+
+@pytest.mark.parametrize(("urls", "is_named"), [("", True), ('"" = "https://hg.example/"', False)])
+def test_a_notifier_without_public_urls_is_named(tmp_path: Path, urls: str, is_named: bool) -> None:
+    result = checked(tmp_path, MIRROR, sections=f'[public.urls]\n{urls}\n[notifier.lines]\ntype = "stdout"\n')
+    assert result.exit_code == 0, result.exception
+    assert ("[public.urls]: names no repository, so nothing is announced" in result.output) == is_named

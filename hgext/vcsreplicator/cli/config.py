@@ -12,7 +12,7 @@ from ..log import topics
 from ..words.errors import BadConfig, TopicMissing
 from ..words.shape import nearest
 from .display import print_json
-from .hgrc import check_hgrc
+from .hgrc import RelayHere, check_hgrc
 from .options import log_of, mirror_settings, with_config, with_json
 
 # Services that have an address in [listen], beside mirrors.
@@ -47,6 +47,8 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
     """Report what is right, in order; raise BadConfig for the first mistake."""
     _check_sections(config)
     report(f"{config.file}: all sections are correct")
+    if "notifier" in config.tables and not config.tables.get("public", {}).get("urls"):
+        report(f"{config.file}: [public.urls]: names no repository, so nothing is announced")
     if "log" not in config.tables:
         return
     with log_of(config) as log:
@@ -58,7 +60,7 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
                 missing.append(topic.name)
     report("the log answers")
     for file in files or (None,):
-        check_hgrc(file, report, is_decoded=_is_decoded(config))
+        check_hgrc(file, report, is_decoded=_is_decoded(config), relay=_relay_here(config))
     if missing:
         raise TopicMissing(f"the log lacks the topics {', '.join(missing)}; run: vcsreplicator topics create")
 
@@ -118,6 +120,15 @@ def _check_notices(config: Config) -> None:
     for section, kind in kinds.items():
         if section in config.tables:
             config.settings(kind, section)
+
+
+def _relay_here(config: Config) -> RelayHere | None:
+    from ..relay.daemon import RelaySettings
+
+    if "relay" not in config.tables:
+        return None
+    relay = config.settings(RelaySettings, "relay", blobs=config.blobs)
+    return RelayHere(file=config.file, socket=relay.socket, roots=relay.roots)
 
 
 def _is_decoded(config: Config) -> bool:

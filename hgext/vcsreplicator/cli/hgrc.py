@@ -4,7 +4,8 @@
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from ..words.errors import BadConfig
 
@@ -14,11 +15,22 @@ ROOTS = "vcsreplicator-roots."
 _TRUE = {"1", "yes", "true", "on", "always"}
 
 
-def check_hgrc(file: str | None, report: Callable[[str], object], *, is_decoded: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayHere:
+    """What the services' file says of the relay: socket, and prefixes by folder."""
+
+    file: str
+    socket: str
+    roots: Mapping[str, str]
+
+
+def check_hgrc(
+    file: str | None, report: Callable[[str], object], *, is_decoded: bool, relay: RelayHere | None = None
+) -> None:
     """Report where `hg` finds the extensions.
 
     `hg` reads the hgrc `file` or, if that is None, HGRCPATH. `is_decoded`: a destination takes the connections of pushes. Raises
-    BadConfig if `hg` aborts, or could run without an extension.
+    BadConfig if `hg` aborts, could run without an extension, or is a master whose pushes `relay` would not find.
     """
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
@@ -54,10 +66,40 @@ def check_hgrc(file: str | None, report: Callable[[str], object], *, is_decoded:
     )
     for name in EXTENSIONS:
         report(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
-    roots = {name: wire for name, wire in found.items() if name.startswith(ROOTS)}
+    roots = {
+        os.path.realpath(name.removeprefix(ROOTS)): "" if wire == "." else wire
+        for name, wire in found.items()
+        if name.startswith(ROOTS)
+    }
+    if relay is not None and found.get("vcsreplicator.role") == "master":
+        _compare(where, found.get("vcsreplicator.relay"), roots, relay)
     if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not is_decoded:
         report(f"{where}: [vcsreplicator] record-connection is on, but no destination of type decode takes connections")
-    _name_twins({os.path.realpath(name.removeprefix(ROOTS)): wire for name, wire in roots.items()}, report)
+    _name_twins(roots, report)
+
+
+def _compare(where: str, socket: str | None, roots: dict[str, str], relay: RelayHere) -> None:
+    """Raise BadConfig if the relay has another socket or other roots.
+
+    Pushes that send their events themselves need no relay.
+    """
+    if socket is None:
+        return
+    if os.path.realpath(socket) != os.path.realpath(relay.socket):
+        raise BadConfig(
+            f"{where}: [vcsreplicator] relay: expected {relay.socket}, the socket of [relay] in {relay.file}, got {socket}"
+        )
+    expected = {os.path.realpath(folder): prefix for folder, prefix in relay.roots.items()}
+    if roots != expected:
+        lines, others = _describe_roots(expected), _describe_roots(roots)
+        raise BadConfig(
+            f"{where}: [vcsreplicator-roots]: expected {lines}, as [relay.roots] in {relay.file}, got {others}"
+        )
+
+
+def _describe_roots(roots: dict[str, str]) -> str:
+    """Return these roots as an hgrc names them."""
+    return ", ".join(f"{folder} = {prefix or '.'}" for folder, prefix in sorted(roots.items())) or "nothing"
 
 
 def _name_twins(roots: dict[str, str], report: Callable[[str], object]) -> None:
@@ -65,7 +107,7 @@ def _name_twins(roots: dict[str, str], report: Callable[[str], object]) -> None:
     # Most verbs do not need Mercurial.
     from ..hg.master import twins
 
-    for folders in twins.find_all({folder: "" if wire == "." else wire for folder, wire in roots.items()}):
+    for folders in twins.find_all(roots):
         report(
             f"names that differ only in case or Unicode: {', '.join(folders)}: mirrors take only one, rename the others"
         )
@@ -79,12 +121,12 @@ def _is_enabled(found: dict[str, str], extension: str) -> bool:
 def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
     """Run `hg` in the root folder, and return its lines.
 
-    Raises BadConfig with its message if it fails.
+    Raises BadConfig with its message if it fails. `hg config` also ends with 1 if there is nothing to print.
     """
     done = subprocess.run(
         ["hg", *arguments], cwd="/", env=environment, capture_output=True, text=True, errors="replace", check=False
     )
-    if done.returncode:
+    if done.returncode and (arguments[0] != "config" or done.stderr):
         lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
         reasons = [line for line in lines if line.startswith(("abort:", "config error:"))]
         raise BadConfig(f"{where}: hg {arguments[0]}: {(reasons or lines[-1:])[0]}")
