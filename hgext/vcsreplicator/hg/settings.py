@@ -120,9 +120,15 @@ KEYS = (
 
 def role(ui: Ui) -> MachineRole:
     """Read the role alone; raises ConfigError without one, and for an unknown key."""
-    for key, value in ui.configitems(SECTION, ignoresub=True):
+    for key, _value in ui.configitems(SECTION, ignoresub=True):
         if key not in KEYS:
-            raise _wrong_value(key, f"one of {', '.join(known.decode() for known in KEYS)}", os.fsdecode(value))
+            # Only for a mistake: a push imports this module.
+            from ..words.shape import nearest
+
+            known = nearest(os.fsdecode(key), [known.decode() for known in KEYS])
+            raise error.ConfigError(
+                b"config: [vcsreplicator] %s: unknown key, expected one of %s" % (key, known.encode())
+            )
     return _read_choice(ui, b"role", MachineRole, None)
 
 

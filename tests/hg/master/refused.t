@@ -216,7 +216,7 @@ Invalid settings.
   config error: config: [vcsreplicator] record-connection: expected yes or no, got "maybe"
   [255]
   $ hgm init x --config vcsreplicator.acknowlege=log
-  config error: config: [vcsreplicator] acknowlege: expected one of role, relay, log, blobs, source, durability, acknowledge, acknowledge-timeout, lock, record-connection, unavailable, insecure, refuse-when-stale, snapshot-allow, got "log"
+  config error: config: [vcsreplicator] acknowlege: unknown key, expected one of acknowledge, acknowledge-timeout, role, log, lock, unavailable, snapshot-allow, source, insecure, record-connection, refuse-when-stale, durability, blobs, relay
   [255]
   $ hgm init x --config vcsreplicator-roots./elsewhere=../up
   config error: config: [vcsreplicator-roots] /elsewhere: repository path '../up': the part '..' is not allowed
