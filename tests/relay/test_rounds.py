@@ -24,6 +24,7 @@ class Round:
         self.root = root
         self.jobs: list[tuple[str, str]] = []
         self.confirmed = True
+        self.failure: str | None = None
 
     def make(self, now: float) -> tuple[list[tuple[str, str]], list[str]]:
         """The jobs, and what is wrong."""
@@ -47,6 +48,9 @@ class Round:
 
     def poke(self, folder: str) -> None:
         self.jobs.append((os.path.basename(folder), "send"))
+
+    def reason(self, folder: str) -> str | None:
+        return self.failure
 
     def create(self, name: str, pushes: int = 0, *, sent: bool = True) -> Outbox:
         """A repository with this many events."""
@@ -122,3 +126,19 @@ def test_a_deleted_repository_goes_once_the_log_has_all_of_it_and_what_is_being_
     round_.mark(box)
     assert jobs(round_) == []
     assert os.listdir(deleted) == [".move-probe"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (None, "events wait in its outbox: see the relay's log lines"),
+        ("blobs: /blobs: Permission denied", "events wait in its outbox: blobs: /blobs: Permission denied"),
+    ],
+)
+def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
+    tmp_path: Path, failure: str | None, told: str
+) -> None:
+    made = Round(tmp_path)
+    made.create("a", 1, sent=False)
+    made.failure = failure
+    assert made.make(2_000_000_000.0)[1] == [told]

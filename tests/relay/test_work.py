@@ -248,3 +248,15 @@ def test_the_first_event_of_another_repository_in_the_place_of_a_lost_one_shows_
     master.poke("b")
     master.until(lambda: not other.has_unsent() and master.losses.is_confirmed(master.folder("b")))
     assert not master.losses.is_confirmed(master.folder("a"))
+
+
+def test_why_a_repository_is_tried_again_can_be_asked_until_its_events_are_sent(master: Master) -> None:
+    box, folder = master.write("a", following(before_first_event("a", 1), 1)), master.folder("a")
+    store = master.root / "a" / ".hg" / "store"
+    assert master.work.reason(folder) is None
+    (store / "outbox.lock").mkdir()
+    master.poke("a")
+    assert "outbox.lock" in eventually(lambda: master.work.reason(folder))
+    (store / "outbox.lock").rmdir()
+    master.until(lambda: not box.has_unsent())
+    eventually(lambda: master.work.reason(folder) is None)

@@ -32,10 +32,11 @@ def has_outbox(roots: Iterable[str]) -> bool:
     return False
 
 
-def find_trouble(folder: str, box: Outbox, now: float, next_step: str) -> ServiceTrouble | None:
+def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrouble | None:
     """Find what is wrong with a repository's outbox; None if nothing is.
 
     The repository refuses pushes, events have waited in its outbox for more than SILENT seconds, or the outbox cannot be read.
+    `hint` says why events may wait, or where to look.
     """
     try:
         fork = box.fork()
@@ -47,7 +48,7 @@ def find_trouble(folder: str, box: Outbox, now: float, next_step: str) -> Servic
         return ServiceTrouble(text=f"{folder}: its outbox cannot be read: {error}", since=now, is_urgent=True)
     if first is None or now - first.entry.event.time <= SILENT:
         return None
-    text = f"{folder}: events wait in its outbox: {next_step}"
+    text = f"{folder}: events wait in its outbox: {hint}"
     return ServiceTrouble(text=text, since=first.entry.event.time, is_urgent=True)
 
 

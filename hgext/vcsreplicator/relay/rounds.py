@@ -57,7 +57,7 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
         elif (is_due := not losses.is_confirmed(folder) or outbox_of(folder).has_unsent()) or "outbox.fork" in names:
             if is_due:
                 work.poke(folder)
-            return find_trouble(folder, outbox_of(folder), now, "see the relay's log lines")
+            return find_trouble(folder, outbox_of(folder), now, work.reason(folder) or "see the relay's log lines")
     except OSError as error:
         logger.warning("repository not readable", folder=folder, reason=str(error))
     return None

@@ -37,12 +37,13 @@ QUIET_FAILURES = 3
 class _RepositoryTask:
     """The jobs that wait in one repository.
 
-    `running` is true while a worker does some of them.
+    `running` is true while a worker does some of them. `reason` is why the newest attempt failed.
     """
 
     jobs: set[Job] = field(default_factory=set)
     running: bool = False
     failures: int = 0
+    reason: str | None = None
     not_before: float = 0.0
 
 
@@ -82,6 +83,15 @@ class Work:
         """Have the first event of a repository written and sent."""
         self._add_job(folder, Job.ANNOUNCE)
 
+    def reason(self, folder: str) -> str | None:
+        """Return why the newest attempt in a repository failed.
+
+        None if it did not fail, or if nothing waits there.
+        """
+        with self._changed:
+            task = self._tasks.get(folder)
+            return None if task is None else task.reason
+
     def drain(self, timeout: float) -> None:
         """Let running jobs end, up to `timeout` seconds, and start no other."""
         deadline = time.monotonic() + timeout
@@ -120,7 +130,7 @@ class Work:
                 task.failures += 1
                 task.not_before = self._clock.monotonic() + RECONNECT.delay(task.failures, random.random())
             else:
-                task.failures, task.not_before = 0, 0.0
+                task.failures, task.not_before, task.reason = 0, 0.0, None
             if task.jobs:
                 self._start_task(folder, task)
             else:
@@ -140,6 +150,7 @@ class Work:
                 logger.debug("busy", job=job, folder=folder, reason=str(reason))
                 if job is not Job.RECOVER or task.failures < RECOVERY_RETRIES:
                     retried.add(job)
+                    task.reason = str(reason)
             except Refused as error:
                 logger.error("refused", job=job, folder=folder, reason=str(error))
             except Exception as error:
@@ -147,6 +158,7 @@ class Work:
                 if not os.path.isdir(os.path.join(folder, ".hg")):
                     logger.info("repository gone", job=job, folder=folder)
                     return retried
+                task.reason = str(error)
                 _report_failure(folder, job, task, error)
                 return jobs
         return retried
