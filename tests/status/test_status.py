@@ -147,7 +147,7 @@ def test_a_destination_that_stands_still_is_named(installation: Installation) ->
     [(level, text)] = installation.found(after=60.0)
     assert (level, text.partition(";")[0]) == (
         1,
-        "destination lines is stalled: 1 notices wait, the first for 2 min",
+        "destination lines is stalled: 1 notices wait, the first for 2 min, since 2023-11-14 22:13:20 UTC",
     )
     assert installation.found(after=3600.0)[0][0] == 2
 
@@ -156,8 +156,7 @@ def test_a_destination_that_was_never_served_is_named_and_a_removed_one_is_not(i
     installation.ack(3)
     installation.delivered(0)
     assert [text.partition(";")[0] for _, text in installation.found(after=5000.0, destinations=("pulse",))] == [
-        "destination pulse has given no sign of life ever",
-        "destination pulse has never been served",
+        "destination pulse has never given a sign of life",
     ]
 
 

@@ -60,8 +60,8 @@ def findings(
     """
     found = []
     if picture.aggregator is None or now - picture.seen(AGGREGATOR) > 30:
-        since = _format_since(picture.seen(AGGREGATOR), now) if picture.aggregator else "ever"
-        text = f"the aggregator has given no sign of life {since}: no release, no notice; start it: {START}aggregator"
+        told = _describe_silence(picture.seen(AGGREGATOR) if picture.aggregator else None, now)
+        text = f"the aggregator {told}: no release, no notice; start it: {START}aggregator"
         found.append(Finding(level=2, text=text))
     found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
     found += _find_mirrors(picture, now, warn, critical)
@@ -115,11 +115,10 @@ def _find_reported(
             continue
         if report is None or silence > max(patience, REPORTED_WITHIN):
             if service in expected or silence < FORGOTTEN:
-                since = _format_since(picture.seen(service), now) if report else "ever"
-                text = f"{service} has given no sign of life {since}; start its notifier: {START}notifier"
+                told = _describe_silence(picture.seen(service) if report else None, now)
+                text = f"{service} {told}; start its notifier: {START}notifier"
                 if service.startswith(RELAY_KEY):
-                    waits = "pushes may wait in the outboxes; start it"
-                    text = f"the {service} has given no sign of life {since}: {waits}: {START}relay"
+                    text = f"the {service} {told}: pushes may wait in the outboxes; start it: {START}relay"
                 found.append(Finding(level=2, text=text))
             continue
         for trouble in report.troubles:
@@ -176,10 +175,11 @@ def _find_destinations(
     picture: Picture, now: float, wanted: Collection[str] | None, warn: int, critical: int
 ) -> list[Finding]:
     lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.lags.items())}
+    # One that never reported is named already.
     found = [
         Finding(level=1, text=f"destination {name} has never been served; does its notifier run?")
         for name in wanted or ()
-        if name not in lags
+        if name not in lags and (not picture.has_services or f"{DESTINATION_KEY}{name}" in picture.reports)
     ]
     for name, lag in lags.items():
         if wanted is not None and name not in wanted:
@@ -187,7 +187,7 @@ def _find_destinations(
         found += _count_lag(f"destination {name}", "notices", lag, warn, critical)
         waits = now - picture.oldest.get(DESTINATION + name, now)
         if waits > SILENT:
-            text = f"destination {name} is stalled: {lag} notices wait, the first for {_format_span(waits)}"
+            text = f"destination {name} is stalled: {lag} notices wait, the first {_format_since(now - waits, now)}"
             level = 2 if waits > STALLED else 1
             found.append(Finding(level=level, text=f"{text}; see: vcsreplicator destination list"))
     return found
@@ -196,6 +196,16 @@ def _find_destinations(
 def _name_paths(states: list[RepositoryState]) -> str:
     more = f" and {len(states) - NAMED} more" if len(states) > NAMED else ""
     return ", ".join(state.path for state in states[:NAMED]) + more
+
+
+def _describe_silence(seen: float | None, now: float) -> str:
+    """Say since when a service is silent.
+
+    `seen` is None if it never gave a sign of life.
+    """
+    if seen is None:
+        return "has never given a sign of life"
+    return f"has given no sign of life {_format_since(seen, now)}"
 
 
 def _format_since(then: float, now: float) -> str:
