@@ -141,7 +141,7 @@ def test_a_repository_may_be_named_by_its_path(installation: Installation) -> No
         (("join", "nobody"), "there is no mirror nobody; add it first"),
         (("add", "Alpha"), "expected lower-case letters"),
         (("add", "alpha", "--include", "re:("), "not a regular expression"),
-        (("allow-empty", "yes"), "without a gating mirror notices would go out; add --yes to do it"),
+        (("allow-empty", "yes"), "notices of a repository that no mirror gates would go out; add --yes to do it"),
     ],
 )
 def test_what_would_be_refused_is_refused_without_asking(
@@ -159,9 +159,9 @@ def test_a_request_without_an_aggregator_is_kept_and_decided_later(installation:
 
 def test_an_allowed_empty_roster_is_shown(installation: Installation) -> None:
     installation.start()
-    assert "notices are held" in installation.done("list")
-    assert "notices go out" in installation.done("allow-empty", "yes", "--yes")
-    assert "notices go out" in installation.done("list")
+    assert "that no mirror gates are held" in installation.done("list")
+    assert "that no mirror gates go out" in installation.done("allow-empty", "yes", "--yes")
+    assert "that no mirror gates go out" in installation.done("list")
 
 
 BAD = "re:(?!private/)"

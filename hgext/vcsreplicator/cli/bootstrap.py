@@ -74,7 +74,7 @@ def command(
     if not joined:
         click.echo("stopped; run the same command again to continue", err=True)
         sys.exit(130)
-    click.echo(f"{name} has joined; start it: vcsreplicator mirror {name}", err=True)
+    click.echo(f"{name} has joined; start it: systemctl start vcsreplicator-mirror@{name}", err=True)
 
 
 def ask_for_mirror(

@@ -85,7 +85,7 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
         print_json(plain(roster))
         return
     console().print(_mirror_table(picture, roster))
-    click.echo(f"version {roster.version}; without a gating mirror notices {_describe_empty(roster)}")
+    click.echo(f"version {roster.version}; {_describe_empty(roster)}")
     if decisions:
         console().print(_decision_table(roster))
 
@@ -179,7 +179,7 @@ def _repository_id(picture: Picture, named: str | None) -> str | None:
 def _describe_effect(picture: Picture, request: RosterRequest) -> str:
     """Say what the request would do, with the number of notices that it concerns."""
     if request.verb is Verb.ALLOW_EMPTY:
-        return f"without a gating mirror notices would {'go out' if request.allow else 'be held'}"
+        return f"notices of a repository that no mirror gates would {'go out' if request.allow else 'be held'}"
     if request.verb is Verb.REMOVE:
         return f"{request.mirror} would be removed and its levels forgotten"
     if request.verb is Verb.RULES:
@@ -208,13 +208,12 @@ def _print_decision(decision: Decision, roster: Roster) -> None:
     if decision.refusal:
         raise Refused(decision.refusal)
     mirror = roster.mirror(decision.request.mirror)
-    empty = f"without a gating mirror notices {_describe_empty(roster)}"
-    what = f"{mirror.name} is {mirror.state.value}" if mirror else empty
+    what = f"{mirror.name} is {mirror.state.value}" if mirror else _describe_empty(roster)
     click.echo(f"roster version {roster.version}: {what}")
 
 
 def _describe_empty(roster: Roster) -> str:
-    return "go out" if roster.allow_empty else "are held"
+    return f"notices of a repository that no mirror gates {'go out' if roster.allow_empty else 'are held'}"
 
 
 def _mirror_table(picture: Picture, roster: Roster) -> Table:
