@@ -27,7 +27,7 @@ Configuration of a master::
   # whether a change is kept and sent later while the log is unavailable, or refused ("refuse")
   unavailable = accept
   # where to keep bundles that are too large for the log: file:///folder or s3://bucket/prefix
-  blobs = file:///var/lib/vcsreplicator/blobs
+  blobs = file:///srv/hg-blobs
   # whether to keep a Mercurial without this extension out of the repositories, for reading too
   lock = no
   # whether a push's record in the log carries address and client of the pusher, for the decoder
