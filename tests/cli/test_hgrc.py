@@ -198,7 +198,8 @@ def with_relay(folder: Path, *, hgrc: tuple[str, str], services: tuple[str, str]
 
 @pytest.mark.parametrize("root", ["repos = .", "repos/ = .", "link = ."])
 def test_a_masters_hgrc_that_agrees_with_its_relay_is_right(tmp_path: Path, root: str) -> None:
-    result = with_relay(tmp_path, hgrc=("/run/relay.sock", root), services=("/run/relay.sock", 'repos" = ""'))
+    relay = f'repos" = ""\n"{tmp_path}/of-another-hgrc" = "other"'
+    result = with_relay(tmp_path, hgrc=("/run/relay.sock", root), services=("/run/relay.sock", relay))
     assert result.exit_code == 0, result.exception
 
 

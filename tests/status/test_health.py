@@ -2,7 +2,7 @@
 """When a load balancer may send clients to a mirror: each reason against it, and that it passes."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,9 +177,16 @@ def copy_database(source: Path, target: Path) -> None:
     fresh.rename(target)
 
 
+def ended_with(opened: ExitStack, endpoint: Endpoint) -> Endpoint:
+    """An endpoint that a service would keep until its end: what reads the log is closed with the log."""
+    opened.callback(lambda: endpoint._follower and endpoint._follower.close())
+    return endpoint
+
+
 def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path) -> None:
-    with open_log(f"sqlite://{place}/log.db") as log, open_log(f"sqlite://{place}/log.db") as other:
-        ask = Endpoint(log, "alpha", SETTINGS)
+    with ExitStack() as opened:
+        log, other = (opened.enter_context(open_log(f"sqlite://{place}/log.db")) for _ in range(2))
+        ask = ended_with(opened, Endpoint(log, "alpha", SETTINGS))
         assert ask() == {"alive": True, "ready": True, "reasons": [], "degraded": [], "mirror": "alpha"}
         place.rename(place.with_name("away"))
         away = ask()
@@ -197,8 +204,8 @@ def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path)
 
 def test_after_a_long_outage_of_the_log_no_mirror_counts_as_silent(place: Path) -> None:
     clock = HandClock()
-    with open_log(f"sqlite://{place}/log.db") as log:
-        ask = Endpoint(log, "alpha", SETTINGS, clock)
+    with open_log(f"sqlite://{place}/log.db") as log, ExitStack() as opened:
+        ask = ended_with(opened, Endpoint(log, "alpha", SETTINGS, clock))
         assert ask()["ready"]
         place.rename(place.with_name("away"))
         clock.advance(1000.0)
@@ -210,8 +217,8 @@ def test_after_a_long_outage_of_the_log_no_mirror_counts_as_silent(place: Path) 
 
 def test_a_log_that_was_restored_from_a_copy_is_looked_at_anew(place: Path) -> None:
     copy_database(place / "log.db", place / "copy")
-    with open_log(f"sqlite://{place}/log.db") as log:
-        ask = Endpoint(log, "alpha", SETTINGS)
+    with open_log(f"sqlite://{place}/log.db") as log, ExitStack() as opened:
+        ask = ended_with(opened, Endpoint(log, "alpha", SETTINGS))
         late_elsewhere = {**picture().states, "9" * 32: replace(STATE, repository="9" * 32, path="folder/lost")}
         say(
             log,

@@ -79,9 +79,9 @@ def check_hgrc(
 
 
 def _compare(where: str, socket: str | None, roots: dict[str, str], relay: RelayHere) -> None:
-    """Raise BadConfig if the relay has another socket or other roots.
+    """Raise BadConfig if the relay has another socket, or lacks a root of this hgrc.
 
-    Pushes that send their events themselves need no relay.
+    Another hgrc may have its other roots. Pushes that send their events themselves need no relay.
     """
     if socket is None:
         return
@@ -90,7 +90,7 @@ def _compare(where: str, socket: str | None, roots: dict[str, str], relay: Relay
             f"{where}: [vcsreplicator] relay: expected {relay.socket}, the socket of [relay] in {relay.file}, got {socket}"
         )
     expected = {os.path.realpath(folder): prefix for folder, prefix in relay.roots.items()}
-    if roots != expected:
+    if not roots or any(expected.get(folder) != prefix for folder, prefix in roots.items()):
         lines, others = _describe_roots(expected), _describe_roots(roots)
         raise BadConfig(
             f"{where}: [vcsreplicator-roots]: expected {lines}, as [relay.roots] in {relay.file}, got {others}"
