@@ -131,8 +131,11 @@ def translated(place: str) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what an error says, in one line."""
-    return visible(str(error) or type(error).__name__)[:300]
+    """Return what an error says, in one line.
+
+    Where it concerns no method of the protocol, py-amqp writes `(0, 0): ` before it.
+    """
+    return visible(str(error).removeprefix("(0, 0): ") or type(error).__name__)[:300]
 
 
 def is_broker(url: str) -> bool:
