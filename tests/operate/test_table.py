@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Every entry of the runbook, and every line that a pusher reads, has a test that provokes it."""
 
+import ast
 import re
 
 import pytest
@@ -12,6 +13,9 @@ from .provocations import PROVOCATIONS
 
 # Their texts in the tests are shorter.
 SHORTER = {
+    "ROOT: timed out waiting for the lock of another process, which makes or renames a repository": (
+        "timed out waiting for the lock of another"
+    ),
     "this change is too large for one event: N heads, N bookmarks, N markers": "too large for one event",
     "the push is kept and is not sent: the log has its event 12 …": "the push is kept and is not sent: the log has",
     "an interrupted strip is being finished": "is being finished",
@@ -33,6 +37,26 @@ def fixed_part(line: str) -> str:
     """The longest part of a line that is the same every time."""
     parts = re.split(r"…|\b[NHA-Z]{1,}[A-Z]*\b|\b\d[\d.]*s?\b|\b[ab]\b|outbox\.\d+\.log|PROJ|/proj|HASH\.json", line)
     return max((part.strip(" ,:()/") for part in parts), key=len)
+
+
+def refusals() -> list[str]:
+    """The longest fixed part of each text with which the master's extension aborts a change."""
+    found = []
+    for path in sorted((CHECKOUT / "hgext/vcsreplicator/hg/master").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and "Abort" in ast.unparse(node.exc.func):
+                texts = [each.value for each in ast.walk(node.exc.args[0]) if isinstance(each, ast.Constant)]
+                texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
+                if parts := [part.strip(" :,") for text in texts for part in re.split(r"%[dsr]", text)]:
+                    found.append(max(parts, key=len))
+    return found
+
+
+def test_every_text_that_aborts_a_change_is_in_the_table() -> None:
+    texts = refusals()
+    assert len(texts) > 15
+    page = (CHECKOUT / "docs/push.md").read_text()
+    assert [text for text in texts if text not in page] == []
 
 
 @pytest.mark.parametrize("line", lines_for_pushers())
