@@ -77,8 +77,8 @@ class Installation:
     def push(self, count: int) -> None:
         send(self.log, self.chain.take(count))
 
-    def ack(self, mirror: str, applied: int) -> None:
-        ack = self.chain.ack(mirror, applied)
+    def ack(self, mirror: str, applied: int, serving: int | None = None) -> None:
+        ack = self.chain.ack(mirror, applied, serving)
         self.log.append([NewRecord(topic=ACKS, key=f"{mirror}/{ack.repository}", value=to_json(ack))])
 
 
@@ -113,10 +113,13 @@ def test_dangerous_verbs_say_what_they_would_do_and_do_it_with_yes(installation:
     installation.done("add", "alpha")
     installation.done("add", "beta")
     installation.push(3)
-    installation.ack("alpha", 3)
+    installation.ack("alpha", 3, serving=0)
     eventually(lambda: "3 notices that wait for beta" in installation.refused("deactivate", "beta"), timeout=SOON)
     assert installation.refused("deactivate", "beta").endswith("add --yes to do it")
+    assert installation.refused("deactivate", "alpha").startswith("0 notices"), "it has applied all, and beta has not"
     installation.done("deactivate", "beta", "--yes", "--reason", "disk full")
+    eventually(lambda: "3 notices that wait for alpha" in installation.refused("deactivate", "alpha"), timeout=SOON)
+    installation.ack("alpha", 3)
     eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
     assert "disk full" in installation.done("list", "--decisions")
 

@@ -191,11 +191,6 @@ def _describe_effect(picture: Picture, request: RosterRequest) -> str:
     return f"{held} notices that wait for {request.mirror} would wait for the other mirrors only"
 
 
-def _serving_level(picture: Picture, name: str, state: RepositoryState) -> int:
-    ack = picture.acks.get((name, state.repository))
-    return ack.serving if ack and ack.incarnation == state.incarnation else 0
-
-
 def _decide_offline(config: Config, log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
     from ..aggregator.loop import AggregatorSettings
     from ..aggregator.offline_roster import check_silence, decide_offline
@@ -236,10 +231,19 @@ def _mirror_table(picture: Picture, roster: Roster) -> Table:
 def _count_held(picture: Picture, mirror: Mirror, repository: str | None = None) -> int:
     """Count the notices that wait for this mirror, of one repository or of all."""
     return sum(
-        max(0, state.seq - max(state.noticed, _serving_level(picture, mirror.name, state)))
+        max(0, state.seq - max(state.noticed, _find_level(picture, mirror.name, state)))
         for state in picture.waiting()
         if repository in (None, state.repository) and mirror.gates(state.repository, state.path)
     )
+
+
+def _find_level(picture: Picture, name: str, state: RepositoryState) -> int:
+    """Return the last event whose notice does not wait for this mirror.
+
+    It does for an event that is not applied, or released and not served, and for those behind it.
+    """
+    lag = picture.measure_lag(name, state)
+    return state.released - lag.unserved if lag.unserved else state.seq - lag.unapplied
 
 
 def _describe_rules(mirror: Mirror) -> str:
