@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import database, entry
+from . import database, entry, progress
 from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 
@@ -105,11 +105,15 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
     Return what the file lacks: the pushes of the database, and facts about ids without a push. Where both have a push, the file's
     fact wins.
     """
-    known = {fact.id: fact for fact in log.facts(0, tr)}
     used = database.next_id(connection) - 1
     last = database.last_id(connection)
-    for fact in known.values():
+    known = set()
+    for fact in log.facts(0, tr):
         database.apply(connection, fact, log.revision_of)
+        known.add(fact.id)
+    # Damage is found here, where callers expect it, and not when the pushes are written.
+    pushes = database.pushes(connection, 0, last)
+    collections.deque(progress.show_pushes(log.repo.ui, b"reading pushlog2.db", pushes, last), maxlen=0)
     unused: list[entry.Fact] = [entry.Deleted(id=used)] if used > max([last, *known]) else []
     return Adoption(last=last, known=frozenset(known)), unused
 

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
 from . import database, derivation, entry, progress
@@ -193,10 +194,16 @@ class PushlogTransaction:
         self._log.repo.ui.log(b"pushlog", b"damaged pushlog2.db moved aside and derived again\n")
 
     def _finalize(self, tr: Transaction) -> None:
-        """Append the facts to the file, and note in SQLite up to where it is derived."""
+        """Append the facts to the file, and note in SQLite up to where it is derived.
+
+        Raises Abort if SQLite fails.
+        """
         log = self._log
-        size = log.file.append(tr, self._encode_facts())
-        database.set_state(self.connection, size, log.fingerprint(tr))
+        try:
+            size = log.file.append(tr, self._encode_facts())
+            database.set_state(self.connection, size, log.fingerprint(tr))
+        except sqlite3.Error as problem:
+            raise error.Abort(b"cannot use pushlog2.db: %s" % str(problem).encode()) from problem
 
     def _commit(self, tr: Transaction) -> None:
         """Commit SQLite and remove the note, after Mercurial's commit.

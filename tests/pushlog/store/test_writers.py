@@ -227,6 +227,26 @@ def test_a_push_derives_a_database_again_whatever_page_of_it_is_lost(place, serv
     assert server.errors() == []
 
 
+def test_a_damaged_page_of_a_database_to_adopt_is_told_in_one_line(server):
+    database, file = server.folder / ".hg" / "pushlog2.db", server.folder / ".hg" / "store" / "pushlog.log"
+    file.unlink()
+    server.sql("DELETE FROM pushlog_state")
+    for number in range(10, 400):
+        server.sql(f"INSERT INTO pushlog (id, user, date) VALUES ({number}, '{number:0100}', 1)")
+    whole, told = database.read_bytes(), set()
+    for page in range(1, len(whole) // 4096):
+        database.write_bytes(whole)
+        empty_page(server, page)
+        try:
+            checking.repairpushlog(server.repository.ui, server.repository)
+        except error.Abort as problem:
+            told.add(problem.message.partition(b":")[0])
+            assert not file.exists() or not file.stat().st_size, page
+        else:
+            file.unlink()
+    assert told == {b"cannot write pushlog2.db"}
+
+
 @pytest.mark.parametrize("table", ["pushlog", "changesets", "pushlog_edit", "pushlog_state"])
 def test_a_push_brings_back_a_table_that_was_dropped(place, server, table):
     before = server.rows()
