@@ -207,8 +207,8 @@ def test_a_masters_hgrc_that_agrees_with_its_relay_is_right(tmp_path: Path, root
     ("hgrc", "complaint"),
     [
         (("/run/rely.sock", "repos = ."), "[vcsreplicator] relay: expected /run/relay.sock, the socket of [relay] in "),
-        (("/run/relay.sock", "repo = ."), "[vcsreplicator-roots]: expected FOLDER/repos = ., as [relay.roots] in "),
-        (("/run/relay.sock", "repos = pre"), "[vcsreplicator-roots]: expected FOLDER/repos = ., as [relay.roots] in "),
+        (("/run/relay.sock", "repo = ."), "[vcsreplicator-roots]: FOLDER/repo = .: not in [relay.roots] of "),
+        (("/run/relay.sock", "repos = pre"), "[vcsreplicator-roots]: FOLDER/repos = pre: not in [relay.roots] of "),
     ],
 )
 def test_a_masters_hgrc_that_its_relay_does_not_know_is_refused(

@@ -69,6 +69,9 @@ def test_exactly_one_place_is_expected() -> None:
     ("kind", "table"),
     [
         (BrokerSettings, {"url": "amqp://localhost", "password": "s3cret"}),
+        (BrokerSettings, {"url": "amqp://localhost", "password": {"command": "s3cret"}}),
+        (BrokerSettings, {"url": "amqp://localhost", "password": {"file": "s3cret"}}),
+        (BrokerSettings, {"url": "amqp://localhost", "password": {"env": ["s3cret"]}}),
         (Subscription, {"url": "https://ci.example/hook", "secrets": "s3cret"}),
         (Subscription, {"url": "https://ci.example/hook", "secrets": ["s3cret"]}),
     ],

@@ -83,18 +83,19 @@ def _compare(where: str, socket: str | None, roots: dict[str, str], relay: Relay
 
     Another hgrc may have its other roots. Pushes that send their events themselves need no relay.
     """
-    if socket is None:
+    if not socket:
         return
     if os.path.realpath(socket) != os.path.realpath(relay.socket):
         raise BadConfig(
             f"{where}: [vcsreplicator] relay: expected {relay.socket}, the socket of [relay] in {relay.file}, got {socket}"
         )
-    expected = {os.path.realpath(folder): prefix for folder, prefix in relay.roots.items()}
-    if not roots or any(expected.get(folder) != prefix for folder, prefix in roots.items()):
-        lines, others = _describe_roots(expected), _describe_roots(roots)
-        raise BadConfig(
-            f"{where}: [vcsreplicator-roots]: expected {lines}, as [relay.roots] in {relay.file}, got {others}"
-        )
+    known = {os.path.realpath(folder): prefix for folder, prefix in relay.roots.items()}
+    for folder, prefix in roots.items():
+        if known.get(folder) != prefix:
+            raise BadConfig(
+                f"{where}: [vcsreplicator-roots]: {folder} = {prefix or '.'}: not in [relay.roots] of {relay.file}, "
+                f"which has: {_describe_roots(known)}"
+            )
 
 
 def _describe_roots(roots: dict[str, str]) -> str:

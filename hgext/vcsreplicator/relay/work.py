@@ -140,17 +140,19 @@ class Work:
 
     def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> set[Job]:
         """Run jobs in their order and return those to retry."""
-        retried = set()
+        retried: set[Job] = set()
+        reason = None
         for job in Job:
             if job not in jobs:
                 continue
             try:
                 self._table[job](folder)
-            except RepositoryBusy as reason:
-                logger.debug("busy", job=job, folder=folder, reason=str(reason))
+            except RepositoryBusy as error:
+                logger.debug("busy", job=job, folder=folder, reason=str(error))
                 if job is not Job.RECOVER or task.failures < RECOVERY_RETRIES:
                     retried.add(job)
-                    task.reason = str(reason)
+                    # Later jobs may be busy because an earlier one was.
+                    task.reason = reason = reason or str(error)
             except Refused as error:
                 logger.error("refused", job=job, folder=folder, reason=str(error))
             except Exception as error:
@@ -158,7 +160,7 @@ class Work:
                 if not os.path.isdir(os.path.join(folder, ".hg")):
                     logger.info("repository gone", job=job, folder=folder)
                     return retried
-                task.reason = str(error)
+                task.reason = reason or str(error)
                 _report_failure(folder, job, task, error)
                 return jobs
         return retried

@@ -27,7 +27,7 @@ class Exposure(enum.StrEnum):
 PLAIN_SCHEMES = {"amqp": "amqps", "http": "https", "redis": "rediss", "smtp": "smtps"}
 
 _KAFKA_SECRETS = ("sasl_plain_password", "ssl_password")
-_SECRET_HEADERS = ("authorization", "cookie", "token", "secret", "key", "password")
+_SECRET_HEADERS = ("authorization", "x-auth", "credential", "cookie", "token", "secret", "key", "password")
 
 
 def exposures(url: str) -> Iterator[tuple[Exposure, str]]:

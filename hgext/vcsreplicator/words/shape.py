@@ -46,9 +46,9 @@ def extensible(kind: type[T]) -> type[T]:
 
 
 def withheld(expected: str) -> Callable[[type[T]], type[T]]:
-    """Mark a dataclass in whose place a secret may stand by mistake.
+    """Mark a dataclass whose place may hold a secret by mistake.
 
-    A complaint about another value there says what is `expected`, and never shows the value.
+    An error about a wrong value says what is `expected` and never shows the value.
     """
 
     def mark(kind: type[T]) -> type[T]:
@@ -266,12 +266,16 @@ def _read_dataclass(kind: type) -> Reader:
         if missing:
             raise MalformedEvent(f"{where}: member {sorted(missing)[0]!r} is missing")
         members: dict[str, Any] = dict(optional)
-        for name, item in value.items():
-            exact, inner = readers[name]
-            members[name] = item if type(item) is exact else inner(item, f"{where}.{name}")
         try:
+            for name, item in value.items():
+                exact, inner = readers[name]
+                members[name] = item if type(item) is exact else inner(item, f"{where}.{name}")
             return kind(**members)
-        except ValueError as error:
+        except (MalformedEvent, ValueError) as error:
+            if kind in _WITHHELD:
+                raise MalformedEvent(f"{where}: expected {_WITHHELD[kind]}") from None
+            if isinstance(error, MalformedEvent):
+                raise
             raise MalformedEvent(f"{where}.{error}") from error
 
     return reader
