@@ -25,9 +25,9 @@ PATIENCE = 10.0
 
 
 def is_there(path: str) -> bool:
-    """Return whether there is a file, or may be one.
+    """Return whether the file exists, as far as this process may look.
 
-    If this process may not look, opening the file says so.
+    True also if it may not look, so that opening the file reports why.
     """
     try:
         os.stat(path)

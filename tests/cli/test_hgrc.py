@@ -223,4 +223,4 @@ def test_a_masters_hgrc_that_its_relay_does_not_know_is_refused(
 def test_a_notifier_without_public_urls_is_named(tmp_path: Path, urls: str, is_named: bool) -> None:
     result = checked(tmp_path, MIRROR, sections=f'[public.urls]\n{urls}\n[notifier.lines]\ntype = "stdout"\n')
     assert result.exit_code == 0, result.exception
-    assert ("[public.urls]: names no repository, so nothing is announced" in result.output) == is_named
+    assert ("[public.urls] is missing or empty: the notifier announces nothing" in result.output) == is_named

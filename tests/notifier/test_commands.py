@@ -86,7 +86,7 @@ def test_request_on_a_machine_without_the_notifier_is_refused_and_makes_no_file(
         say(file, *words)
     assert str(refused.value) == (
         f"{file}: notifier.state: {state}: expected the notifier's database, found no file;"
-        " run this on the machine where the notifier runs, and start the notifier once before"
+        " run this on the notifier's machine, after the notifier has started there once"
     )
     assert set(tmp_path.iterdir()) == before
 

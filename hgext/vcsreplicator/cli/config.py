@@ -48,7 +48,7 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
     _check_sections(config)
     report(f"{config.file}: all sections are correct")
     if "notifier" in config.tables and not config.tables.get("public", {}).get("urls"):
-        report(f"{config.file}: [public.urls]: names no repository, so nothing is announced")
+        report(f"{config.file}: [public.urls] is missing or empty: the notifier announces nothing")
     if "log" not in config.tables:
         return
     with log_of(config) as log:

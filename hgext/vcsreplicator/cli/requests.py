@@ -114,7 +114,7 @@ def ask_destination(
     if not is_there(settings.state):
         raise Refused(
             f"{config.file}: notifier.state: {settings.state}: expected the notifier's database, found no file;"
-            " run this on the machine where the notifier runs, and start the notifier once before"
+            " run this on the notifier's machine, after the notifier has started there once"
         )
     with closing(StateDatabase(settings.state)) as state:
         number = state.ask(destination, Kind(kind), argument, who=person, now=time.time())

@@ -36,7 +36,7 @@ def work(
 
     `settings.heavy_workers` work at a time, at low priority. `make_task` makes a worker's task for a job. `decide` takes the
     answer (None: the worker died) and returns in how many seconds to try again, None when the job is done. Jobs start at least
-    `pace` seconds apart. `each_turn` is called ten times a second.
+    `pace` seconds apart. `each_turn` is called at least ten times a second meanwhile.
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     pool = WorkerPool(settings, inbox.put)

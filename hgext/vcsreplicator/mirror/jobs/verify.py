@@ -96,7 +96,7 @@ def compare(
     """Compare every repository (or those at `paths`) once, and report its verdict.
 
     Waits for a log that goes away meanwhile. Returns how many repositories the mirror does not carry; with `paths` 0.
-    `show` is called ten times a second.
+    `show` is called at least ten times a second while it works.
     """
     with closing(Follower(events)) as follower:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
