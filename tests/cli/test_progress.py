@@ -2,18 +2,26 @@
 """Bars of long verbs: on a terminal alone, with rate and time left, and nothing of them stays."""
 
 import io
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import click.testing
 import pytest
 
-from hgext.vcsreplicator.cli import progress
+from hgext.vcsreplicator.cli import program, progress
 from hgext.vcsreplicator.cli.progress import Meter, metered_log
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from notifier.state import StateDatabase
+from testing.builders.notifying import FILE
 from testing.clock import HandClock
+
+ERASED = "\r\x1b[K\x1b[?25h"
 
 
 class Terminal(io.StringIO):
@@ -66,7 +74,7 @@ def test_nothing_of_a_bar_stays_whatever_ends_the_work(terminal: Terminal) -> No
     with pytest.raises(KeyboardInterrupt):
         be_interrupted()
     assert "1/2" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K\x1b[?25h")
+    assert terminal.getvalue().endswith(ERASED)
 
 
 def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,16 +85,72 @@ def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
+def write_log(folder: Path, count: int) -> Path:
+    """Write a log with this many events; return the file that names it."""
+    url, file = f"sqlite://{folder}/log.db", folder / "x.toml"
+    with open_log(url) as log:
+        log.create(topics(partitions=1))
+        log.append([NewRecord(topic=EVENTS, key="x", value=b"") for _ in range(count)])
+    file.write_text(f'log = "{url}"\n')
+    return file
+
+
 def test_reading_a_log_shows_how_far_it_is(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr("hgext.vcsreplicator.log.table.BATCH", 2)
-    url = f"sqlite://{tmp_path}/log.db"
-    with open_log(url) as log:
-        log.create(topics(partitions=1))
-        log.append([NewRecord(topic=EVENTS, key="x", value=b"") for _ in range(5)])
-    (tmp_path / "x.toml").write_text(f'log = "{url}"\n')
-    with metered_log(load(str(tmp_path / "x.toml"))) as log:
+    with metered_log(load(str(write_log(tmp_path, 5)))) as log:
         records = list(read_records(log, find_beginnings(log, EVENTS)))
     assert len(records) == 5
     assert "2/5" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K\x1b[?25h")
+    assert terminal.getvalue().endswith(ERASED)
+
+
+def test_a_reader_closed_before_the_end_leaves_nothing_in_front_of_what_is_printed_next(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    with metered_log(load(str(write_log(tmp_path, 5)))) as log:
+        with closing(log.reader(find_beginnings(log, EVENTS))) as reader:
+            assert len(reader.poll(0.0, limit=2)) == 2
+            assert "2/5" in terminal.getvalue()
+        assert terminal.getvalue().endswith(ERASED)
+
+
+@pytest.mark.processes
+def test_a_verb_reads_the_log_while_standard_error_is_closed(tmp_path: Path) -> None:
+    file = write_log(tmp_path, 0)
+    words = f"exec {sys.executable} -P -m hgext.vcsreplicator.cli errors list -c {file} 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", words], stdout=subprocess.PIPE, check=False, text=True)
+    assert (done.returncode, done.stdout) == (0, "no errors\n")
+
+
+class Screen:
+    """A terminal on which standard error and what a verb prints appear together."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def test_a_replay_prints_its_result_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=Screen()))
+    file = tmp_path / "services.toml"
+    file.write_text(FILE.format(folder=tmp_path))
+    StateDatabase(f"{tmp_path}/notifier.db").close()
+
+    def end(state: StateDatabase, destination: str, number: int) -> tuple[int, int]:
+        """Carry the request out at once, while the verb has seen a fourth of it."""
+        state.done(number, "sent 4 messages again", now=0.0)
+        return 1, 4
+
+    monkeypatch.setattr(StateDatabase, "replay_of", end)
+    words = ["replay", "--repository", "x", "--to", "lines", "--since", "1", "-c", str(file)]
+    done = click.testing.CliRunner().invoke(program, words, catch_exceptions=False)
+    assert "1/4" in done.stdout
+    assert done.stdout.endswith(f"{ERASED}lines: sent 4 messages again\n")

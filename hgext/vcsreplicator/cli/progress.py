@@ -31,7 +31,7 @@ class Meter:
 
     def __init__(self, label: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._label, self._clock = label, clock
-        self._is_terminal = sys.stderr.isatty()
+        self._is_terminal = _is_shown()
         self._bar: Any = None
         self.restart()
 
@@ -81,11 +81,19 @@ class Meter:
         bar.render_progress()
 
 
+def _is_shown() -> bool:
+    """Return whether bars are shown.
+
+    A process that starts with standard error closed has none in `sys`.
+    """
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 @contextlib.contextmanager
 def metered_log(config: Config) -> Iterator[Log]:
     """Open the log that the file names; reading it shows a bar."""
     with log_of(config) as log, Meter("reading the log") as meter:
-        yield cast(Log, _MeteredLog(log, meter)) if sys.stderr.isatty() else log
+        yield cast(Log, _MeteredLog(log, meter)) if _is_shown() else log
 
 
 class _MeteredLog:
@@ -123,3 +131,8 @@ class _MeteredReader:
         left = sum(max(0, end - at.get(place, end)) for place, end in self._ends.items())
         self._meter.show(self._total - left, self._total)
         return found
+
+    def close(self) -> None:
+        """Erase the bar, also of a reader that is not at the end, and close the reader."""
+        self._meter.erase()
+        self._reader.close()

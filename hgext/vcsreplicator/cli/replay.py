@@ -9,7 +9,7 @@ import click
 from ..config import Config
 from .options import with_config, with_wait
 from .progress import Meter
-from .requests import ask_notifier
+from .requests import ask_destination, who
 
 
 @click.command()
@@ -27,7 +27,8 @@ def command(config: Config, repository: str, since: str, destination: str, wait:
     """
     argument = {"repository": repository, **read_since(since)}
     with Meter("replaying") as meter:
-        ask_notifier(config, destination, "replay", argument, wait=wait, show=meter.show)
+        result = ask_destination(config, destination, "replay", argument, person=who(), wait=wait, show=meter.show)
+    click.echo(f"{destination}: {result}")
 
 
 def read_since(text: str) -> dict[str, Any]:

@@ -71,20 +71,12 @@ def ask_aggregator(
     )
 
 
-def ask_notifier(
-    config: Config,
-    destination: str,
-    kind: str,
-    argument: Mapping[str, Any],
-    *,
-    wait: float,
-    show: Callable[[int, int], None] | None = None,
-) -> None:
+def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
     """Record the request, wait for the notifier, and print its answer.
 
     Raises the same errors as `ask_destination`.
     """
-    result = ask_destination(config, destination, kind, argument, person=who(), wait=wait, show=show)
+    result = ask_destination(config, destination, kind, argument, person=who(), wait=wait)
     click.echo(f"{destination}: {result}")
 
 

@@ -58,7 +58,7 @@ def command(
     continue.
 
     Exit code 0: all are equal; 1: some could not be compared (behind, master unreachable, no such path); 2: some
-    differ; 130: it was interrupted.
+    differ; 130: it was interrupted before it found one that differs.
     """
     mirrors = [mirror_settings(config, name) for name in names or _local_mirrors(config)]
     options = config.settings(verify.VerifySettings, "verify")
@@ -97,26 +97,29 @@ def _compare_once(
             where, style = f"{verdict.mirror} {visible(verdict.path)}: ", STYLES.get(verdict.outcome, "red")
             output.print(Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}"))
 
-    left_out = {}
+    rounds = {}
     for settings in mirrors:
         with Meter(settings.name) as meter:
-            left_out[settings.name] = verify.compare(
+            rounds[settings.name] = verify.compare(
                 settings, log, options, report=report, stop=stop, paths=paths, show=meter.show
             )
     counts = ", ".join(f"{number} {outcome.value}" for outcome, number in seen.items() if number)
     if not as_json:
         click.echo(counts or "nothing to compare")
         click.echo(f"not compared: {NOT_READ}hgrc" if not options.deep else "not compared: hgrc")
-        for name, count in left_out.items():
-            if count:
-                click.echo(f"left out: {count} repositories that {name} does not carry")
-    if stop.is_set():
+        for name, ended in rounds.items():
+            if ended.left_out:
+                click.echo(f"left out: {ended.left_out} repositories that {name} does not carry")
+    is_cut = any(ended.undone for ended in rounds.values())
+    if is_cut:
         click.echo("interrupted: not everything was compared", err=True)
-        return 130
-    for path in unknown:
-        click.echo(f"{visible(path)}: no mirror named here carries such a repository", err=True)
+    else:
+        for path in unknown:
+            click.echo(f"{visible(path)}: no mirror named here carries such a repository", err=True)
     if any(seen[outcome] for outcome in ALARMS):
         return 2
+    if is_cut:
+        return 130
     is_complete = not unknown and sum(seen.values()) == seen[ComparisonOutcome.EQUAL]
     return 0 if is_complete else 1
 

@@ -1,25 +1,31 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror is compared with its master: what differs is found and named, what merely moves raises no alarm."""
 
+import errno
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli import verify as verb
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
 from testing.builders.author import Author
 from testing.builders.mirroring import NAME, Bench
+from testing.waiting import PATIENCE
 
 pytestmark = pytest.mark.processes
 
@@ -192,6 +198,40 @@ def test_contents_that_are_sound_are_equal(bench: Bench) -> None:
     assert verdicts(bench, replace(QUICK, deep=True))["one"].outcome is ComparisonOutcome.EQUAL
 
 
+@pytest.mark.parametrize(
+    ("is_mirrored", "stopped_after", "code"),
+    [(True, 1, 130), (True, 2, 0), (False, 1, 2), (False, 2, 2)],
+)
+def test_an_interrupted_verify_says_what_it_found_and_whether_something_is_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_mirrored: bool, stopped_after: int, code: int
+) -> None:
+    authors = filled(bench, "one", "two")
+    if is_mirrored:
+        with bench.mirror():
+            bench.wait_served(*authors)
+    verdicts = []
+
+    def compare_and_stop(*words: Any, report: Any, stop: threading.Event, **more: Any) -> Any:
+        def report_and_stop(verdict: Verdict) -> None:
+            report(verdict)
+            verdicts.append(verdict.outcome)
+            if len(verdicts) == stopped_after:
+                stop.set()
+
+        return compare(*words, report=report_and_stop, stop=stop, **more)
+
+    monkeypatch.setattr(verb.verify, "compare", compare_and_stop)
+    config = bench.folder / "verify.toml"
+    config.write_text(
+        f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n'
+        "[verify]\nagain = 0.05\n"
+    )
+    done = CliRunner().invoke(program, ["verify", NAME, "--patience", "0", "-c", str(config)])
+    expected = ComparisonOutcome.EQUAL if is_mirrored else ComparisonOutcome.MISSING
+    assert verdicts == [expected] * stopped_after, done.output
+    assert (done.exit_code, "interrupted" in done.stderr) == (code, stopped_after == 1), done.output
+
+
 def test_an_interrupted_verify_shows_a_bar_and_ends_with_130(bench: Bench) -> None:
     authors = filled(bench, "one")
     with bench.mirror():
@@ -204,14 +244,40 @@ def test_an_interrupted_verify_shows_a_bar_and_ends_with_130(bench: Bench) -> No
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal) as verifying:
         os.close(terminal)
         assert verifying.stdout is not None
-        drawn = b""
-        while b"1/2" not in drawn:
-            drawn += os.read(screen, 1000)
-        verifying.send_signal(signal.SIGINT)
-        lines = verifying.stdout.read().splitlines()
-        assert verifying.wait() == 130
-    drawn += os.read(screen, 1000)
+        try:
+            drawn = read_until(screen, b"1/2")
+            verifying.send_signal(signal.SIGINT)
+            lines = verifying.stdout.read().splitlines()
+            assert verifying.wait(PATIENCE) == 130
+        finally:
+            verifying.kill()  # does nothing unless the test fails
+    drawn += read_rest(screen)
     os.close(screen)
     assert b"/s" in drawn
     assert drawn.endswith(b"interrupted: not everything was compared\r\n")
     assert [json.loads(line)["path"] for line in lines] == ["one"]
+
+
+def read_until(screen: int, text: bytes) -> bytes:
+    """Read what a program writes on a terminal until this text is there."""
+    found, end = b"", time.monotonic() + PATIENCE
+    while text not in found:
+        readable, _, _ = select.select([screen], [], [], max(0.0, end - time.monotonic()))
+        assert readable, f"{text!r} is not there after {PATIENCE:.0f} s: {found!r}"
+        found += os.read(screen, 1000)
+    return found
+
+
+def read_rest(screen: int) -> bytes:
+    """Read what is left on a terminal that no program has open any more."""
+    found = b""
+    while True:
+        try:
+            part = os.read(screen, 1000)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return found
+        if not part:
+            return found
+        found += part

@@ -405,11 +405,8 @@ def interrupt(*_arguments):
 
 
 @pytest.mark.parametrize("command", [checking.repairpushlog, checking.verifypushlog])
-def test_a_repair_and_a_check_show_how_far_they_are_on_a_terminal(server, command):
+def test_a_repair_and_a_check_tell_mercurial_how_far_they_are_in_both_stores(server, command):
     repository = server.repository
-    for section, name in ((b"ui", b"interactive"), (b"progress", b"assume-tty")):
-        repository.ui.setconfig(section, name, True)
-    repository.ui.setconfig(b"progress", b"delay", 0)
     shown = []
     repository.ui.makeprogress = lambda topic, unit=b"", total=None: Shown(shown, topic, total)
     command(repository.ui, repository)

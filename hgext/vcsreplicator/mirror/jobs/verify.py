@@ -60,6 +60,17 @@ class VerifySettings:
         within(self, workers=(1, 100), pace=(0, DAY), rest=(0, 31 * DAY), patience=(0, DAY), again=(0, DAY))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """How many repositories one round of comparisons has no verdict of.
+
+    The mirror does not carry `left_out` of them; the round was stopped before it was done with `undone` of them.
+    """
+
+    left_out: int
+    undone: int
+
+
 @dataclass(slots=True, kw_only=True)
 class _VerifyJob:
     state: RepositoryState
@@ -92,11 +103,11 @@ def compare(
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
     show: Show = lambda done, total: None,
-) -> int:
+) -> Round:
     """Compare every repository (or those at `paths`) once, and report its verdict.
 
-    Waits for a log that goes away meanwhile. Returns how many repositories the mirror does not carry; with `paths` 0.
-    `show` is called at least ten times a second while it works.
+    Waits for a log that goes away meanwhile. With `paths` none counts as left out. `show` is called at least ten times a second
+    while it works.
     """
     with closing(Follower(events)) as follower:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
@@ -133,7 +144,7 @@ def compare(
             pace=options.pace,
             each_turn=show_done,
         )
-        return left_out
+        return Round(left_out=left_out, undone=len(jobs) - done)
 
 
 def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
