@@ -19,7 +19,7 @@ from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import RepositoryJobs
-from hgext.vcsreplicator.relay.loss import LossWatch
+from hgext.vcsreplicator.relay.loss import FRESH, LossWatch
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
 from hgext.vcsreplicator.words import wire
@@ -99,7 +99,7 @@ def master(tmp_path: Path, log: MemoryLog) -> Iterator[Master]:
     watch = StateWatch(log, stop)
     locked, clock = Locked(), HandClock()
     sender = EventSender(log=log, source="hg://master", make_bundle=locked.make_bundle, store_blob=None)
-    losses = LossWatch(log, watch.state)
+    losses = LossWatch(log, watch.state, clock)
     jobs = RepositoryJobs(sender, locked, watch, losses)
     work = Work(jobs.table(), workers=2, stop=stop, clock=clock)
     watch.start()
@@ -123,6 +123,40 @@ def test_a_store_restored_while_the_relay_runs_is_a_fork(master: Master, pushed_
     eventually(lambda: box.fork() is not None or not box.has_unsent())
     assert "restored from a backup" in box.fork().reason
     assert master.sent() == [entry.event.id for entry in first + newest]
+
+
+def test_the_log_is_asked_once_for_a_push_and_again_after_a_while_or_trouble(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ends = master.log.ends
+    monkeypatch.setattr(master.log, "ends", lambda topic: asked.append(topic) or ends(topic))
+
+    def check() -> int:
+        """How often the log is asked before something of the repository may be sent."""
+        asked.clear()
+        master.losses.check(master.folder("a"), box)
+        return len(asked)
+
+    box = master.write("a", following(before_first_event("a", 1), 1))
+    master.poke("a")
+    eventually(lambda: not box.has_unsent())
+    assert [check(), check()] == [1, 0]
+    master.losses.doubt()
+    assert check() > 0
+    master.clock.advance(FRESH)
+    assert [check(), check()] == [1, 0]
+    # The ends that were seen before it was sent do not show that the log has it.
+    box.append(Transaction(), following(box.newest(), 1))
+    master.poke("a")
+    eventually(lambda: not box.has_unsent())
+    partition = box.sent().partition
+    assert check() > 0
+    assert master.losses.eras()[partition] == 0
+    master.clock.advance(FRESH)
+    master.log.lose(EVENTS, partition, 1)
+    assert check() > 0
+    assert master.losses.eras()[partition] == 1
 
 
 def test_a_fork_that_was_found_once_stops_its_repository_until_an_operator_acts(master: Master) -> None:

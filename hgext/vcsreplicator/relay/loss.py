@@ -22,6 +22,7 @@ from ..log import EVENTS, Log, partition_of
 from ..outbox.entry import NewestEvent
 from ..outbox.file import Outbox, SentMark
 from ..outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
+from ..words.clock import Clock, SystemClock
 from ..words.errors import ReplicationError, Unavailable
 from ..words.levels import RepositoryState
 from ..words.value import Value
@@ -32,6 +33,9 @@ LOSSES = prometheus_client.Counter(
     "vcsreplicator_relay_log_losses_total",
     "Times that a partition of the log was found without records that it had had",
 )
+# Seconds for which the relay relies on the ends that it saw. A loss since then is found when the event is appended.
+FRESH = 0.25
+
 NEXT_STEP = "run `hg replicatesync` in it: mirrors then copy what they lack; these events are not announced"
 
 
@@ -55,8 +59,10 @@ class LossWatch:
     `state` returns what the aggregator saw of a repository.
     """
 
-    def __init__(self, log: Log, state: Callable[[str], RepositoryState | None]) -> None:
-        self._log, self._state = log, state
+    def __init__(
+        self, log: Log, state: Callable[[str], RepositoryState | None], clock: Clock | None = None
+    ) -> None:
+        self._log, self._state, self._clock = log, state, clock or SystemClock()
         self._lock, self._checking = threading.Lock(), threading.Lock()
         self._eras = Counter[int]()
         self._newest: dict[int, KnownPlace] = {}
@@ -64,6 +70,8 @@ class LossWatch:
         # What each repository had in the log when its newest event was sent.
         self._previous: dict[str, SentMark] = {}
         self._doubts = self._answered = 0
+        # The ends of the partitions, and when they were asked for.
+        self._ends: tuple[float, Mapping[int, int]] = (float("-inf"), {})
 
     def is_confirmed(self, folder: str) -> bool:
         """Return whether the log is known to have the newest sent event of a repository.
@@ -118,7 +126,7 @@ class LossWatch:
         if self.is_doubted:
             self.check_partitions()
         known = self._newest.get(partition)
-        if known is not None and self._log.ends(EVENTS).get(partition, 0) <= known.offset:
+        if known is not None and not self._reaches_beyond(known, partition):
             self._end_era(partition, known)
         current = Confirmation(repository=newest.repository, partition=partition, era=self._eras[partition])
         if self._confirmed.get(folder) == current:
@@ -167,6 +175,18 @@ class LossWatch:
         self._confirmed[folder] = Confirmation(repository=repository, partition=sent.partition, era=era)
         if previous is not None:
             self._previous[folder] = previous
+
+    def _reaches_beyond(self, known: KnownPlace, partition: int) -> bool:
+        """Return whether the log has, or had a moment ago, the known record of a partition.
+
+        A pusher's connection has it asked shortly before the transaction commits, so the event is sent without another question.
+        Raise Unavailable.
+        """
+        (asked, ends), now = self._ends, self._clock.monotonic()
+        if now - asked >= FRESH or ends.get(partition, 0) <= known.offset:
+            ends = self._log.ends(EVENTS)
+            self._ends = now, ends
+        return ends.get(partition, 0) > known.offset
 
     def _has_lost_previous(self, folder: str) -> bool:
         """Return whether the log lost the event of a repository's previous marker.
