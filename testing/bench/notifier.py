@@ -35,6 +35,7 @@ from notifier.webhook.destination import WebhookSettings
 from notifier.webhook.subscription import Order, Subscription
 from notifier.window import Patience
 from testing.bench.measure import Row
+from testing.bench.stub_cloud import stub_cloud
 from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.builders.notices import a_notice, an_event, publish, with_topics
 from testing.builders.receivers import PulseReceiver, SnsReceiver
@@ -50,7 +51,7 @@ PATIENCE = 600.0
 def rows() -> list[Row]:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:
-        return [*pulse(), *beside_trouble(), *sns(), *webhooks(), *lines(), *failing_endpoints()]
+        return [*pulse(), *beside_trouble(), *sns(), *sns_alone(), *webhooks(), *lines(), *failing_endpoints()]
     finally:
         structlog.reset_defaults()
 
@@ -168,6 +169,19 @@ def sns() -> Iterator[Row]:
         with fresh_log() as (log, folder), at_work(log, folder, settings):
             samples = [one_by_one(log, number) for number in range(1, 101)]
         yield Row(name="SNS, one push alone: notice to position stored", unit="ms", samples=samples)
+
+
+def sns_alone() -> Iterator[Row]:
+    """What the destination itself can do, beside a cloud that costs almost nothing."""
+    with stub_cloud() as url, _credentials({"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}):
+        settings = SnsSettings(
+            topic_arn="arn:aws:sns:us-west-2:123456789012:bench",
+            bucket="bench",
+            region="us-west-2",
+            sns_endpoint_url=url,
+            s3_endpoint_url=url,
+        )
+        yield drain_rate("SNS, object and message, a stub that keeps nothing", settings, 3000)
 
 
 @contextmanager

@@ -59,9 +59,7 @@ class LossWatch:
     `state` returns what the aggregator saw of a repository.
     """
 
-    def __init__(
-        self, log: Log, state: Callable[[str], RepositoryState | None], clock: Clock | None = None
-    ) -> None:
+    def __init__(self, log: Log, state: Callable[[str], RepositoryState | None], clock: Clock | None = None) -> None:
         self._log, self._state, self._clock = log, state, clock or SystemClock()
         self._lock, self._checking = threading.Lock(), threading.Lock()
         self._eras = Counter[int]()
