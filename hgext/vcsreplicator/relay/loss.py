@@ -175,7 +175,7 @@ class LossWatch:
             self._previous[folder] = previous
 
     def _reaches_beyond(self, known: KnownPlace, partition: int) -> bool:
-        """Return whether the log has, or had a moment ago, the known record of a partition.
+        """Return whether the log has the known record, or had it a moment ago.
 
         A pusher's connection has it asked shortly before the transaction commits, so the event is sent without another question.
         Raise Unavailable.
