@@ -24,3 +24,9 @@ import rich.console
 def test_a_service_does_not_load_what_draws_tables(verb: str) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", LOAD, verb], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_worker_loads_nothing_for_log_lines() -> None:
+    load = "import sys, hgext.vcsreplicator.hg.replica.nursery; print('structlog' in sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", load], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -18,25 +18,10 @@ import structlog
 
 NURSERY = "hgext.vcsreplicator.hg.replica.nursery"
 
-# The number of the system call by machine; on others workers are started one by one.
-SYS_CLONE = {"x86_64": 56, "aarch64": 220}
-
 # Seconds that a fork may take before the nursery is given up.
 PATIENCE = 5.0
 
 logger = structlog.get_logger()
-
-
-def can_fork() -> bool:
-    """Return whether this machine has what a nursery needs.
-
-    Linux has descriptors of processes since 5.3.
-    """
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return os.uname().machine in SYS_CLONE
 
 
 class ForkedProcess:

@@ -22,7 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .nursery import ForkedProcess, Nursery, can_fork
+from .forking import can_fork
+from .nursery import ForkedProcess, Nursery
 from .settings import MirrorSettings
 from .task import READY
 

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from mercurial.ui import ui as Ui
 
-from ...mirror.nursery import SYS_CLONE
+from ...mirror.forking import SYS_CLONE
 from .repository import prepare
 from .worker import serve
 
