@@ -5,6 +5,7 @@ A bar is on standard error, and on a terminal alone: a pipe or a file gets nothi
 """
 
 import contextlib
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -91,9 +92,17 @@ def _is_shown() -> bool:
 
 @contextlib.contextmanager
 def metered_log(config: Config) -> Iterator[Log]:
-    """Open the log that the file names; reading it shows a bar."""
-    with log_of(config) as log, Meter("reading the log") as meter:
-        yield cast(Log, _MeteredLog(log, meter)) if _is_shown() else log
+    """Open the log that the file names; reading it shows a bar.
+
+    For a verb that reads, answers and ends.
+    """
+    # Hundreds of thousands of levels are read and none is dropped: looking for garbage took a fifth of the time.
+    gc.disable()
+    try:
+        with log_of(config) as log, Meter("reading the log") as meter:
+            yield cast(Log, _MeteredLog(log, meter)) if _is_shown() else log
+    finally:
+        gc.enable()
 
 
 class _MeteredLog:

@@ -3,6 +3,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from typing import NoReturn
@@ -103,15 +104,16 @@ def _view(picture: Picture, now: float, wanted: list[str] | None, relay: str | N
 def _mirror_table(picture: Picture, now: float) -> Table:
     rows = []
     known = {mirror.name: mirror.state.value for mirror in picture.roster.mirrors} if picture.roster else {}
+    carried = Counter(mirror for mirror, _ in picture.acks)
+    detached = Counter(ack.mirror for ack in picture.detached())
     for name in sorted(known | dict.fromkeys(picture.beats, "")):
-        acks = [ack for ack in picture.acks.values() if ack.mirror == name]
         rows.append(
             (
                 name,
                 known.get(name, "not in the roster"),
-                str(len(acks)),
+                str(carried[name]),
                 str(picture.behind(name)),
-                str(sum(ack.detached is not None for ack in acks)),
+                str(detached[name]),
                 _format_age(picture.seen(name), now) if name in picture.heard else "never",
             )
         )

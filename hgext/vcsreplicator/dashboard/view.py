@@ -195,7 +195,7 @@ def make_view(
 def _list_mirrors(picture: Picture, recent: RecentEvents, now: float) -> Iterable[MirrorRow]:
     known = {mirror.name: mirror for mirror in picture.roster.mirrors} if picture.roster else {}
     carried = Counter(mirror for mirror, _ in picture.acks)
-    detached = Counter(ack.mirror for ack in picture.acks.values() if ack.detached)
+    detached = Counter(ack.mirror for ack in picture.detached())
     for name in sorted(known.keys() | picture.beats.keys()):
         lacks = [(state, lag.unapplied) for state, lag in picture.measure_lags(name) if lag.unapplied]
         yield MirrorRow(

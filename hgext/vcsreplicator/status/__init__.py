@@ -106,7 +106,7 @@ class Picture:
         The mirror lacks something of such a repository, and its state was not written for SILENT seconds (see `rests`). A
         repository that the mirror has detached does not count.
         """
-        late = (state for state, lag in self.measure_lags(mirror) if lag.is_late and self.rests(state, now))
+        late = (state for state, _ in self.measure_lags(mirror) if self.rests(state, now))
         found = (state for state in late if not ((ack := self.acks.get((mirror, state.repository))) and ack.detached))
         return sorted(found, key=lambda state: state.path)
 
@@ -132,17 +132,23 @@ class Picture:
         return measure_lag(counts, seq=state.seq, released=state.released)
 
     def measure_lags(self, mirror: str) -> list[tuple[RepositoryState, Lag]]:
-        """Measure what the mirror lacks of each repository it has acked or must have.
+        """Measure what the mirror lacks of each repository of which it lacks anything.
 
-        Repositories for which the mirror is deactivated are left out.
+        Only repositories count that the mirror has acked or must have, and for which it is not deactivated.
         """
         known = self.roster.mirror(mirror) if self.roster else None
         given_up = known.deactivated if known else ()
-        return [
-            (state, self.measure_lag(mirror, state))
-            for name, state in self.states.items()
-            if name not in given_up and ((mirror, name) in self.acks or self.must_have(mirror, state))
-        ]
+        found = []
+        for name, state in self.states.items():
+            ack = self.acks.get((mirror, name))
+            # At rest, which nearly all are, a repository takes this comparison alone.
+            is_current = ack is not None and ack.incarnation == state.incarnation
+            if ack is not None and is_current and ack.applied >= state.seq and ack.serving >= state.released:
+                continue
+            lag = self.measure_lag(mirror, state)
+            if lag.is_late and name not in given_up and (ack is not None or self.must_have(mirror, state)):
+                found.append((state, lag))
+        return found
 
     def must_have(self, mirror: str, state: RepositoryState) -> bool:
         """Return whether the roster has the mirror carry this repository.

@@ -237,6 +237,19 @@ def _read_enum(kind: type[enum.Enum]) -> Reader:
     return reader
 
 
+def _find_exact(hint: Any) -> tuple[Any, Within | None]:
+    """Return the type and the bounds of values that need no other check.
+
+    The type is None if there are no such values. Most members have one, which saves the calls.
+    """
+    if hint in (str, bool, str | None, bool | None):
+        return typing.get_args(hint)[0] if typing.get_args(hint) else hint, None
+    if typing.get_origin(hint) is Annotated and typing.get_args(hint)[0] in (int, float):
+        kind, within = typing.get_args(hint)
+        return kind, within
+    return None, None
+
+
 def _read_dataclass(kind: type) -> Reader:
     every = typing.get_type_hints(kind, include_extras=True)
     hints = {name: every[name] for name in _list_members(kind) or ()}
@@ -245,9 +258,9 @@ def _read_dataclass(kind: type) -> Reader:
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
-    # A member whose type is just this needs no check, which saves a call for most.
-    exacts = {hint: kind for kind in (str, bool) for hint in (kind, kind | None)}
-    readers = {name: (exacts.get(hint), _make_reader(hint)) for name, hint in hints.items()}
+    readers: dict[str, tuple[Any, Within | None, Reader]] = {
+        name: (*_find_exact(hint), _make_reader(hint)) for name, hint in hints.items()
+    }
     required = {name for name in bare if types.NoneType not in typing.get_args(hints[name])}
     optional = {name: None for name in bare if name not in required}
 
@@ -256,20 +269,21 @@ def _read_dataclass(kind: type) -> Reader:
             if kind in _WITHHELD:
                 raise MalformedEvent(f"{where}: expected {_WITHHELD[kind]}")
             raise _make_error(where, "an object", value)
-        unknown = value.keys() - hints.keys()
-        if unknown and kind not in _EXTENSIBLE:
-            name = sorted(unknown)[0][:60]
-            raise MalformedEvent(f"{where}: unknown member {name!r}, expected one of {nearest(name, hints)}")
-        if unknown:
+        if not value.keys() <= hints.keys():
+            if kind not in _EXTENSIBLE:
+                name = min(value.keys() - hints.keys())[:60]
+                raise MalformedEvent(f"{where}: unknown member {name!r}, expected one of {nearest(name, hints)}")
             value = {name: item for name, item in value.items() if name in hints}
-        missing = required - value.keys()
-        if missing:
-            raise MalformedEvent(f"{where}: member {sorted(missing)[0]!r} is missing")
+        if not required <= value.keys():
+            raise MalformedEvent(f"{where}: member {min(required - value.keys())!r} is missing")
         members: dict[str, Any] = dict(optional)
         try:
             for name, item in value.items():
-                exact, inner = readers[name]
-                members[name] = item if type(item) is exact else inner(item, f"{where}.{name}")
+                exact, within, inner = readers[name]
+                if type(item) is exact and (within is None or within.least <= item <= within.greatest):
+                    members[name] = item
+                else:
+                    members[name] = inner(item, f"{where}.{name}")
             return kind(**members)
         except (MalformedEvent, ValueError) as error:
             if kind in _WITHHELD:

@@ -189,6 +189,8 @@ def _bytes(value: Any) -> bytes:
 
 
 def _headers(text: Any) -> dict[str, str]:
+    if text == "{}":
+        return {}
     try:
         headers = json.loads(text)
     except (TypeError, ValueError, RecursionError):

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`status`, `check` and the dashboard for 10,000 repositories on 10 mirrors.
+
+The levels are written into the log as the services would write them; a hundredth of the repositories waits for its notice. Verbs
+are processes of their own, from their start to their end. `check` finds something, so its exit code is not 0.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, RepositoryState
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.shape import to_json
+from testing.bench.measure import Row
+from testing.services.existing import shared
+from testing.services.kafka import Kafka
+from testing.waiting import eventually
+
+REPOSITORIES, MIRRORS, LATE_EACH = 10_000, tuple(f"m{number}" for number in range(10)), 100
+VERBS, PAGES = 5, 50
+PAGE_ADDRESSES = ("/", "/repositories", "/repositories?q=repo09", "/roster")
+DIGEST = "0" * 64
+
+
+def rows() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(_measure("embedded log", f"sqlite://{folder}/log.db"))
+    with shared(Kafka) as kafka:
+        return [*found, *_measure("Kafka", f"{kafka.url}?topic-prefix=bench-{time.time_ns()}.")]
+
+
+def _measure(name: str, url: str) -> Iterator[Row]:
+    with open_log(url) as log, tempfile.TemporaryDirectory() as folder:
+        log.create(topics())
+        _fill(log)
+        port = free_port()
+        config = Path(folder, "vcsreplicator.toml")
+        config.write_text(f'log = "{url}"\n[dashboard]\nlisten = "127.0.0.1:{port}"\nanonymous = "reader"\n')
+        for verb in ("status", "check"):
+            samples = []
+            for _ in range(VERBS):
+                log.append(_signs_of_life())
+                samples.append(_time_verb(verb, config))
+            yield Row(name=f"{name}: vcsreplicator {verb}", unit="ms", samples=samples)
+        yield from _measure_pages(name, config, f"http://127.0.0.1:{port}", log)
+
+
+def _fill(log: Log) -> None:
+    now = time.time()
+    mirrors = [Mirror(name=name, state=MirrorState.ACTIVE, since=now) for name in MIRRORS]
+    log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=tuple(mirrors))))])
+    for first in range(0, REPOSITORIES, 100):
+        records: list[NewRecord] = []
+        for number in range(first, first + 100):
+            records += _levels(number, now)
+        log.append(records)
+
+
+def _levels(number: int, now: float) -> Iterator[NewRecord]:
+    """The records of one repository at its fifth event."""
+    name, noticed = f"{number:032x}", 5 if number % LATE_EACH else 4
+    state = RepositoryState(
+        repository=name,
+        incarnation=name,
+        path=f"group{number % 100}/repo{number:05}",
+        generation=1,
+        seq=5,
+        event=name,
+        digest=DIGEST,
+        released=5,
+        noticed=noticed,
+        roster=1,
+        source="hg://bench",
+    )
+    yield NewRecord(topic=STATE, key=name, value=to_json(state))
+    for mirror in MIRRORS:
+        ack = Ack(
+            mirror=mirror,
+            repository=name,
+            incarnation=name,
+            applied=5,
+            serving=5 if mirror != "m3" else noticed,
+            event=name,
+            digest=DIGEST,
+            applied_at=now,
+            served_at=now,
+        )
+        yield NewRecord(topic=ACKS, key=f"{mirror}/{name}", value=to_json(ack))
+
+
+def _signs_of_life() -> list[NewRecord]:
+    now = time.time()
+    beats = [Beat(mirror=name, time=now, positions={}, version="bench", instance=f"{name}@bench") for name in MIRRORS]
+    beat = AggregatorBeat(time=now, roster=1, held=REPOSITORIES // LATE_EACH)
+    return [
+        NewRecord(topic=STATE, key="aggregator", value=to_json(beat)),
+        *(NewRecord(topic=ACKS, key=beat.mirror, value=to_json(beat)) for beat in beats),
+    ]
+
+
+def _time_verb(verb: str, config: Path) -> float:
+    began = time.perf_counter()
+    done = subprocess.run([_program(), verb, "--config", str(config)], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stdout, done.stderr
+    return (time.perf_counter() - began) * 1000
+
+
+def _program() -> str:
+    return str(Path(sys.executable).with_name("vcsreplicator"))
+
+
+def _measure_pages(name: str, config: Path, url: str, log: Log) -> Iterator[Row]:
+    log.append(_signs_of_life())
+    began = time.perf_counter()
+    with subprocess.Popen([_program(), "dashboard", "--config", str(config)], stderr=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: _get(url + "/") is not None, timeout=60.0, every=0.02)
+            yield Row(
+                name=f"{name}: dashboard, start to first page",
+                unit="ms",
+                samples=[1000 * (time.perf_counter() - began)],
+            )
+            before = _read_memory(process.pid)
+            for address in PAGE_ADDRESSES:
+                samples = [_get(url + address) or 0.0 for _ in range(PAGES)]
+                yield Row(name=f"{name}: GET {address}", unit="ms", samples=samples)
+            note = f"{before:.0f} MB before"
+            yield Row(name=f"{name}: dashboard, memory", unit="MB", samples=[_read_memory(process.pid)], note=note)
+        finally:
+            process.terminate()
+
+
+def _get(url: str) -> float | None:
+    """Milliseconds until a whole page is there; None if there is none."""
+    began = time.perf_counter()
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            answer.read()
+    except OSError:
+        return None
+    return (time.perf_counter() - began) * 1000
+
+
+def _read_memory(pid: int) -> float:
+    """The resident memory of a process, in megabytes."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
