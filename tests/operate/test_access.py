@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The rights on Kafka that `docs/log.md` gives to each service's user: they suffice, and others are refused."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -203,9 +204,20 @@ def test_an_edge_and_a_decoder_run_with_the_documented_rights(tmp_path: Path, ka
 
 
 def is_refused(output: Path, right: ACL) -> bool:
-    """Whether a line says that the service is refused, and names what this right is for."""
+    """Whether a log line has a text that says the service is refused, and names what this right is for."""
     name = re.compile(rf"(?<![\w-]){re.escape(right.resource_pattern.resource_name)}(?![\w-])")
-    return any(REFUSED.search(line) and name.search(line) for line in output.read_text().splitlines())
+    texts = [str(text) for line in output.read_text().splitlines() for text in json.loads(line).values()]
+    return any(REFUSED.search(text) and name.search(text) for text in texts)
+
+
+def test_a_line_of_the_service_decode_is_no_refusal_of_the_group_decode(tmp_path: Path) -> None:
+    group = ResourcePattern(ResourceType.GROUP, "decode", ACLResourcePatternType.LITERAL)
+    right = ACL("User:decoder", "*", ACLOperation.READ, ACLPermissionType.ALLOW, group)
+    output, line = tmp_path / "decode.log", {"service": "decode", "reason": "not authorized to access topics: raw"}
+    output.write_text(json.dumps(line) + "\n")
+    assert not is_refused(output, right)
+    output.write_text(json.dumps(line | {"reason": "not authorized to access group decode"}) + "\n")
+    assert is_refused(output, right)
 
 
 def test_an_edge_and_a_decoder_need_each_documented_right(tmp_path: Path, kafka: StrictKafka) -> None:
