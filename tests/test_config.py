@@ -117,6 +117,12 @@ RELAY = 'socket = "/s"\nsource = "hg://m"\n'
     [
         ("listen = 5", "listen: expected a section, got 5"),
         ("[aggregator]\nbeat = nan", "aggregator.beat: expected a number from 0.01 to 3600, got nan"),
+        ('[aggregator]\nbeat = "1m"', "aggregator.beat: expected a number of seconds, got '1m'"),
+        (f'[relay]\n{RELAY}blob-age = "1w"\nroots = {{ "/r" = "" }}', "relay.blob-age: expected a number of days, got"),
+        (
+            '[mirror.a]\nroot = "/r"\nbuffer-bytes = "64M"',
+            "mirror.a.buffer-bytes: expected a whole number of bytes, got '64M'",
+        ),
         ("[aggregator]\nbatch = true", "aggregator.batch: expected a whole number, got True"),
         ("[health]\nlate = inf", "health.late: expected a number from 0 to 86400, got inf"),
         ("[health]\nbehind = -1", "health.behind: expected a number from 0 to 1000000000, got -1"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.shape import Seconds
 
 from ..secret import Secret
 from ..window import check_number
@@ -23,8 +24,8 @@ class BrokerSettings:
     url: str
     password: Secret | None = None
     ca_file: str | None = None
-    confirm_timeout: float = 10.0
-    heartbeat: float = 20.0
+    confirm_timeout: Seconds = 10.0
+    heartbeat: Seconds = 20.0
 
     def __post_init__(self) -> None:
         if not is_broker(self.url):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.shape import within
+from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
 
 from .. import schemas
 from ..raw import DEFAULT_PLACE, topic_of
@@ -74,13 +74,13 @@ class DecodeSettings:
     outputs: Mapping[str, str] = field(default_factory=dict)
     schemas: str = SHIPPED
     without_id: tuple[str, ...] = ()
-    largest: int = 1024 * 1024
+    largest: Bytes = 1024 * 1024
     geoip: str | None = None
     cities: str | None = None
     city_population: int = 0
     load_balancers: int = 0
     repeats: str = DEFAULT_REPEATS
-    remember: float = 7 * DAY
+    remember: Seconds = 7 * DAY
     redis: str | None = None
     redis_password: Secret | None = None
     redis_ca_file: str | None = None

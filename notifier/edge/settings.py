@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.log import LARGEST
-from hgext.vcsreplicator.words.shape import GIB, within
+from hgext.vcsreplicator.words.shape import GIB, Bytes, Seconds, within
 
 from ..raw import DEFAULT_PLACE, topic_of
 
@@ -27,14 +27,14 @@ class EdgeSettings:
     output: str = DEFAULT_PLACE
     queue: str = "/var/lib/vcsreplicator/edge"
     without_id: tuple[str, ...] = ()
-    max_queue_bytes: int = GIB
-    max_body_bytes: int = 1024 * 1024
-    max_uri_bytes: int = 4096
+    max_queue_bytes: Bytes = GIB
+    max_body_bytes: Bytes = 1024 * 1024
+    max_uri_bytes: Bytes = 4096
     max_connections: int = 500
-    header_timeout: float = 10.0
-    body_timeout: float = 30.0
-    idle_timeout: float = 30.0
-    log_timeout: float = 5.0
+    header_timeout: Seconds = 10.0
+    body_timeout: Seconds = 30.0
+    idle_timeout: Seconds = 30.0
+    log_timeout: Seconds = 5.0
 
     def __post_init__(self) -> None:
         if not os.path.isabs(self.queue):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.shape import within
+from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..amqp.connection import is_broker
 from ..secret import Secret
@@ -42,7 +42,7 @@ class GuardianSettings:
     ca_file: str | None = None
     smtp_ca_file: str | None = None
     state: str = "/var/lib/vcsreplicator/guardian.db"
-    every: float = 60.0
+    every: Seconds = 60.0
     warn_at: int = 2000
     limit: int = 8000
     delete: Deletion = Deletion.NO

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.shape import within
+from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..hgpush.destination import check_source
 from ..hgpush.queue import QueueSettings
@@ -40,9 +40,9 @@ class PollSettings(QueueSettings):
     repositories: tuple[str, ...]
     state: str = "/var/lib/vcsreplicator/poll.db"
     source: str = "poll"
-    interval: float = 60.0
+    interval: Seconds = 60.0
     per_host: int = 4
-    timeout: float = 30.0
+    timeout: Seconds = 30.0
     page: int = 200
     on_replaced: OnReplaced = OnReplaced.STOP
     start_at: StartAt = StartAt.BEGINNING

@@ -24,6 +24,7 @@ from prometheus_client import Counter
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.shape import Bytes
 from hgext.vcsreplicator.words.streams import Stream
 
 from ..amqp.channel import ConfirmedChannel, OnNack, OnReturn, OutgoingMessage, Target
@@ -63,7 +64,7 @@ class PulseSettings(BrokerSettings):
     routing_key_strip_prefix: str | None = None
     cc: tuple[str, ...] = ()
     shorten: bool = False
-    max_bytes: int = 4 * 1024 * 1024
+    max_bytes: Bytes = 4 * 1024 * 1024
     types: tuple[str, ...] = DOCUMENTED
     start_at: str = "beginning"
     patience: Patience = PATIENCE

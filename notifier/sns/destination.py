@@ -28,6 +28,7 @@ from botocore.parsers import ResponseParserError
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.errors import Rejected as Wrong
+from hgext.vcsreplicator.words.shape import Bytes, Seconds
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
@@ -69,10 +70,10 @@ class SnsSettings:
     region: str
     sns_endpoint_url: str | None = None
     s3_endpoint_url: str | None = None
-    limit: int = 260_000
+    limit: Bytes = 260_000
     workers: int = 16
-    connect_timeout: float = 5.0
-    read_timeout: float = 10.0
+    connect_timeout: Seconds = 5.0
+    read_timeout: Seconds = 10.0
     types: tuple[str, ...] = DOCUMENTED
     start_at: str = "beginning"
     patience: Patience = PATIENCE

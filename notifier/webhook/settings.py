@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.shape import within
+from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..destination import ALL_TYPES
 from ..window import PATIENCE, Patience, check_number
@@ -27,15 +27,15 @@ class DeliverySettings:
 
     database: str
     subscriptions: Mapping[str, Subscription] | None = None
-    ladder: tuple[float, ...] = (0, 10, 60, 300, 1800, 7200, 21600, 43200, 86400)
+    ladder: tuple[Seconds, ...] = (0, 10, 60, 300, 1800, 7200, 21600, 43200, 86400)
     jitter: float = 0.2
     allow: tuple[str, ...] = ()
     allow_http: bool = False
     ca_file: str | None = None
     workers: int = 32
-    pause_after: float = 3 * DAY
-    keep_delivered: float = DAY
-    keep_failed: float = 14 * DAY
+    pause_after: Seconds = 3 * DAY
+    keep_delivered: Seconds = DAY
+    keep_failed: Seconds = 14 * DAY
     types: tuple[str, ...] = ALL_TYPES
     start_at: str = "beginning"
     patience: Patience = PATIENCE

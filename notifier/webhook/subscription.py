@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from hgext.vcsreplicator.words.shape import within
+from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..destination import DOCUMENTED, check_types
 from ..message import Message
@@ -42,7 +42,7 @@ class Subscription:
     filter: str | None = None
     headers: Mapping[str, str] | None = None
     secrets: tuple[Secret, ...] = ()
-    timeout: float = 10.0
+    timeout: Seconds = 10.0
     concurrency: int = 4
     order: Order = Order.STRICT
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.retry import Backoff
-from hgext.vcsreplicator.words.shape import within
+from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
 
 from ..hgpush.queue import QueueSettings
 from ..secret import Secret
@@ -41,9 +41,9 @@ class WorkSettings(QueueSettings):
     dead_queue: str = "hg.dead"
     at_once: int = 2
     prefetch: int = 500
-    park_bytes: int = 1024**3
-    hg_timeout: float = 1200.0
-    hg_memory_bytes: int = 4 * 1024**3
+    park_bytes: Bytes = 1024**3
+    hg_timeout: Seconds = 1200.0
+    hg_memory_bytes: Bytes = 4 * 1024**3
     hosts_ca_file: str | None = None
     sentry_dsn: Secret | None = None
 

@@ -4,6 +4,7 @@
 import dataclasses
 import re
 import tomllib
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings
 from hgext.vcsreplicator.relay.daemon import RelaySettings
 from hgext.vcsreplicator.status.health import HealthSettings
+from hgext.vcsreplicator.words.retry import Backoff
+from notifier.decode.settings import DecodeSettings
+from notifier.destination import DESTINATIONS, settings_class
+from notifier.edge.settings import EdgeSettings
+from notifier.guardian.settings import GuardianSettings
+from notifier.poll.settings import PollSettings
+from notifier.webhook.subscription import Subscription
+from notifier.window import Patience
+from notifier.work.settings import WorkSettings
 from testing.services.cache import CHECKOUT
 
 SECTIONS = {
@@ -86,3 +96,22 @@ def test_the_example_is_a_configuration(tmp_path: Path, is_whole: bool) -> None:
         assert set(tomllib.loads(text)["mirror"]["alpha"]) == {key for key, _, _ in rows_of_the_page("mirror.NAME")}
     (tmp_path / "x.toml").write_text(text)
     _check_sections(load(tmp_path / "x.toml"))
+
+
+ALL_SECTIONS = (
+    *SECTIONS.values(),
+    *(settings_class(kind) for kind in DESTINATIONS),
+    *(DecodeSettings, EdgeSettings, GuardianSettings, PollSettings, WorkSettings),
+    *(Backoff, Patience, Subscription),
+)
+# Numbers with a fraction that have no unit.
+RATIOS = {"factor", "jitter"}
+
+
+@pytest.mark.parametrize("section", ALL_SECTIONS, ids=lambda kind: kind.__name__)
+def test_a_duration_and_a_size_have_their_unit(section: type) -> None:
+    for field in dataclasses.fields(section):
+        kind = typing.get_type_hints(section, include_extras=True)[field.name]
+        assert kind is not float or field.name in RATIOS, field.name
+        assert kind is not int or not field.name.endswith("_bytes"), field.name
+        assert kind != tuple[float, ...], field.name

@@ -492,6 +492,7 @@ WEBHOOK = {"type": "webhook", "database": "/d.db"}
         ({**SNS, "sns-endpoint-url": "sns.example"}, "sns-endpoint-url: expected an http or https URL"),
         ({**SNS, "limit": 10}, "limit: expected a number from 1024 to .*, got 10"),
         ({**SNS, "read-timeout": -1}, r"read-timeout: expected a number .*, got -1"),
+        ({**WEBHOOK, "ladder": [0, "1m"]}, "ladder: expected a number of seconds, got '1m'"),
         ({**WEBHOOK, "ladder": [0, float("nan")]}, "ladder: expected a number from 0 .*, got nan"),
         ({**WEBHOOK, "ladder": [0, -1]}, "ladder: expected a number from 0 .*, got -1"),
         ({**WEBHOOK, "jitter": 2}, "jitter: expected a number from 0 to 1, got 2"),

@@ -43,7 +43,7 @@ from ..log.table import ReadStopped, Table, find_beginnings, read_on
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import RECONNECT
-from ..words.shape import within
+from ..words.shape import Seconds, within
 from .ahead import AheadLevels
 from .decisions.memory import RecordOutcome
 from .decisions.outgoing import OutputBatch
@@ -73,9 +73,9 @@ class AggregatorSettings:
     transaction.
     """
 
-    group_time: float = 0.1
-    beat: float = 5.0
-    silence: float = 60.0
+    group_time: Seconds = 0.1
+    beat: Seconds = 5.0
+    silence: Seconds = 60.0
     batch: int = 1000
 
     def __post_init__(self) -> None:

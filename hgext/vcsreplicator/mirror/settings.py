@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from ..words.clock import DAY
 from ..words.path import check_prefix
-from ..words.shape import GIB, within
+from ..words.shape import GIB, Bytes, Days, Seconds, within
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _KIB = 1024
@@ -28,23 +28,23 @@ class MirrorSettings:
     workers: int = 2
     heavy_workers: int = 2
     repair_workers: int = 2
-    worker_memory_bytes: int = 4 * GIB
+    worker_memory_bytes: Bytes = 4 * GIB
     open_repositories: int = 64
     recycle_after: int = 50_000
-    buffer_bytes: int = 64 * _KIB * _KIB
-    repository_buffer_bytes: int = 16 * _KIB * _KIB
+    buffer_bytes: Bytes = 64 * _KIB * _KIB
+    repository_buffer_bytes: Bytes = 16 * _KIB * _KIB
     batch_events: int = 64
-    batch_bytes: int = 4 * _KIB * _KIB
-    slow_after: float = 5.0
-    hung_after: float = 300.0
-    beat_interval: float = 5.0
-    retry_first: float = 0.5
-    retry_longest: float = 60.0
-    check_interval: float = 60.0
+    batch_bytes: Bytes = 4 * _KIB * _KIB
+    slow_after: Seconds = 5.0
+    hung_after: Seconds = 300.0
+    beat_interval: Seconds = 5.0
+    retry_first: Seconds = 0.5
+    retry_longest: Seconds = 60.0
+    check_interval: Seconds = 60.0
     backup: bool = False
     lock: bool = False
-    keep_deleted_days: float = 7.0
-    master_timeout: float = 60.0
+    keep_deleted_days: Days = 7.0
+    master_timeout: Seconds = 60.0
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):

@@ -22,7 +22,7 @@ from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
 from ..words.levels import ServiceTrouble
 from ..words.path import check_prefix
-from ..words.shape import within
+from ..words.shape import Days, Seconds, within
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
@@ -51,9 +51,9 @@ class RelaySettings:
     source: str
     roots: Mapping[str, str]
     blobs: str | None = None
-    blob_age: float = 45.0
+    blob_age: Days = 45.0
     workers: int = 8
-    scan: float = 30.0
+    scan: Seconds = 30.0
 
     def __post_init__(self) -> None:
         if not self.roots:

@@ -14,7 +14,7 @@ from ..log import Log
 from ..words.clock import DAY, Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.roster import MirrorState
-from ..words.shape import within
+from ..words.shape import Seconds, within
 from . import AGGREGATOR, Picture
 from .follower import Follower
 
@@ -26,8 +26,8 @@ class HealthSettings:
     """When a mirror is not ready; docs/install.md explains each key."""
 
     behind: int = 600
-    late: float = 10.0
-    silence: float = 30.0
+    late: Seconds = 10.0
+    silence: Seconds = 30.0
     refuse_when_silent: bool = False
 
     def __post_init__(self) -> None:

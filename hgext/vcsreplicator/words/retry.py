@@ -3,6 +3,8 @@
 
 from dataclasses import dataclass
 
+from .shape import Seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
@@ -11,8 +13,8 @@ class Backoff:
     `factor` is from one delay to the next; `jitter` spreads each (0.2 = ±20 %).
     """
 
-    first: float = 0.1
-    longest: float = 30.0
+    first: Seconds = 0.1
+    longest: Seconds = 30.0
     factor: float = 2.0
     jitter: float = 0.2
 

@@ -7,7 +7,8 @@ Unknown, missing and ill-typed members are refused. Only a member that may be No
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
 imports it. Supported types: str, int, float, bool, None, unions with None, StrEnum, tuple[X, ...], Mapping[str, X] and other
 dataclasses. A float member accepts an integer; a bool is never a number. Whole numbers have at most 64 bits, and JSON has finite
-ones only; `Annotated` with `Within` says what else a number must be, as `Time` and `Count` do.
+ones only; `Annotated` with `Within` says what else a number must be, as `Time` and `Count` do, and with `Unit` of what it is a
+number, as `Seconds` and `Bytes` do.
 """
 
 import dataclasses
@@ -67,6 +68,15 @@ class Within:
         self.least, self.greatest = least, greatest
 
 
+class Unit:
+    """The unit of an annotated number, which the error about another value names."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 # Seconds since the epoch of the first and the last second that a calendar has: in the years 1 and 9999.
 EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
 
@@ -75,6 +85,11 @@ Time = Annotated[float, Within(0, LATEST)]
 
 # How many there are, or how far something is.
 Count = Annotated[int, Within(0, LARGEST)]
+
+# A setting that is a duration or a size.
+Seconds = Annotated[float, Unit("seconds")]
+Days = Annotated[float, Unit("days")]
+Bytes = Annotated[int, Unit("bytes")]
 
 
 def to_json(value: Any) -> bytes:
@@ -162,6 +177,8 @@ def _list_members(kind: Any) -> tuple[str, ...] | None:
 def _make_reader(kind: Any) -> Reader:
     """Return the function that checks and converts one value of `kind`, at a place."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated and isinstance(arguments[1], Unit):
+        return _read_scalar(arguments[0], f" of {arguments[1].name}")
     if origin is Annotated:
         return _read_within(_make_reader(arguments[0]), arguments[1])
     if dataclasses.is_dataclass(kind):
@@ -183,8 +200,8 @@ def _make_error(where: str, expected: str, value: Any) -> MalformedEvent:
     return MalformedEvent(f"{where}: expected {expected}, got {reprlib.repr(value)[:60]}")
 
 
-def _read_scalar(kind: type) -> Reader:
-    expected = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+def _read_scalar(kind: type, of_unit: str = "") -> Reader:
+    expected = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind] + of_unit
 
     def reader(value: Any, where: str) -> Any:
         is_whole = type(value) is int

@@ -40,7 +40,7 @@ def test_all_keys_but_the_address_have_defaults(tmp_path: Path) -> None:
         ('listen = "a:1"\noutput = "log:events"', "edge.output: expected a topic of its own"),
         ('listen = "a:1"\nmax-body-bytes = 0', "edge.max-body-bytes: expected a number from 1 to"),
         (f'listen = "a:1"\nmax-body-bytes = {LARGEST_BODY + 1}', "edge.max-body-bytes: expected a number from 1 to"),
-        ('listen = "a:1"\nbody-timeout = "30"', "edge.body-timeout: expected a number, got '30'"),
+        ('listen = "a:1"\nbody-timeout = "30"', "edge.body-timeout: expected a number of seconds, got '30'"),
         ('listen = "a:1"\nwithout-id = "x.y"', "edge.without-id: expected a list, got 'x.y'"),
     ],
 )

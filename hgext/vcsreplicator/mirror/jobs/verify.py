@@ -23,7 +23,7 @@ from ...status.follower import Follower
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import Expired, Unavailable
 from ...words.levels import RepositoryState
-from ...words.shape import plain, within
+from ...words.shape import Seconds, plain, within
 from ..comparison import ComparisonOutcome, Verdict, judge
 from ..settings import MirrorSettings
 from ..task import Check, Checked, Look, Looked
@@ -50,10 +50,10 @@ class VerifySettings:
     """The section [verify]. Times are seconds; docs/install.md explains each key."""
 
     workers: int = 1
-    pace: float = 1.0
-    rest: float = 3600.0
-    patience: float = 60.0
-    again: float = 1.0
+    pace: Seconds = 1.0
+    rest: Seconds = 3600.0
+    patience: Seconds = 60.0
+    again: Seconds = 1.0
     deep: bool = False
 
     def __post_init__(self) -> None:
