@@ -152,6 +152,28 @@ def test_a_destination_that_stands_still_is_named(installation: Installation) ->
     assert installation.found(after=3600.0)[0][0] == 2
 
 
+@pytest.mark.parametrize("is_running", [True, False], ids=["failing", "silent"])
+def test_the_cause_of_a_stalled_destination_is_said_once_and_is_as_severe(
+    installation: Installation, is_running: bool
+) -> None:
+    installation.ack(3)
+    installation.delivered(2)
+    seen, start = installation.picture(), installation.clock.now()
+    trouble = ServiceTrouble(text="destination lines is failing: refused; see: X", since=start)
+    seen.reports["destination lines"] = ServiceReport(time=start, version="1", count=1, troubles=(trouble,))
+    cause = "destination lines is failing: refused" if is_running else "destination lines has given no sign of life for"
+    for after, level in ((100.0, 1 if is_running else 2), (4000.0, 2)):
+        now = start + after
+        if is_running:
+            seen.heard["destination lines"] = (1, now)
+            late = replace(trouble, since=now - 100)  # a restarted notifier says since when it knows
+            seen.reports["destination lines"] = ServiceReport(time=now, version="1", count=1, troubles=(late,))
+        found = findings(seen, now, destinations=("lines",))
+        [own] = [each for each in found if each.text.startswith("destination lines ")]
+        assert own.text.startswith(cause)
+        assert own.level == level
+
+
 def test_a_destination_that_was_never_served_is_named_and_a_removed_one_is_not(installation: Installation) -> None:
     installation.ack(3)
     installation.delivered(0)

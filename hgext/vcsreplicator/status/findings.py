@@ -3,8 +3,8 @@
 
 import shlex
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from ..words import roster as rosters
 from ..words.clock import DAY
@@ -66,8 +66,9 @@ def findings(
     found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
     found += _find_mirrors(picture, now, warn, critical)
     found += _refused_rules(picture)
+    reported = _find_reported(picture, now, patience, destinations, relay)
     found += _find_destinations(picture, now, destinations, warn, critical)
-    found += _find_reported(picture, now, patience, destinations, relay)
+    found += _find_stalled(picture, now, destinations, reported)
     for ack in picture.detached():
         state = picture.states.get(ack.repository)
         where = state.path if state else ack.repository
@@ -185,10 +186,27 @@ def _find_destinations(
         if wanted is not None and name not in wanted:
             continue
         found += _count_lag(f"destination {name}", "notices", lag, warn, critical)
-        waits = now - picture.oldest.get(DESTINATION + name, now)
-        if waits > SILENT:
+    return found
+
+
+def _find_stalled(
+    picture: Picture, now: float, wanted: Collection[str] | None, reported: Sequence[Finding]
+) -> list[Finding]:
+    """Find stalled destinations; return them with what is `reported`.
+
+    The reported trouble of a destination is why it is stalled: it becomes as severe, and nothing else is said.
+    """
+    found = list(reported)
+    for group, lag in sorted(picture.lags.items()):
+        name, waits = group.removeprefix(DESTINATION), now - picture.oldest.get(group, now)
+        if waits <= SILENT or (wanted is not None and name not in wanted):
+            continue
+        level = 2 if waits > STALLED else 1
+        causes = [index for index, finding in enumerate(found) if finding.text.startswith(f"{DESTINATION_KEY}{name} ")]
+        for index in causes:
+            found[index] = replace(found[index], level=max(level, found[index].level))
+        if not causes:
             text = f"destination {name} is stalled: {lag} notices wait, the first {_format_since(now - waits, now)}"
-            level = 2 if waits > STALLED else 1
             found.append(Finding(level=level, text=f"{text}; see: vcsreplicator destination list"))
     return found
 
