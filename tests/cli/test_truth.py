@@ -114,7 +114,7 @@ def test_whatever_is_broken_is_named_with_the_time_and_the_next_step(tmp_path: P
 
         cluster.stop("relay")
         cluster.commit(clone, "three")
-        assert "not reachable" in cluster.push(clone)
+        assert "relay not reachable" in cluster.push(clone)
         silent = "the relay hg://master.example has given no sign of life for "
         text = eventually(lambda: (text := found(monitor)) and silent in text and text)
         assert "systemctl start vcsreplicator-relay" in text

@@ -18,7 +18,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.pushing import KEPT, RECORDED, Master, events, new_master, running_relay
+from testing.builders.pushing import RECORDED, UNRELAYED, Master, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -108,7 +108,7 @@ def test_a_creation_does_not_wait_for_mirrors(master: Master, log: Log) -> None:
 def test_a_push_without_a_relay_is_kept_and_asks_nothing_about_mirrors(master: Master) -> None:
     with pushing(master) as push:
         read = push.result()
-    assert read.endswith(f"{KEPT}\n")
+    assert read.endswith(f"{UNRELAYED}\n")
 
 
 def test_a_push_that_sends_its_events_itself_does_not_know_the_mirrors(

@@ -30,7 +30,7 @@ from hgext.vcsreplicator.words.event import replaced_incarnations
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import Where, decode
-from testing.builders.pushing import HG, KEPT, RECORDED, events, new_master, running_relay
+from testing.builders.pushing import HG, KEPT, RECORDED, UNRELAYED, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -76,11 +76,20 @@ def test_a_pusher_hears_when_the_log_has_the_push(master, log):
 def test_a_push_without_a_relay_is_kept_and_sent_when_one_comes(master, log):
     master.create("one")
     master.commit("one", "a")
-    assert KEPT in master.push("one")
+    assert UNRELAYED in master.push("one")
     assert events(log) == {}
     with running_relay(master.settings(), log):
         eventually(lambda: not master.outbox("one").has_unsent())
     assert [event.seq for event in events(log)["one"]] == [1, 2]
+
+
+def test_a_push_whose_socket_leads_to_no_relay_reads_that_the_relay_is_missing(master, log):
+    with running_relay(master.settings(), log):
+        master.create("one")
+        master.configure(f"[vcsreplicator]\nrelay = {master.folder}/elsewhere.sock\n")
+        master.commit("one", "a")
+        assert UNRELAYED in master.push("one")
+        eventually(lambda: not master.outbox("one").has_unsent())
 
 
 def test_a_push_while_the_log_is_down_is_kept_and_sent_in_order_afterwards(master, log):
@@ -232,7 +241,7 @@ def test_a_bundle_that_unpacks_to_too_much_for_a_mirror_is_a_blob_however_small_
     assert last_frame(log).header.attachment.size < 10_000
     (master.folder / "clone-one/big").write_text("b" * 60_000)
     master.commit("one", "b")
-    assert KEPT in master.push("one")
+    assert UNRELAYED in master.push("one")
     master.operate("-R", str(master.root / "one"), "strip", "-q", "--no-backup", "1")
     with running_relay(settings, log):
         eventually(lambda: not master.outbox("one").has_unsent())

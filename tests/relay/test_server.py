@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.relay import server as relay_server
 from hgext.vcsreplicator.relay.admission import RelaySocket
+from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.server import Server
 from hgext.vcsreplicator.words.levels import RepositoryState
 from testing.waiting import eventually
@@ -248,3 +249,14 @@ def test_a_question_about_mirrors_of_another_shape_ends_the_conversation(
         say(peer, **{**QUESTION, **wrong})
         assert read_answer(peer) is None
     assert not server._awaited
+
+
+def test_a_push_knows_a_relay_that_waits_for_the_log_from_one_that_is_gone(folder: Path, work: Work) -> None:
+    relay_socket = RelaySocket(str(folder / "socket"), group_of=str(folder))
+    with serving(relay_socket, folder, work, find_none):
+        line = RelayLine.open(str(folder / "socket"), str(folder / "repo"))
+        assert line is not None
+        line.report_commit(5)
+        assert line.wait_until_sent(patience=0.01) is False
+    assert line.wait_until_sent(patience=60.0) is None
+    line.close()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class RelayLine:
-    """One connection; once anything went wrong, the answer to each question is False."""
+    """One connection; once anything went wrong, no answer to a question is True."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -72,17 +72,20 @@ class RelayLine:
             self._connection.sendall(_encode_line({"seq": seq}))
             self._committed = seq
 
-    def wait_until_sent(self, *, patience: float) -> bool:
+    def wait_until_sent(self, *, patience: float) -> bool | None:
         """Return whether the log has everything up to the reported event.
 
-        Wait up to `patience` seconds for the relay's answer; return False if it does not come.
+        Wait up to `patience` seconds for the relay's answer; return False if it does not come. Return None if the relay ends the
+        conversation, because it stopped or refuses the peer.
         """
         if not self._committed:
-            return False
+            return None
         try:
             return bool(self._read_answer(patience)["sent"] >= self._committed)
-        except (OSError, ValueError, KeyError, TypeError):
+        except TimeoutError:
             return False
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def wait_until_announced(self, event: Event, *, patience: float) -> bool | None:
         """Return whether the notice of an event that the log has is written.

@@ -24,14 +24,14 @@ class Clock:
 class Line:
     """A relay that lets the push wait for so many seconds for the first answer, and for as long as it likes for the second."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self._clock, self._seconds = clock, seconds
+    def __init__(self, clock: Clock, seconds: float, is_sent: bool | None = True) -> None:
+        self._clock, self._seconds, self._is_sent = clock, seconds, is_sent
         self.patience: list[float] = []
 
-    def wait_until_sent(self, *, patience: float) -> bool:
+    def wait_until_sent(self, *, patience: float) -> bool | None:
         self.patience.append(patience)
         self._clock.now += self._seconds
-        return True
+        return self._is_sent
 
     def wait_until_announced(self, event: object, *, patience: float) -> bool:
         self.patience.append(patience)
@@ -58,3 +58,27 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
         b"recorded push in replication log in 2.000s\n",
         b"not on all mirrors after 5.0s: mirrors get it later, and it is announced then\n",
     ]
+
+
+@pytest.mark.parametrize(
+    ("is_sent", "line_read"),
+    [
+        (False, b"replication log not reachable: the push is kept and will be sent\n"),
+        (None, b"relay not reachable: the push is kept and will be sent\n"),
+    ],
+    ids=["log", "relay"],
+)
+def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing(
+    monkeypatch: pytest.MonkeyPatch, is_sent: bool | None, line_read: bytes
+) -> None:
+    clock, read = Clock(), list[bytes]()
+    monkeypatch.setattr(reporting, "time", clock)
+    monkeypatch.setattr(reporting, "Outbox", lambda _vfs: SimpleNamespace(fork=lambda: None))
+    captured: Any = SimpleNamespace(
+        repo=SimpleNamespace(ui=SimpleNamespace(warn=read.append), svfs=None),
+        configuration=SimpleNamespace(acknowledge=Acknowledge.LOG, patience=5.0),
+        committed=clock.now,
+    )
+    line: Any = Line(clock, 2.0, is_sent)
+    reporting.report(captured, line, "/repos/x")
+    assert read == [line_read]

@@ -62,19 +62,21 @@ def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
 def _report_log(captured: Capture, line: RelayLine | None, folder: str) -> bool:
     """Wait until the log has the event; write the line, return whether it has."""
     ui, fork = captured.repo.ui, None
+    is_sent: bool | None = False
     try:
         is_sent = _wait_until_sent(captured, line, folder)
         fork = None if is_sent else Outbox(captured.repo.svfs).fork()
     except Exception as problem:
-        is_sent = False
         ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
     if is_sent:
         _report_sent(captured, time.monotonic() - captured.committed)
     elif fork is not None:
         ui.warn(b"the push is kept and is not sent: %s\n" % fork.reason.encode())
+    elif is_sent is None:
+        ui.warn(b"relay not reachable: the push is kept and will be sent\n")
     else:
         ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
-    return is_sent
+    return bool(is_sent)
 
 
 def _report_mirrors(captured: Capture, line: RelayLine | None, deadline: float) -> None:
@@ -97,12 +99,16 @@ def _report_mirrors(captured: Capture, line: RelayLine | None, deadline: float) 
         ui.status(b"not on all mirrors after %.1fs: mirrors get it later, and it is announced then\n" % seconds)
 
 
-def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> bool:
+def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> bool | None:
+    """Return whether the log has the event.
+
+    Return None if the relay, which alone knows, cannot be asked.
+    """
     settings = captured.configuration
     if line is not None:
         return line.wait_until_sent(patience=settings.patience)
     if not settings.log:
-        return False
+        return None
     # Loaded only where no relay runs.
     from . import sending
 
