@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a verb that runs for long imports, since its memory is that of the machine."""
+"""How a verb starts: what one that runs for long imports, and that closed standard streams stop none."""
 
+import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.cli import SERVICES
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
 
 pytestmark = pytest.mark.processes
 
@@ -30,3 +35,31 @@ def test_a_worker_loads_nothing_for_log_lines() -> None:
     load = "import sys, hgext.vcsreplicator.hg.replica.nursery; print('structlog' in sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", load], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_service_runs_with_standard_error_closed_and_no_file_takes_its_place(tmp_path: Path) -> None:
+    url, file, address = f"sqlite://{tmp_path}/log.db", tmp_path / "x.toml", str(tmp_path / "notify")
+    with open_log(url) as log:
+        log.create(topics(partitions=1))
+    file.write_text(f'log = "{url}"\n')
+    words = f"exec {sys.executable} -P -m hgext.vcsreplicator.cli aggregator -c {file} 2>&-"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(address)
+        notified.settimeout(60.0)
+        with subprocess.Popen(["/bin/sh", "-c", words], env={**os.environ, "NOTIFY_SOCKET": address}) as service:
+            try:
+                assert notified.recv(64) == b"READY=1"
+                assert os.readlink(f"/proc/{service.pid}/fd/2") == os.devnull
+            finally:
+                service.terminate()
+    assert service.returncode == 0
+
+
+def test_a_verb_that_prints_a_table_ends_well_without_standard_output(tmp_path: Path) -> None:
+    url, file = f"sqlite://{tmp_path}/log.db", tmp_path / "x.toml"
+    with open_log(url) as log:
+        log.create(topics(partitions=1))
+    file.write_text(f'log = "{url}"\n')
+    words = f"exec {sys.executable} -P -m hgext.vcsreplicator.cli status -c {file} >&-"
+    done = subprocess.run(["/bin/sh", "-c", words], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

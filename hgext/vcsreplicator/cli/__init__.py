@@ -6,6 +6,7 @@ exit code 2, a mistake in the configuration 78, a condition that may pass (a ful
 """
 
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import cast
@@ -95,6 +96,7 @@ def program() -> None:
 
 def main() -> None:
     """Run the console command."""
+    _open_standard_error()
     try:
         program.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -116,6 +118,19 @@ def main() -> None:
             raise
         click.echo(f"vcsreplicator: {error}", err=True)
         sys.exit(2 if isinstance(error, PermissionError) else 1)
+
+
+def _open_standard_error() -> None:
+    """Send what is written to a closed standard error (`2>&-`) to nowhere.
+
+    Otherwise the next file or connection would get its number, and with it what libraries and child processes write there.
+    """
+    if sys.stderr is None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        if nowhere != 2:
+            os.close(nowhere)
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _is_passing(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 import click
 from rich.console import Console
@@ -37,9 +38,13 @@ def console(*, stderr: bool = False) -> Console:
 
     It prints brackets and colons as they are.
     """
-    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    width = None if is_terminal else WIDE
+    width = None if is_terminal(sys.stderr if stderr else sys.stdout) else WIDE
     return PipedConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is a terminal; None is a closed one."""
+    return stream is not None and stream.isatty()
 
 
 def print_json(data: object) -> None:

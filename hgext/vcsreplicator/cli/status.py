@@ -19,7 +19,7 @@ from ..status import AGGREGATOR, DESTINATION, Picture
 from ..status.findings import DESTINATION_KEY, RELAY_KEY, as_data, findings
 from ..status.follower import Follower, look_at_destinations
 from ..words.errors import Unavailable, visible
-from .display import console, print_json, table
+from .display import console, is_terminal, print_json, table
 from .options import destinations, log_of, relay_of, with_config, with_json
 from .progress import metered_log
 
@@ -53,7 +53,7 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
 
 
 def _watch(view: Callable[[], Group]) -> NoReturn:
-    if not sys.stdout.isatty():
+    if not is_terminal(sys.stdout):
         _write_repeatedly(view)
     with Live(view(), console=console(), refresh_per_second=2) as live:
         while True:
@@ -73,7 +73,7 @@ def _write_repeatedly(view: Callable[[], Group]) -> NoReturn:
             output.print(view(), Text(), end="")
         except Unavailable as error:
             output.print(Text(f"the log cannot be read, trying again: {visible(str(error))}"))
-        sys.stdout.flush()
+        output.file.flush()
         time.sleep(1)
 
 
