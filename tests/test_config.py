@@ -60,7 +60,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
     [
         ("poll-timeout = 'fast'", "mirror.a.poll-timeout: expected a number, got 'fast'"),
         ("", "mirror.a: key 'poll-timeout' is missing"),
-        ("poll-timeout = 1\nroots = 1", "mirror.a: unknown key 'roots', expected one of poll-timeout, workers, name"),
+        ("poll-timeout = 1\nroots = 1", "mirror.a: unknown key 'roots', expected one of poll-timeout, workers"),
         ("poll-timeout = 1\nworkers = 0", "mirror.a.workers: expected a number from 1, got 0"),
     ],
 )

@@ -6,12 +6,13 @@ that it configures. This module only reads, joins what several sections share, a
 place in the file.
 """
 
+import dataclasses
 import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from .words import secrecy, shape
 from .words.errors import BadConfig, MalformedEvent
@@ -62,7 +63,14 @@ class Config:
             if key == "name" and key in given:
                 raise BadConfig(f"{self.file}: {where}: unknown key {key!r}, the section's name says it")
         # The keys of free mappings (folder → prefix) stay.
-        table = {**given, **{name.replace("-", "_"): value for name, value in found.items()}}
+        keys = {name.replace("-", "_"): value for name, value in found.items()}
+        known = {field.name for field in dataclasses.fields(cast(Any, kind))} - ({"name"} & given.keys())
+        for key in sorted(keys.keys() - known):
+            expected = shape.nearest(key, known).replace("_", "-")
+            raise BadConfig(
+                f"{self.file}: {where}: unknown key {key[:60].replace('_', '-')!r}, expected one of {expected}"
+            )
+        table = {**given, **keys}
         try:
             return shape.read(kind, table, where)
         except MalformedEvent as error:
