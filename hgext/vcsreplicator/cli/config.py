@@ -14,6 +14,7 @@ from ..words.shape import nearest
 from .display import print_json
 from .hgrc import RelayHere, check_hgrc
 from .options import log_of, mirror_settings, with_config, with_json
+from .rights import report_rights
 
 # Services that have an address in [listen], beside mirrors.
 _ROLES = ("relay", "aggregator", "notifier", "verify", "dashboard", "edge", "decode", "poll", "work", "guardian")
@@ -50,6 +51,7 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
     if "notifier" in config.tables and not config.tables.get("public", {}).get("urls"):
         report(f"{config.file}: [public.urls] is missing or empty: the notifier announces nothing")
     if "log" not in config.tables:
+        report_rights(config, report)
         return
     with log_of(config) as log:
         missing = []
@@ -59,6 +61,7 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
             except TopicMissing:
                 missing.append(topic.name)
     report("the log answers")
+    report_rights(config, report)
     for file in files or (None,):
         check_hgrc(file, report, is_decoded=_is_decoded(config), relay=_relay_here(config))
     if missing:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What `config check` says of the rights of the user that runs it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.cli.rights import report_rights
+from hgext.vcsreplicator.config import load
+
+FILE = """
+log = "sqlite:///log.db"
+blobs = "file://{folder}/blobs"
+[mirror.alpha]
+root = "/repos"
+blobs = "file://{folder}/shared%20blobs"
+[notifier.pulse]
+type = "pulse"
+password = {{ file = "{folder}/pulse.password" }}
+[notifier.hooks.subscriptions.ci]
+headers = {{ file = "x" }}
+secrets = [{{ env = "X" }}, {{ file = "{folder}/ci.secret" }}]
+[notifier.blobs]
+type = "jsonlines"
+file = "{folder}/lines"
+"""
+
+
+def said(tmp_path: Path, text: str = FILE) -> list[str]:
+    """What is reported of this file."""
+    file = tmp_path / "x.toml"
+    file.write_text(text.format(folder=tmp_path))
+    found: list[str] = []
+    report_rights(load(file), found.append)
+    return [line.replace(str(tmp_path), "FOLDER") for line in found]
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+@pytest.mark.usefixtures("user")
+def test_blobs_and_secrets_that_the_user_cannot_use_are_named(tmp_path: Path) -> None:
+    assert said(tmp_path) == [
+        "FOLDER/x.toml: blobs: this user may not write to FOLDER/blobs, but the relay's user must",
+        "FOLDER/x.toml: mirror.alpha.blobs: this user may not read FOLDER/shared blobs, but the mirror's user must",
+        "FOLDER/x.toml: notifier.pulse.password: this user may not read FOLDER/pulse.password, but the user of the service must",
+        "FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: "
+        "this user may not read FOLDER/ci.secret, but the user of the service must",
+    ]
+
+
+@pytest.mark.usefixtures("user")
+def test_rights_that_the_user_has_are_not_named(tmp_path: Path) -> None:
+    for folder in ("blobs", "shared blobs"):
+        (tmp_path / folder).mkdir()
+    for file in ("pulse.password", "ci.secret"):
+        (tmp_path / file).touch()
+    assert said(tmp_path) == []
+
+
+def test_root_reads_that_no_rights_are_checked_and_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    [line] = said(tmp_path)
+    assert line.startswith("rights on blobs and secrets not checked, because root has them all; ")
+    assert line.endswith("type: sudo -u USER vcsreplicator config check")
+    assert said(tmp_path, 'log = "sqlite:///log.db"') == []
