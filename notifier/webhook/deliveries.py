@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hgext.vcsreplicator.words.streams import event_of
+
 from ..database import Database
 from ..message import Message, to_text
 from . import statements as sql
@@ -115,6 +117,11 @@ class Deliveries:
         """Return what to send; None if that delivery no longer waits."""
         rows = self._db.rows(sql.REQUEST, (number,))
         return DeliveryAttempt(**dict(zip(sql.REQUEST_COLUMNS, rows[0], strict=True))) if rows else None
+
+    def names(self, number: int) -> dict[str, str | int]:
+        """Return the names of a delivery's message and its event, for a log line."""
+        [(message, repository, sequence)] = self._db.rows(sql.NAMES, (number,))
+        return {"message": message, "repository": repository, "sequence": sequence, "event_id": event_of(message)}
 
     def record(self, ended: Sequence[Ended], now: float) -> None:
         """Record how these attempts ended, all or none."""

@@ -174,12 +174,17 @@ class Dispatcher(threading.Thread):
         """Record how attempts ended: first on disk, then in the queues."""
         now = self.clock.now()
         results = [(item, answer, self._find_next(item, answer, now)) for item, answer in ended]
+        given_up = [(item, answer) for item, answer, after in results if after.state is DeliveryState.EXHAUSTED]
         try:
+            names = [deliveries.names(item.id) for item, _ in given_up]
             deliveries.record([after for _, _, after in results], now)
         except Unavailable:
             for each in ended:
                 self._inbox.put(each)
             raise
+        for (item, answer), named in zip(given_up, names, strict=True):
+            where = {"delivery": item.id, "subscription": self._subscription_name(item)}
+            logger.error("delivery given up", **where, **named, reason=answer.error)
         for item, _, after in results:
             if after.state is DeliveryState.QUEUED:
                 self._under_way.pop(item.id, None)
@@ -199,9 +204,6 @@ class Dispatcher(threading.Thread):
             attempt = item.attempt  # not its fault: it waits for the subscription
         elif answer.verdict is DeliveryVerdict.WRONG or attempt >= len(self.settings.ladder):
             state = DeliveryState.EXHAUSTED
-            logger.error(
-                "delivery given up", delivery=item.id, subscription=self._subscription_name(item), reason=answer.error
-            )
         else:
             spread = 1 + self.settings.jitter * (2 * random.random() - 1)
             mature_at = now + max(self.settings.ladder[attempt] * spread, answer.wait)

@@ -91,6 +91,8 @@ REQUEST_COLUMNS = (
     "sequence",
     "body",
 )
+NAMES = """SELECT m.id, m.repository, m.sequence
+    FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ?"""
 LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
 FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
 REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL

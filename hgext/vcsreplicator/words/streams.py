@@ -46,4 +46,9 @@ def message_id(event_id: str, stream: str) -> str:
     return f"{event_id}.{stream}"
 
 
+def event_of(message: str) -> str:
+    """Return the id of the event that the message with this id is about."""
+    return message.partition(".")[0]
+
+
 _WHOLE = {Type.CREATED: (Stream.NEWREPO,), Type.DELETED: (Stream.REPODELETED,), Type.RENAMED: (Stream.REPORENAMED,)}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
@@ -106,6 +107,27 @@ def test_delivery_that_reaches_the_end_of_the_ladder_is_kept_and_can_be_redelive
         assert deliveries.redeliver([kept["id"]], who="dana", now=time.time()) == 1
         eventually(lambda: states(deliveries) == {"delivered": 1})
         assert (deliveries.subscriptions.history(1)[0][2:]) == ("redelivered", "dana")
+
+
+def test_delivery_that_is_given_up_is_named_in_the_log_with_its_event(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    notice = a_notice(an_event("x", 1))
+    with Endpoint(failing(status=422)) as endpoint, structlog.testing.capture_logs() as lines:
+        notifier.start(hooks=replace(settings, subscriptions={"a": to(endpoint)}))
+        publish(log, notice)
+        eventually(lambda: states(deliveries) == {"exhausted": 1})
+        line = eventually(lambda: next((line for line in lines if line["event"] == "delivery given up"), None))
+    assert line == {
+        **{
+            "event": "delivery given up",
+            "log_level": "error",
+            "subscription": "a",
+            "reason": "422: another attempt would be answered so too",
+        },
+        **{"delivery": 1, "message": f"{notice.event.id}.changegroup.1", "repository": notice.event.repository},
+        **{"sequence": 1, "event_id": notice.event.id},
+    }
 
 
 def test_answer_that_would_not_change_is_not_asked_for_again(
@@ -279,6 +301,22 @@ def test_filter_that_breaks_on_a_message_hurts_its_subscription_alone_and_is_sho
         ]
         assert told == [("a", "filter failed")]
         assert FILTER_FAILED.labels("hooks", "a")._value.get() >= 3
+
+
+def test_filter_that_breaks_is_named_in_the_log_with_subscription_event_and_reason(
+    log: Log, notifier: Notifier, settings: WebhookSettings
+) -> None:
+    notice = a_notice(an_event("x", 1))
+    with Endpoint() as endpoint, structlog.testing.capture_logs() as lines:
+        broken = to(endpoint, filter="contains(data.repo_url, `1`)")
+        notifier.start(hooks=replace(settings, subscriptions={"a": broken}))
+        publish(log, notice)
+        line = eventually(lambda: next((line for line in lines if line["event"] == "filter failed"), None))
+    assert {name: line[name] for name in ("log_level", "subscription", "repository", "seq", "event_id")} == {
+        **{"log_level": "warning", "subscription": "a"},
+        **{"repository": notice.event.repository, "seq": 1, "event_id": notice.event.id},
+    }
+    assert line["reason"].startswith("TypeError: ")
 
 
 def test_subscription_of_another_release_is_named_and_can_be_removed(deliveries: Deliveries) -> None:
