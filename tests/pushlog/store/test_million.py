@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pushlog.store.statements import TABLES
 from tests.pushlog.conftest import HG
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -19,15 +20,6 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 PUSHES, USERS, FIRST_DATE, MINUTE = 1_000_000, 5000, 1_400_000_000, 60
 # Mebibytes that a process may take. Mercurial alone takes 40, the pushes of a million as objects several hundred.
 ASKING, ADOPTING, CHECKING, REPAIRING = 120, 120, 300, 500
-SCHEMA = """
-CREATE TABLE changesets (pushid INTEGER, rev INTEGER, node text);
-CREATE TABLE pushlog (id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT, date INTEGER);
-CREATE UNIQUE INDEX changeset_node ON changesets (node);
-CREATE UNIQUE INDEX changeset_rev ON changesets (rev);
-CREATE INDEX changeset_pushid ON changesets (pushid);
-CREATE INDEX pushlog_date ON pushlog (date);
-CREATE INDEX pushlog_user ON pushlog (user);
-"""
 # Asks one page, and writes its answer.
 ASK = "import sys; from testing.bench.pushlog import web; sys.stdout.buffer.write(web(sys.argv[1])(*sys.argv[2:]))"
 
@@ -67,7 +59,8 @@ def theirs(tmp_path: Path) -> tuple[Path, dict[int, str]]:
     revisions = {node: revision for revision, node in enumerate(real)}
     nodes = ((number, there.get(number) or hashlib.sha1(b"%d" % number).hexdigest()) for number in numbers)
     with closing(sqlite3.connect(folder / ".hg" / "pushlog2.db")) as database, database:
-        database.executescript(SCHEMA)
+        # Only tests/golden/make_repository.py writes them out, to show the format independently of the product.
+        database.executescript(TABLES)
         pushes = ((number, user_of(number), date_of(number)) for number in numbers)
         database.executemany("INSERT INTO pushlog VALUES (?, ?, ?)", pushes)
         rows = ((number, revisions.get(node, number + len(real)), node) for number, node in nodes)
