@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator web` keeps threads free while requests wait for pushes."""
+"""`vcsreplicator web` keeps threads free while requests wait for pushes, and takes no user from a request."""
 
 import json
 import os
@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -54,3 +55,15 @@ def test_requests_that_wait_leave_two_threads_free(url: str) -> None:
     assert get(f"{url}?style=raw")
     answered = [each for each in waiting if each.done()]
     assert [json.loads(each.result()) for each in answered] == [{"lastpushid": 0, "pushes": {}}] * 2
+
+
+@pytest.mark.parametrize("key", ["allow_read = dana", "deny_read = eve"])
+def test_a_request_has_no_user_so_rules_for_readers_close_a_repository_to_all(
+    url: str, tmp_path: Path, key: str
+) -> None:
+    subprocess.run([shared_hg(), "init", str(tmp_path / "root" / "ruled")], check=True)
+    (tmp_path / "root" / "ruled" / ".hg" / "hgrc").write_text(f"[web]\n{key}\n")
+    named = dict.fromkeys(("Remote-User", "Remote_User", "X-Remote-User", "X-Forwarded-User"), "dana")
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request(f"{url.replace('known', 'ruled')}?style=raw", headers=named), timeout=PATIENCE)
+    assert (refused.value.code, refused.value.reason) == (401, "read not authorized")
