@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a page shows to be typed or copied: commands with their options, keys of the services' file, keys of an hgrc."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,3 +104,24 @@ def test_the_checks_of_examples_can_fail(tmp_path: Path) -> None:
     assert misspelt(["roster", "ad", "NAME"]) == "no such verb: ad"
     assert misspelt(["errors"]) == ""
     assert COMMAND.findall("/opt/bin/vcsreplicator check  # now") == ["check  "]
+
+
+@pytest.mark.processes
+def test_the_script_for_ssh_gives_the_master_its_hgrc_and_the_group_its_rights(tmp_path: Path) -> None:
+    page = PAGES["docs/install.md"]
+    [script] = re.findall(r"/usr/local/bin/hg <<'END'\n(.*?)^END$", page, re.MULTILINE | re.DOTALL)
+    [hgrc] = [block for _, block in blocks("ini") if "role = master" in block and "[trusted]" in block]
+    here, hg = tmp_path / "master.hgrc", tmp_path / "hg"
+    here.write_text(hgrc.replace("/repos = .", f"{tmp_path} = ."))
+    program = Path(sys.executable).parent
+    hg.write_text(script.replace("/etc/mercurial", str(tmp_path)).replace("/opt/vcsreplicator/bin", str(program)))
+    hg.chmod(0o755)
+
+    def run(*words: str) -> str:
+        done = subprocess.run([hg, *words], capture_output=True, text=True, check=True, umask=0o077)
+        return done.stdout
+
+    line = hgrc.splitlines().index("role = master") + 1
+    assert run("config", "--source", "vcsreplicator.role") == f"{here}:{line}: master\n"
+    run("init", str(tmp_path / "x"))
+    assert os.stat(tmp_path / "x/.hg/store").st_mode & 0o070 == 0o070
