@@ -45,16 +45,17 @@ class Patience:
     def __post_init__(self) -> None:
         for name in ("in_flight", "held", "attempts"):
             check_number(name, getattr(self, name), 1, 1_000_000)
-        check_number("retry.first", self.retry.first, 0.001, DAY)
-        check_number("retry.longest", self.retry.longest, self.retry.first, DAY)
+        check_number("retry.first", self.retry.first, 0.001, DAY, unit="seconds")
+        check_number("retry.longest", self.retry.longest, self.retry.first, DAY, unit="seconds")
         check_number("retry.factor", self.retry.factor, 1, 100)
         check_number("retry.jitter", self.retry.jitter, 0, 1)
 
 
-def check_number(name: str, value: float, least: float, most: float) -> None:
+def check_number(name: str, value: float, least: float, most: float, *, unit: str | None = None) -> None:
     """Raise ValueError unless the value is between these (nan never is)."""
     if not least <= value <= most:
-        raise ValueError(f"{name}: expected a number from {least:g} to {most:g}, got {value!r}")
+        of_unit = f" of {unit}" if unit else ""
+        raise ValueError(f"{name}: expected a number{of_unit} from {least:g} to {most:g}, got {value!r}")
 
 
 PATIENCE = Patience()

@@ -116,7 +116,7 @@ RELAY = 'socket = "/s"\nsource = "hg://m"\n'
     ("section", "complaint"),
     [
         ("listen = 5", "listen: expected a section, got 5"),
-        ("[aggregator]\nbeat = nan", "aggregator.beat: expected a number from 0.01 to 3600, got nan"),
+        ("[aggregator]\nbeat = nan", "aggregator.beat: expected a number of seconds from 0.01 to 3600, got nan"),
         ('[aggregator]\nbeat = "1m"', "aggregator.beat: expected a number of seconds, got '1m'"),
         (f'[relay]\n{RELAY}blob-age = "1w"\nroots = {{ "/r" = "" }}', "relay.blob-age: expected a number of days, got"),
         (
@@ -124,14 +124,14 @@ RELAY = 'socket = "/s"\nsource = "hg://m"\n'
             "mirror.a.buffer-bytes: expected a whole number of bytes, got '64M'",
         ),
         ("[aggregator]\nbatch = true", "aggregator.batch: expected a whole number, got True"),
-        ("[health]\nlate = inf", "health.late: expected a number from 0 to 86400, got inf"),
+        ("[health]\nlate = inf", "health.late: expected a number of seconds from 0 to 86400, got inf"),
         ("[health]\nbehind = -1", "health.behind: expected a number from 0 to 1000000000, got -1"),
-        ("[verify]\npace = nan", "verify.pace: expected a number from 0 to 86400, got nan"),
-        ("[verify]\nrest = 1e300", "verify.rest: expected a number from 0 to 2678400, got 1e+300"),
+        ("[verify]\npace = nan", "verify.pace: expected a number of seconds from 0 to 86400, got nan"),
+        ("[verify]\nrest = 1e300", "verify.rest: expected a number of seconds from 0 to 2678400, got 1e+300"),
         ("[bootstrap]\nworkers = 99999", "bootstrap.workers: expected a number from 1 to 100, got 99999"),
         (
             f'[relay]\n{RELAY}scan = nan\nroots = {{ "/r" = "" }}',
-            "relay.scan: expected a number from 0.01 to 86400, got",
+            "relay.scan: expected a number of seconds from 0.01 to 86400, got",
         ),
         (f'[relay]\n{RELAY}roots = {{ "r" = "" }}', "relay.roots: expected an absolute folder, got 'r'"),
         (f'[relay]\n{RELAY}roots = {{ "/r" = "../x" }}', "relay.roots: repository path '../x': the part '..' is not"),
@@ -143,9 +143,9 @@ RELAY = 'socket = "/s"\nsource = "hg://m"\n'
         ),
         (
             '[mirror.a]\nroot = "/r"\nslow-after = -1',
-            "mirror.a.slow-after: expected a number from 0.01 to 2678400, got",
+            "mirror.a.slow-after: expected a number of seconds from 0.01 to 2678400, got",
         ),
-        ('[mirror.a]\nroot = "/r"\nbuffer-bytes = -1', "mirror.a.buffer-bytes: expected a number from 1 to "),
+        ('[mirror.a]\nroot = "/r"\nbuffer-bytes = -1', "mirror.a.buffer-bytes: expected a number of bytes from 1 to "),
         ('[mirror.a]\nroot = "/r"\nslow_after = 1', "mirror.a: unknown key 'slow_after', expected 'slow-after'"),
         ('[mirror.a]\nroot = "/r"\nname = "b"', "mirror.a: unknown key 'name', the section's name says it"),
         (

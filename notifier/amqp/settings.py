@@ -30,8 +30,8 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         if not is_broker(self.url):
             raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
-        check_number("confirm_timeout", self.confirm_timeout, 0.001, DAY)
-        check_number("heartbeat", self.heartbeat, 1, 3600)
+        check_number("confirm_timeout", self.confirm_timeout, 0.001, DAY, unit="seconds")
+        check_number("heartbeat", self.heartbeat, 1, 3600, unit="seconds")
 
     def client(self, name: str, **callbacks: Any) -> Any:
         """Return kombu's description of the broker.

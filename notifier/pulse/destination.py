@@ -81,7 +81,7 @@ class PulseSettings(BrokerSettings):
             if self.types not in (DOCUMENTED, _V1_TYPES):
                 raise ValueError("types: the stream v1 has changegroup.1 only")
             object.__setattr__(self, "types", _V1_TYPES)
-        check_number("max_bytes", self.max_bytes, 1, 2**31)
+        check_number("max_bytes", self.max_bytes, 1, 2**31, unit="bytes")
         for template in self.cc:
             try:
                 template.format(type="", key="")

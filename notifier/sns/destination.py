@@ -93,9 +93,9 @@ class SnsSettings:
             if not (getattr(self, name) or "https://").startswith(("http://", "https://")):
                 raise ValueError(f"{name}: expected an http or https URL, got {getattr(self, name)!r}")
         check_number("workers", self.workers, 1, 100)
-        check_number("limit", self.limit, 1024, 256 * 1024)
-        check_number("connect_timeout", self.connect_timeout, 0.001, 3600)
-        check_number("read_timeout", self.read_timeout, 0.001, 3600)
+        check_number("limit", self.limit, 1024, 256 * 1024, unit="bytes")
+        check_number("connect_timeout", self.connect_timeout, 0.001, 3600, unit="seconds")
+        check_number("read_timeout", self.read_timeout, 0.001, 3600, unit="seconds")
 
     @property
     def is_fifo(self) -> bool:

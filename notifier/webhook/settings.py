@@ -44,7 +44,7 @@ class DeliverySettings:
         if not self.ladder or self.ladder[0] != 0:
             raise ValueError("ladder: expected delays in seconds, the first 0")
         for delay in self.ladder:
-            check_number("ladder", delay, 0, 30 * DAY)
+            check_number("ladder", delay, 0, 30 * DAY, unit="seconds")
         long = (0, 3650 * DAY)
         within(self, jitter=(0, 1), workers=(1, 200), pause_after=long, keep_delivered=long, keep_failed=long)
         if not os.path.isabs(self.database):

@@ -63,5 +63,5 @@ class WorkSettings(QueueSettings):
         within(self, max_hg_retries=(0, 1000), at_once=(1, 64), prefetch=(1, 65535), park_bytes=(0, 2**50))
         within(self, hg_memory_bytes=(64 * 1024**2, 2**50))
         within(self, hg_timeout=(1, 1500))  # a broker takes a message back after 1800 s
-        check_number("retry.first", self.retry.first, 0.001, DAY)
-        check_number("retry.longest", self.retry.longest, self.retry.first, DAY)
+        check_number("retry.first", self.retry.first, 0.001, DAY, unit="seconds")
+        check_number("retry.longest", self.retry.longest, self.retry.first, DAY, unit="seconds")

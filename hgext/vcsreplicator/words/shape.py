@@ -335,8 +335,13 @@ def hyphened(message: str) -> str:
 
 
 def within(settings: Any, **limits: tuple[float, float]) -> None:
-    """Raise ValueError naming the first member that is not between its limits."""
+    """Raise ValueError naming the first member that is not between its limits.
+
+    The error says the member's unit, if it has one.
+    """
     for name, (least, most) in limits.items():
         value = getattr(settings, name)
         if not least <= value <= most:
-            raise ValueError(f"{name}: expected a number from {least:.12g} to {most:.12g}, got {value}")
+            kind = typing.get_type_hints(type(settings), include_extras=True)[name]
+            of_unit = "".join(f" of {unit.name}" for unit in typing.get_args(kind) if isinstance(unit, Unit))
+            raise ValueError(f"{name}: expected a number{of_unit} from {least:.12g} to {most:.12g}, got {value}")

@@ -65,7 +65,7 @@ def test_defaults_are_those_of_the_docs(tmp_path: Path) -> None:
         ('outputs = { "hgpush" = "log:x" }', "outputs: expected <namespace>.<type>"),
         ('outputs = { "eng-workflow.hgpush" = "x" }', "outputs.eng-workflow.hgpush: expected log:TOPIC"),
         ('without-id = ["hgpush"]', "without-id: expected <namespace>.<type>"),
-        ("largest = 0", "largest: expected a number from 1"),
+        ("largest = 0", "largest: expected a number of bytes from 1"),
         ('largest = "1 MB"', "largest: expected a whole number"),
         ('repeats = "repeats.db"', "repeats: expected an absolute path"),
         ('repeats = "redis"', "redis: expected redis://"),

@@ -38,8 +38,11 @@ def test_all_keys_but_the_address_have_defaults(tmp_path: Path) -> None:
         ('listen = "a:1"\nqueue = "relative"', "edge.queue: expected an absolute path, got 'relative'"),
         ('listen = "a:1"\noutput = "amqp://x"', "edge.output: expected log:NAME, got 'amqp://x'"),
         ('listen = "a:1"\noutput = "log:events"', "edge.output: expected a topic of its own"),
-        ('listen = "a:1"\nmax-body-bytes = 0', "edge.max-body-bytes: expected a number from 1 to"),
-        (f'listen = "a:1"\nmax-body-bytes = {LARGEST_BODY + 1}', "edge.max-body-bytes: expected a number from 1 to"),
+        ('listen = "a:1"\nmax-body-bytes = 0', "edge.max-body-bytes: expected a number of bytes from 1 to"),
+        (
+            f'listen = "a:1"\nmax-body-bytes = {LARGEST_BODY + 1}',
+            "edge.max-body-bytes: expected a number of bytes from 1 to",
+        ),
         ('listen = "a:1"\nbody-timeout = "30"', "edge.body-timeout: expected a number of seconds, got '30'"),
         ('listen = "a:1"\nwithout-id = "x.y"', "edge.without-id: expected a list, got 'x.y'"),
     ],
@@ -62,7 +65,7 @@ def test_the_log_takes_the_largest_body_with_the_largest_head() -> None:
     [
         ('listen = "127.0.0.1:8000"\n[listen]\nedge = "127.0.0.1:9105"', "all sections are correct"),
         ('listen = "8000"', "edge.listen: expected host:port, got '8000'"),
-        ('listen = "a:1"\nlog-timeout = 0', "edge.log-timeout: expected a number from 0.1 to 60, got 0.0"),
+        ('listen = "a:1"\nlog-timeout = 0', "edge.log-timeout: expected a number of seconds from 0.1 to 60, got 0.0"),
     ],
 )
 def test_config_check_reads_the_section(tmp_path: Path, section: str, said: str) -> None:

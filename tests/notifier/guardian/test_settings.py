@@ -41,7 +41,7 @@ def read(folder: Path, **changed: str) -> GuardianSettings:
         ("operator", '"a@b\\nBcc: c@d"', "guardian.operator: expected a mail address"),
         ("state", '"here.db"', "guardian.state: expected an absolute path, got 'here.db'"),
         ("delete", '"maybe"', "guardian.delete: expected one of no, unused, yes, got"),
-        ("every", "0", "guardian.every: expected a number from 1 to 86400, got 0"),
+        ("every", "0", "guardian.every: expected a number of seconds from 1 to 86400, got 0"),
         ("limit", "1", "guardian.limit: expected a number from 2 to 1000000000, got 1"),
         ("warn-at", "8000", "guardian.warn-at: expected less than limit (8000), got 8000"),
         ("warnat", "1", "guardian: unknown key 'warnat'"),

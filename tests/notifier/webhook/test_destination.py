@@ -358,7 +358,7 @@ def test_hanging_endpoint_does_not_delay_the_others(
         ({"url": "https://[::1/"}, "url: expected https"),
         ({"types": ("push",)}, "types: expected some of .*, got push"),
         ({"types": ()}, r"types: expected some of .*, got none"),
-        ({"timeout": float("nan")}, "timeout: expected a number from 0.001 to 120, got nan"),
+        ({"timeout": float("nan")}, "timeout: expected a number of seconds from 0.001 to 120, got nan"),
         ({"concurrency": 0}, "concurrency: expected a number from 1 to 64, got 0"),
     ],
 )
