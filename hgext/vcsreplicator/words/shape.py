@@ -261,9 +261,8 @@ def _find_exact(hint: Any) -> tuple[Any, Within | None]:
     """
     if hint in (str, bool, str | None, bool | None):
         return typing.get_args(hint)[0] if typing.get_args(hint) else hint, None
-    if typing.get_origin(hint) is Annotated and typing.get_args(hint)[0] in (int, float):
-        kind, within = typing.get_args(hint)
-        return kind, within
+    if typing.get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], Within):
+        return hint.__origin__, hint.__metadata__[0]
     return None, None
 
 
