@@ -127,6 +127,15 @@ def test_a_page_that_needs_a_view_ends_the_wait_for_records(monkeypatch: pytest.
         assert followed.fetch_view() is not first
 
 
+def test_a_view_that_is_overdue_as_soon_as_it_is_made_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("PAUSE", 0.0), ("REST", 0.0), ("WAIT", 3600.0), ("PATIENCE", 3600.0)):
+        monkeypatch.setattr(watcher, name, seconds)
+    with watching(fill().sources) as followed:
+        eventually(lambda: followed.view is not None)
+        first = followed.view
+        assert followed.fetch_view() is not first
+
+
 def test_an_open_feed_keeps_views_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     followed = feed.Feed(

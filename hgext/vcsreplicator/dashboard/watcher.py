@@ -84,9 +84,11 @@ class LogWatcher:
         """
         self.note_interest()
         with self._changed:
+            overdue = self.view
             if not self._is_answer():
                 self._wake()
-            self._changed.wait_for(self._is_answer, PATIENCE)
+                # The next view may be overdue too before this thread runs again.
+                self._changed.wait_for(lambda: self.view is not overdue or self._is_answer(), PATIENCE)
         return self.view
 
     def _is_answer(self) -> bool:
