@@ -5,7 +5,7 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import RepositoryJobs
-from hgext.vcsreplicator.relay.loss import FRESH, LossWatch
+from hgext.vcsreplicator.relay.loss import FRESH, KnownPlace, LossWatch
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
 from hgext.vcsreplicator.words import wire
@@ -157,6 +157,35 @@ def test_the_log_is_asked_once_for_a_push_and_again_after_a_while_or_trouble(
     master.log.lose(EVENTS, partition, 1)
     assert check() > 0
     assert master.losses.eras()[partition] == 1
+
+
+def test_a_loss_that_another_append_shows_after_the_log_was_asked_is_not_passed_over(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = following(before_first_event("a", 1), 1)
+    box = master.write("a", first)
+    master.poke("a")
+    eventually(lambda: not box.has_unsent())
+    partition = box.sent().partition
+    fill = NewRecord(topic=EVENTS, key="another", value=b"", partition=partition)
+    master.log.append([fill])  # so that the ends that were seen lie beyond the known record
+    master.losses.check(master.folder("a"), box)
+    places = master.losses.newest_places
+
+    def lose_and_notice() -> Mapping[int, KnownPlace]:
+        monkeypatch.setattr(master.losses, "newest_places", places)
+        master.log.lose(EVENTS, partition, 2)
+        [(_, offset)] = master.log.append([fill])
+        with pytest.raises(Unavailable):
+            master.losses.check_appended(partition, offset, places())
+        return places()
+
+    monkeypatch.setattr(master.losses, "newest_places", lose_and_notice)
+    second = following(NewestEvent.of(first[0].event), 1)
+    box.append(Transaction(), second)
+    master.poke("a")
+    eventually(lambda: not box.has_unsent())
+    assert master.sent() == [entry.event.id for entry in first + second]
 
 
 def test_a_fork_that_was_found_once_stops_its_repository_until_an_operator_acts(master: Master) -> None:

@@ -18,7 +18,7 @@ from ..outbox.file import Outbox, SentMark, outbox_of
 from ..outbox.forks import fork_behind
 from ..words.errors import Unavailable
 from .fork import StateWatch
-from .loss import LossWatch
+from .loss import KnownPlace, LossWatch
 from .port import MasterPort
 from .sending import EventSender
 
@@ -133,8 +133,8 @@ class RepositoryJobs:
 
         The caller holds the sending lock.
         """
-        self._losses.check(folder, box)
-        before, eras, previous = self._losses.newest_places(), self._losses.eras(), box.sent()
+        before, eras = self._check_losses(folder, box)
+        previous = box.sent()
 
         def on_sent(entry: Entry) -> None:
             self._watch.sent(entry.event)
@@ -152,3 +152,14 @@ class RepositoryJobs:
 
         sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
         return sender.send(folder, box)
+
+    def _check_losses(self, folder: str, box: Outbox) -> tuple[Mapping[int, KnownPlace], Mapping[int, int]]:
+        """Check the outbox for losses; return the newest known places and the eras.
+
+        They are those in which it was checked: if another thread finds a loss meanwhile, the outbox is checked again.
+        """
+        while True:
+            checked = self._losses.check(folder, box)
+            places, eras = self._losses.newest_places(), self._losses.eras()
+            if checked is None or eras[checked.partition] == checked.era:
+                return places, eras

@@ -110,14 +110,15 @@ class LossWatch:
                 self._end_era(partition, known[partition])
             self._answered = doubts
 
-    def check(self, folder: str, box: Outbox) -> None:
+    def check(self, folder: str, box: Outbox) -> Confirmation | None:
         """Move the marker back if the log lost events.
 
-        The caller holds the sending lock. Raise Unavailable.
+        Return the era in which this was checked; None if nothing was sent yet. The caller holds the sending lock. Raise
+        Unavailable.
         """
         sent, newest = box.sent(), box.newest()
         if sent is None or newest is None:
-            return
+            return None
         partition = sent.partition
         if partition is None:
             partition = partition_of(newest.repository, self._log.partitions(EVENTS))
@@ -128,16 +129,17 @@ class LossWatch:
             self._end_era(partition, known)
         current = Confirmation(repository=newest.repository, partition=partition, era=self._eras[partition])
         if self._confirmed.get(folder) == current:
-            return
+            return current
         state = self._state(newest.repository)
         if self._has_lost_previous(folder) or (
             not (current.era == 0 and has_seen(state, box, sent)) and has_lost(self._log, box, state)
         ):
             self._send_again(folder, box, newest, partition)
             self._previous.pop(folder, None)
-            return
+            return current
         self._remember(sent, current.era)
         self._confirmed[folder] = current
+        return current
 
     def newest_places(self) -> Mapping[int, KnownPlace]:
         """Return the newest known record of each partition, as of now."""
