@@ -119,9 +119,13 @@ class Deliveries:
         return DeliveryAttempt(**dict(zip(sql.REQUEST_COLUMNS, rows[0], strict=True))) if rows else None
 
     def names(self, number: int) -> dict[str, str | int]:
-        """Return the names of a delivery's message and its event, for a log line."""
-        [(message, repository, sequence)] = self._db.rows(sql.NAMES, (number,))
-        return {"message": message, "repository": repository, "sequence": sequence, "event_id": event_of(message)}
+        """Return the names of a delivery's message and its event, for a log line.
+
+        There are none of a delivery that was removed meanwhile.
+        """
+        for message, repository, sequence in self._db.rows(sql.NAMES, (number,)):
+            return {"message": message, "repository": repository, "sequence": sequence, "event_id": event_of(message)}
+        return {}
 
     def record(self, ended: Sequence[Ended], now: float) -> None:
         """Record how these attempts ended, all or none."""

@@ -2,6 +2,7 @@
 """What `config check` says of the rights of the user that runs it."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ log = "sqlite:///log.db"
 blobs = "file://{folder}/blobs"
 [mirror.alpha]
 root = "/repos"
+master-auth = "{folder}/master.hgrc"
 blobs = "file://{folder}/shared%20blobs"
 [notifier.pulse]
 type = "pulse"
@@ -41,23 +43,44 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
+def make_all(folder: Path) -> None:
+    """Everything that the file names."""
+    for name in ("blobs", "shared blobs"):
+        (folder / name).mkdir()
+    for name in ("pulse.password", "ci.secret", "master.hgrc"):
+        (folder / name).touch()
+
+
 @pytest.mark.usefixtures("user")
-def test_blobs_and_secrets_that_the_user_cannot_use_are_named(tmp_path: Path) -> None:
+def test_blobs_and_secrets_that_the_user_cannot_use_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_all(tmp_path)
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: False
+    )  # of root, whom these tests may have, nothing is refused
+    secret = "but the user of the service must"
     assert said(tmp_path) == [
         "FOLDER/x.toml: blobs: this user may not write to FOLDER/blobs, but the relay's user must",
+        f"FOLDER/x.toml: mirror.alpha.master-auth: this user may not read FOLDER/master.hgrc, {secret}",
         "FOLDER/x.toml: mirror.alpha.blobs: this user may not read FOLDER/shared blobs, but the mirror's user must",
-        "FOLDER/x.toml: notifier.pulse.password: this user may not read FOLDER/pulse.password, but the user of the service must",
-        "FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: "
-        "this user may not read FOLDER/ci.secret, but the user of the service must",
+        f"FOLDER/x.toml: notifier.pulse.password: this user may not read FOLDER/pulse.password, {secret}",
+        f"FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: this user may not read FOLDER/ci.secret, {secret}",
+    ]
+
+
+@pytest.mark.usefixtures("user")
+def test_what_is_missing_is_named_but_what_the_relay_makes(tmp_path: Path) -> None:
+    missing = "is missing, or this user may not see it"
+    assert said(tmp_path) == [
+        f"FOLDER/x.toml: mirror.alpha.master-auth: FOLDER/master.hgrc {missing}",
+        f"FOLDER/x.toml: mirror.alpha.blobs: FOLDER/shared blobs {missing}",
+        f"FOLDER/x.toml: notifier.pulse.password: FOLDER/pulse.password {missing}",
+        f"FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: FOLDER/ci.secret {missing}",
     ]
 
 
 @pytest.mark.usefixtures("user")
 def test_rights_that_the_user_has_are_not_named(tmp_path: Path) -> None:
-    for folder in ("blobs", "shared blobs"):
-        (tmp_path / folder).mkdir()
-    for file in ("pulse.password", "ci.secret"):
-        (tmp_path / file).touch()
+    make_all(tmp_path)
     assert said(tmp_path) == []
 
 
@@ -67,5 +90,5 @@ def test_root_reads_that_no_rights_are_checked_and_what_to_type(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     [line] = said(tmp_path)
     assert line.startswith("rights on blobs and secrets not checked, because root has them all; ")
-    assert line.endswith("type: sudo -u USER vcsreplicator config check")
+    assert line.endswith(f"type: sudo -u USER {Path(sys.executable).parent}/vcsreplicator config check")
     assert said(tmp_path, 'log = "sqlite:///log.db"') == []

@@ -117,11 +117,17 @@ def test_the_script_for_ssh_gives_the_master_its_hgrc_and_the_group_its_rights(t
     hg.write_text(script.replace("/etc/mercurial", str(tmp_path)).replace("/opt/vcsreplicator/bin", str(program)))
     hg.chmod(0o755)
 
-    def run(*words: str) -> str:
-        done = subprocess.run([hg, *words], capture_output=True, text=True, check=True, umask=0o077)
+    sshd = {name: value for name, value in os.environ.items() if name != "HGRCPATH"}
+
+    def run(*words: str, **variables: str) -> str:
+        environment = sshd | variables
+        done = subprocess.run([hg, *words], capture_output=True, text=True, check=True, umask=0o077, env=environment)
         return done.stdout
 
     line = hgrc.splitlines().index("role = master") + 1
     assert run("config", "--source", "vcsreplicator.role") == f"{here}:{line}: master\n"
+    other = tmp_path / "other.hgrc"
+    other.write_text("[x]\ny = z\n")
+    assert run("config", "--source", "x.y", HGRCPATH=str(other)) == f"{other}:2: z\n"
     run("init", str(tmp_path / "x"))
     assert os.stat(tmp_path / "x/.hg/store").st_mode & 0o070 == 0o070

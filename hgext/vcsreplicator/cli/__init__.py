@@ -96,7 +96,7 @@ def program() -> None:
 
 def main() -> None:
     """Run the console command."""
-    _open_standard_error()
+    _open_standard_streams()
     try:
         program.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -120,16 +120,21 @@ def main() -> None:
         sys.exit(2 if isinstance(error, PermissionError) else 1)
 
 
-def _open_standard_error() -> None:
-    """Send what is written to a closed standard error (`2>&-`) to nowhere.
+def _open_standard_streams() -> None:
+    """Lead standard streams that are closed (`2>&-`) to nowhere.
 
-    Otherwise the next file or connection would get its number, and with it what libraries and child processes write there.
+    Child processes have them too. Otherwise the next file or connection would get such a number, and with it what libraries and
+    child processes write there.
     """
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere == number:
+                os.set_inheritable(number, True)
+            else:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
     if sys.stderr is None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)
-        if nowhere != 2:
-            os.close(nowhere)
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 

@@ -6,8 +6,10 @@ own user, and the file does not say which.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -16,12 +18,16 @@ from ..config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededRight:
-    """What the user of a service must be able to do: `mode` is that of `os.access`."""
+    """What the user of a service must be able to do: `mode` is that of `os.access`.
+
+    `is_made` says that the service makes the path if it is missing.
+    """
 
     key: str
     path: str
     mode: int
     text: str
+    is_made: bool = False
 
 
 def report_rights(config: Config, report: Callable[[str], object]) -> None:
@@ -31,13 +37,16 @@ def report_rights(config: Config, report: Callable[[str], object]) -> None:
     """
     needed = list(list_needed(config.tables))
     if needed and os.geteuid() == 0:
+        program = Path(sys.executable).with_name("vcsreplicator")  # which is not on the PATH that sudo sets
         report(
             "rights on blobs and secrets not checked, because root has them all; "
-            "for those of a service, type: sudo -u USER vcsreplicator config check"
+            f"for those of a service, type: sudo -u USER {program} config check"
         )
         return
     for right in needed:
-        if not os.access(right.path, right.mode):
+        if not os.path.exists(right.path) and not right.is_made:
+            report(f"{config.file}: {right.key}: {right.path} is missing, or this user may not see it")
+        elif not os.access(right.path if os.path.exists(right.path) else os.path.dirname(right.path), right.mode):
             report(f"{config.file}: {right.key}: this user may not {right.text}")
 
 
@@ -48,15 +57,20 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
         if isinstance(value, str):
             if name == "blobs" and urlsplit(value).scheme == "file":
                 yield _need_blobs(key, unquote(urlsplit(value).path))
+            if name == "master-auth":
+                yield _need_secret(key, value)
         elif name == "headers":
             continue
         elif isinstance(value, Mapping) and value.keys() == {"file"}:
-            text = f"read {value['file']}, but the user of the service must"
-            yield NeededRight(key=key, path=value["file"], mode=os.R_OK, text=text)
+            yield _need_secret(key, value["file"])
         elif isinstance(value, Mapping):
             yield from list_needed(value, f"{key}.")
         elif isinstance(value, list):
             yield from list_needed({str(index): item for index, item in enumerate(value)}, f"{key}.")
+
+
+def _need_secret(key: str, path: str) -> NeededRight:
+    return NeededRight(key=key, path=path, mode=os.R_OK, text=f"read {path}, but the user of the service must")
 
 
 def _need_blobs(key: str, folder: str) -> NeededRight:
@@ -69,4 +83,4 @@ def _need_blobs(key: str, folder: str) -> NeededRight:
             key=key, path=folder, mode=os.R_OK | os.X_OK, text=f"read {folder}, but the mirror's user must"
         )
     text = f"write to {folder}, but the relay's user must"
-    return NeededRight(key=key, path=folder, mode=os.W_OK | os.X_OK, text=text)
+    return NeededRight(key=key, path=folder, mode=os.W_OK | os.X_OK, text=text, is_made=True)

@@ -177,10 +177,11 @@ def _list_members(kind: Any) -> tuple[str, ...] | None:
 def _make_reader(kind: Any) -> Reader:
     """Return the function that checks and converts one value of `kind`, at a place."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated and isinstance(arguments[1], Unit):
-        return _read_scalar(arguments[0], f" of {arguments[1].name}")
     if origin is Annotated:
-        return _read_within(_make_reader(arguments[0]), arguments[1])
+        inner, annotation = arguments  # only one has an effect
+        if isinstance(annotation, Unit):
+            return _read_scalar(inner, f" of {annotation.name}")
+        return _read_within(_make_reader(inner), annotation)
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(typing.cast(type, kind))
     if origin in (typing.Union, types.UnionType):

@@ -130,6 +130,12 @@ def test_delivery_that_is_given_up_is_named_in_the_log_with_its_event(
     }
 
 
+def test_attempt_whose_delivery_was_removed_meanwhile_has_no_names_and_keeps_no_other_from_its_end(
+    deliveries: Deliveries,
+) -> None:
+    assert deliveries.names(17) == {}
+
+
 def test_answer_that_would_not_change_is_not_asked_for_again(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
