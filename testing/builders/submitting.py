@@ -20,6 +20,7 @@ from notifier.edge import server
 from notifier.edge.settings import EdgeSettings
 from notifier.raw import RawMessage, from_line
 from testing.waiting import PATIENCE, eventually
+from testing.warm import warm_starts
 
 TYPE = "/submit/eng-workflow/hgpush/1"
 SOME = f"{TYPE}/2c3a0767-d84a-4d02-8a92-fa54a3376049"
@@ -140,7 +141,7 @@ class EdgeProcess:
 
     def start(self) -> Self:
         command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "edge", "--config", str(self.config)]
-        with open(self.folder / "edge.log", "ab") as output:
+        with open(self.folder / "edge.log", "ab") as output, warm_starts():
             self._process = subprocess.Popen(command, stdout=output, stderr=output)
         eventually(self._answers, "the edge answers")
         return self

@@ -96,7 +96,7 @@ class Service(ABC):
                     return
             except OSError:
                 pass
-            time.sleep(0.05)
+            time.sleep(0.1)
         what = "does not answer" if self.running else "ended while starting"
         tail = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-20:])
         self.kill()

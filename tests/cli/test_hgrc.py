@@ -3,7 +3,6 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
 from testing.services.cache import CHECKOUT
+from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -29,7 +29,7 @@ role = mirror
 
 @pytest.fixture(autouse=True)
 def our_hg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+    monkeypatch.setenv("PATH", os.path.dirname(shared_hg()) + os.pathsep + os.environ["PATH"])
 
 
 def checked(

@@ -29,6 +29,7 @@ from testing.builders.author import Author
 from testing.builders.mirroring import NAME, PATIENCE, Bench
 from testing.checks.checker import everything
 from testing.waiting import eventually
+from testing.warm import warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -74,7 +75,7 @@ def served(bench: Bench) -> Iterator[Web]:
     program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--role", "mirror"]
     program += ["--root", str(bench.root), "--listen", f"127.0.0.1:{port}"]
     environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8"}
-    with (bench.folder / "serve.log").open("wb") as output:
+    with (bench.folder / "serve.log").open("wb") as output, warm_starts():
         serving = subprocess.Popen(program, env=environment, stdout=output, stderr=output)
     try:
 

@@ -12,7 +12,8 @@ from hgext.vcsreplicator.hg.replica.scan import is_locked
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
 from testing.waiting import eventually
-from tests.hg.serving.test_watermark import HG, served
+from testing.warm_hg import shared_hg
+from tests.hg.serving.test_watermark import served
 
 pytestmark = pytest.mark.processes
 
@@ -26,7 +27,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def plain(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HGRCPATH": os.devnull, "HGPLAIN": "1"}
-    return subprocess.run([HG, *arguments], env=environment, check=False, capture_output=True, text=True)
+    return subprocess.run(
+        [shared_hg(environment), *arguments], env=environment, check=False, capture_output=True, text=True
+    )
 
 
 def is_open(bench: Bench, author: Author) -> bool:
@@ -69,7 +72,8 @@ def test_a_mirror_locks_and_unlocks_what_it_has_as_it_is_told_without_an_event(b
     assert is_open(bench, author)
     for lock in (True, False, True):
         with bench.mirror(lock=lock):
-            eventually(lambda lock=lock: is_open(bench, author) is not lock, f"lock is {lock}")  # type: ignore[misc]
+            eventually(lambda lock=lock: is_locked(str(bench.where(author))) is lock, f"lock is {lock}")  # type: ignore[misc]
+            assert is_open(bench, author) is not lock
     author.push()
     bench.send(author)
     with bench.mirror():

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -33,9 +32,6 @@ pytestmark = pytest.mark.processes
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with Bench(tmp_path, partitions=1) as bench:
         yield bench
-
-
-HG = str(Path(sys.executable).with_name("hg"))
 
 
 # A request that is still being answered has hgweb's own repository object; the next one gets a copy of it.
@@ -70,7 +66,7 @@ def served(bench: Bench, author: Author, *settings: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = environment_of(bench)
-    command = [HG, "serve", "-R", str(bench.where(author)), "-a", "127.0.0.1", "-p", str(port)]
+    command = [shared_hg(environment), "serve", "-R", str(bench.where(author)), "-a", "127.0.0.1", "-p", str(port)]
     command += [word for setting in settings for word in ("--config", setting)]
     with (bench.folder / "serve.log").open("wb") as output:
         serving = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
@@ -105,8 +101,9 @@ def by_page(url: str) -> dict[str, str]:
 
 
 def by_second_page(bench: Bench, author: Author) -> dict[str, str]:
-    command = [sys.executable, "-P", "-c", SECOND_REQUEST, str(bench.where(author))]
-    page = subprocess.run(command, env=environment_of(bench), check=True, capture_output=True).stdout
+    environment = environment_of(bench)
+    command = [Path(shared_hg(environment)).with_name("python"), "-c", SECOND_REQUEST, str(bench.where(author))]
+    page = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
     return {each["bookmark"]: each["node"] for each in json.loads(page)["bookmarks"]}
 
 

@@ -113,20 +113,20 @@ def test_a_repository_that_is_gone_is_not_found_and_its_folder_is_not_told(ask: 
     assert str(root) not in ask("/known/json-pushes")
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "cmd=batch",
-        "cmd=batch&cmds=x",
-        "cmd=getbundle&heads=zz",
-        "cmd=known&nodes=zz",
-        "cmd=between&pairs=a",
-        "cmd=changegroup&roots=12",
-        "cmd=listkeys",
-        "cmd=get_cached_bundle_inline&path=../../x",
-        "style=%00",
-    ],
+SENSELESS = (
+    "cmd=batch",
+    "cmd=batch&cmds=x",
+    "cmd=getbundle&heads=zz",
+    "cmd=known&nodes=zz",
+    "cmd=between&pairs=a",
+    "cmd=changegroup&roots=12",
+    "cmd=listkeys",
+    "cmd=get_cached_bundle_inline&path=../../x",
+    "style=%00",
 )
-def test_a_question_that_makes_no_sense_is_answered_with_400(ask: Ask, question: str) -> None:
-    assert ask(f"/known?{question}") == "400 ['Bad', 'Request']"
-    assert ask("/known?cmd=heads").startswith("200 ")
+
+
+def test_a_question_that_makes_no_sense_is_answered_with_400_and_the_next_as_ever(ask: Ask) -> None:
+    for question in SENSELESS:
+        assert (question, ask(f"/known?{question}")) == (question, "400 ['Bad', 'Request']")
+        assert ask("/known?cmd=heads").startswith("200 ")

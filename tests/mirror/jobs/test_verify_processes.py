@@ -26,6 +26,7 @@ from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
 from testing.builders.author import Author
 from testing.builders.mirroring import NAME, Bench
 from testing.waiting import PATIENCE
+from testing.warm import warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -34,7 +35,7 @@ QUICK = VerifySettings(pace=0.0, patience=0.3, again=0.05)
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with Bench(tmp_path) as bench:
+    with Bench(tmp_path) as bench, warm_starts():
         bench.serve_master()
         yield bench
 

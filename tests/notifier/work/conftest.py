@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A queue of pushes in a real RabbitMQ."""
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from notifier.work import commandserver
 from testing.builders.working import HgQueueSender
+from testing.warm_hg import shared_hg
 
 
 @pytest.fixture
@@ -14,3 +18,14 @@ def broker(rabbitmq: Any) -> Iterator[HgQueueSender]:
     made = HgQueueSender(rabbitmq.vhost())
     yield made
     made.close()
+
+
+@pytest.fixture
+def warm_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a worker in this process start `hg` warm; the limits that it sets are those of the caller then."""
+
+    def start(command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([shared_hg(env), *command[1:]], env=env, **options)
+
+    streams = {"PIPE": subprocess.PIPE, "DEVNULL": subprocess.DEVNULL}
+    monkeypatch.setattr(commandserver, "subprocess", SimpleNamespace(Popen=start, **streams))
