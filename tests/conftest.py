@@ -8,12 +8,13 @@ that kills, pauses or restarts takes `own_service(Kafka)`.
 
 import gc
 import os
+import random
 import re
 import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,12 +88,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Several workers end together if what is left at the end is short.
     """
+    draw_samples(items)
     for item in items:
         if SERVICE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("services")
         if item.get_closest_marker("hunt") or not any(map(item.get_closest_marker, IMPURE)):
             item.add_marker(pytest.mark.flaky(reruns=0))
     items.sort(key=_rank)
+
+
+def draw_samples(items: Sequence[pytest.Item]) -> None:
+    """Leave the cases of a test that is marked `sample` to `make test-all`, but for so many, the same for the same seed."""
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, cases in families.items():
+        [count] = next(cases[0].iter_markers("sample")).args
+        chance = random.Random(f"{os.environ.get('VCSREPLICATOR_TEST_SEED')} {test}")
+        for case in chance.sample(cases, max(0, len(cases) - count)):
+            case.add_marker("slow")
 
 
 def _rank(item: pytest.Item) -> int:

@@ -154,6 +154,7 @@ def held(log: Log) -> int:
     return from_json(AggregatorBeat, beats[-1] or b"").held if beats else 0
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("lost", [[PENDING], [STATE], [PENDING, STATE]], ids=lambda lost: " and ".join(lost))
 @pytest.mark.parametrize("moved", [False, True], ids=["", "and the group is moved to the end"])
 def test_topics_that_were_made_anew_cost_no_notice_repeat_none_and_break_no_chain(

@@ -426,7 +426,7 @@ def explore(examples: int, steps: int) -> None:
 
 
 def test_no_order_of_events_breaks_a_promise() -> None:
-    explore(min(50, settings.default.max_examples), 25)
+    explore(min(25, settings.default.max_examples), 25)
 
 
 @pytest.mark.slow

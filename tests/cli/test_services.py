@@ -25,6 +25,7 @@ import rich.console
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("verb", sorted(SERVICES))
 def test_a_service_does_not_load_what_draws_tables(verb: str) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", LOAD, verb], capture_output=True, text=True, check=True)

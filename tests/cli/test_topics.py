@@ -138,6 +138,7 @@ def alter(on_kafka: Checked) -> Callable[[str, dict[str, str]], None]:
     return change
 
 
+@pytest.mark.sample(3)
 @pytest.mark.services
 @pytest.mark.parametrize(
     ("name", "changed", "code"),

@@ -168,6 +168,7 @@ def pages_of(installation: Installation) -> dict[str, str]:
     }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -203,6 +204,7 @@ def check_page(browser: webdriver.Chrome, name: str, width: str, scheme: str) ->
     assert [text for text in complaints if "status of 404" not in text] == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_a_guest_and_a_machine_without_a_notifier_show_fits_too(
     browser: webdriver.Chrome, tmp_path: Path, width: str
@@ -216,6 +218,7 @@ def test_what_a_guest_and_a_machine_without_a_notifier_show_fits_too(
             check_page(browser, "deliveries-elsewhere", width, "light")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("host", "with_scripts"), [("127.0.0.1", True), ("127.0.0.1", False), (HOST, True)])
 def test_an_operator_acts_with_a_form(
     browser: webdriver.Chrome, tmp_path: Path, host: str, *, with_scripts: bool

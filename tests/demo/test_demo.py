@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testing.waiting import eventually
+from testing.warm import warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -23,12 +24,13 @@ ROLES = {"relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier", "web-
 
 
 @contextmanager
-def staying(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def staying(folder: Path, *, is_warm: bool = False) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A demo that stays, and the file that describes it."""
     ready = folder / "ready.json"
-    process = subprocess.Popen(
-        [*DEMO, "--dir", str(folder), "--stay", "--ready", str(ready)], stdout=subprocess.PIPE, text=True
-    )
+    with warm_starts() if is_warm else nullcontext():
+        process = subprocess.Popen(
+            [*DEMO, "--dir", str(folder), "--stay", "--ready", str(ready)], stdout=subprocess.PIPE, text=True
+        )
     try:
         eventually(ready.exists, what="the demo is ready")
         yield process, ready
@@ -102,7 +104,7 @@ def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> No
 
 
 def test_a_service_that_dies_is_started_again_and_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
-    with staying(tmp_path) as (process, ready):
+    with staying(tmp_path, is_warm=True) as (process, ready):
         before = about(ready)["services"]["aggregator"]["pid"]
         os.kill(before, signal.SIGKILL)
         eventually(lambda: about(ready)["services"]["aggregator"]["pid"] not in (before, None), what="a new process id")
@@ -114,7 +116,7 @@ def test_a_service_that_dies_is_started_again_and_ctrl_c_leaves_no_process_behin
 
 
 def test_the_services_end_when_the_demo_is_killed(tmp_path: Path) -> None:
-    with staying(tmp_path) as (process, _):
+    with staying(tmp_path, is_warm=True) as (process, _):
         process.kill()
         process.communicate()
         eventually(lambda: running_in(tmp_path) == [], what="all services ended")

@@ -16,7 +16,7 @@ from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
-PUSHES = 20
+PUSHES = 8
 NAMES = ("red", "blue")
 
 
@@ -49,7 +49,7 @@ def heads_by_repository(messages: list[dict[str, Any]]) -> dict[str, list[str]]:
     return announced
 
 
-def test_twenty_pushes_to_two_repositories_are_announced_in_order_and_once(embedded: Cluster) -> None:
+def test_pushes_to_two_repositories_are_announced_in_order_and_once(embedded: Cluster) -> None:
     clones = {name: embedded.create(name) for name in NAMES}
     nodes = push_interleaved(embedded, clones, PUSHES)
     eventually(lambda: len(embedded.lines()) >= PUSHES + len(NAMES), what="all notices")
@@ -143,18 +143,18 @@ def test_the_same_on_kafka_rabbitmq_and_sns(
         boto3.client("sns", **region).subscribe(TopicArn=about["sns"]["topic_arn"], Protocol="sqs", Endpoint=arn)
 
         clones = {name: cluster.create(name) for name in NAMES}
-        nodes = push_interleaved(cluster, clones, 10)
-        eventually(lambda: len(cluster.lines()) == 12, what="what was pushed before")
+        nodes = push_interleaved(cluster, clones, PUSHES // 2)
+        eventually(lambda: len(cluster.lines()) == PUSHES // 2 + len(NAMES), what="what was pushed before")
         cluster.stop("mirror-alpha")
-        more = push_interleaved(cluster, clones, 10)
+        more = push_interleaved(cluster, clones, PUSHES // 2)
         for name in NAMES:
             nodes[name] += more[name]
 
-        assert len(cluster.lines()) == 12
+        assert len(cluster.lines()) == PUSHES // 2 + len(NAMES)
         cluster.start("mirror-alpha")
-        eventually(lambda: len(cluster.lines()) == PUSHES + 2, timeout=60, what="all notices")
+        eventually(lambda: len(cluster.lines()) == PUSHES + len(NAMES), timeout=60, what="all notices")
 
-        eventually(lambda: len(v2.read()) >= PUSHES + 2, what="all messages on v2")
+        eventually(lambda: len(v2.read()) >= PUSHES + len(NAMES), what="all messages on v2")
         assert heads_by_repository(v2.read()) == nodes
         eventually(lambda: len(v1.read()) >= PUSHES, what="all messages on v1")
         assert heads_by_repository([{"type": "changegroup.1", "data": payload} for payload in v1.read()]) == nodes
@@ -165,7 +165,7 @@ def test_the_same_on_kafka_rabbitmq_and_sns(
             for message in answer.get("Messages", ()):
                 received.append(json.loads(json.loads(message["Body"])["Message"]))
                 sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
-            return len(received) >= PUSHES + 2
+            return len(received) >= PUSHES + len(NAMES)
 
         eventually(receive, what="all messages on SNS")
         assert heads_by_repository(received) == nodes

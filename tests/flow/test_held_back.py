@@ -22,6 +22,7 @@ from testing.builders.load import developer_environment
 from testing.checks import agreement, checker
 from testing.faults.campaign import told_in_order, try_line
 from testing.waiting import eventually
+from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -107,40 +108,43 @@ def too_early(name: str, head: str) -> dict[str, Any]:
     return {"type": "changegroup.1", "id": "early", "data": data}
 
 
-def nothing_is_told_while_a_mirror_is_away(folder: Path, times: int, url: str | None = None) -> None:
-    with installation(folder, 20, url) as here:
+def nothing_is_told_while_a_mirror_is_away(folder: Path, repositories: int, times: int, url: str | None = None) -> None:
+    count = repositories * times
+    with installation(folder, repositories, url) as here:
         here.cluster.stop("mirror-beta")
         pushed = here.push(times)
-        eventually(lambda: here.held() == 20 * times, every=0.5, timeout=PATIENCE, what="the aggregator holds them all")
+        eventually(lambda: here.held() == count, every=0.5, timeout=PATIENCE, what="the aggregator holds them all")
         assert here.heads() == {}
         assert len(try_line(here.cluster, too_early("repository-0", pushed["repository-0"][-1]), set())) == 4
 
         here.cluster.start("mirror-beta")
-        eventually(lambda: sum(map(len, here.heads().values())) >= 20 * times, timeout=PATIENCE, what="all are told")
+        eventually(lambda: sum(map(len, here.heads().values())) >= count, timeout=PATIENCE, what="all are told")
         assert here.heads() == pushed
         assert told_in_order(here.cluster.lines()) == ([], 0)
-        assert not [missed for line in here.cluster.lines()[-20:] for missed in try_line(here.cluster, line, set())]
+        assert not [
+            missed for line in here.cluster.lines()[-repositories:] for missed in try_line(here.cluster, line, set())
+        ]
         eventually(here.settled, every=0.5, timeout=PATIENCE, what="all is served")
         report = checker.check(checker.history(here.log))
         assert not report.violations, report.violations[:5]
-        assert report.notices == 20 + 20 * times
+        assert report.notices == repositories + count
 
 
 @pytest.mark.timeout(900)
-def test_one_mirror_stopped_for_sixty_pushes_over_twenty_repositories(tmp_path: Path) -> None:
-    nothing_is_told_while_a_mirror_is_away(tmp_path, 3)
+def test_one_mirror_stopped_for_eighteen_pushes_over_six_repositories(tmp_path: Path) -> None:
+    nothing_is_told_while_a_mirror_is_away(tmp_path, 6, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_one_mirror_stopped_for_two_hundred_pushes_over_twenty_repositories(tmp_path: Path) -> None:
-    nothing_is_told_while_a_mirror_is_away(tmp_path, 10)
+    nothing_is_told_while_a_mirror_is_away(tmp_path, 20, 10)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_one_mirror_stopped_for_two_hundred_pushes_on_kafka(kafka: Any, tmp_path: Path, unique_name: str) -> None:
-    nothing_is_told_while_a_mirror_is_away(tmp_path, 10, f"{kafka.url}?topic-prefix={unique_name}.")
+    nothing_is_told_while_a_mirror_is_away(tmp_path, 20, 10, f"{kafka.url}?topic-prefix={unique_name}.")
 
 
 @contextmanager
@@ -149,7 +153,7 @@ def locked(here: Installation, mirror: str, name: str) -> Iterator[None]:
     root = next(Path(each["root"]) for each in here.cluster.about["mirrors"] if each["name"] == mirror)
     environment = {**here.cluster.about["master"]["env"], "HGRCPATH": os.devnull}
     holder = subprocess.Popen(
-        ["hg", "-R", str(root / name), "debuglocks", "--set-lock"],
+        [shared_hg(environment), "-R", str(root / name), "debuglocks", "--set-lock"],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

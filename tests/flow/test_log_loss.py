@@ -102,7 +102,7 @@ def alarms(cluster: Cluster) -> str:
         return "; ".join(picture.aggregator.alarms if picture.aggregator else ())
 
 
-@pytest.mark.parametrize("installation", ["embedded", "kafka"], indirect=True)
+@pytest.mark.parametrize("installation", ["embedded", pytest.param("kafka", marks=pytest.mark.slow)], indirect=True)
 def test_after_an_older_log_every_push_is_announced_mirrors_are_level_and_check_named_the_loss(
     installation: Installation,
 ) -> None:

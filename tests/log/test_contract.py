@@ -380,6 +380,7 @@ def notices_rewound(reader: Reader) -> bool:
     return False
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("new", [0, 9, pytest.param(2, marks=pytest.mark.slow)], ids=["shorter", "longer", "as long"])
 def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
     fragile: Storage, opened: ExitStack, new: int
@@ -404,6 +405,7 @@ def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
         reader.poll(1)
 
 
+@pytest.mark.sample(1)
 def test_a_running_reader_goes_on_in_a_copy_that_lacks_nothing(fragile: Storage, opened: ExitStack) -> None:
     log = opened.enter_context(open_log(fragile.url))
     patiently(lambda: log.create(TOPICS))
@@ -554,7 +556,7 @@ def test_what_a_killed_transactor_left_open_is_never_seen(
     storage: Storage, log: Log, reading: Callable[..., Reader], opened: ExitStack
 ) -> None:
     """Consume, transform, produce, killed at random: nothing lost, nothing twice, nothing out of order."""
-    copy_under_kills(storage, log, reading, kills=20, seed=1)
+    copy_under_kills(storage, log, reading, kills=6, seed=1)
 
 
 @pytest.mark.slow
@@ -679,15 +681,16 @@ def test_everything_is_unavailable_while_the_log_is_away_and_heals_when_it_is_ba
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_broker_killed_again_and_again_loses_nothing_and_first_appearances_are_in_order(
-    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack
+    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack, kills: int
 ) -> None:
     kafka = own_service(Kafka)
     log = opened.enter_context(open_log(kafka.url))
     patiently(lambda: log.create(TOPICS))
     program = opened.enter_context(running("append", kafka.url, "0"))
     acknowledged = 0
-    for _ in range(3):
+    for _ in range(kills):
         for _ in range(20):
             acknowledged = int(program.line())
         kafka.kill()
@@ -775,12 +778,13 @@ def test_a_commit_that_comes_long_after_it_was_expected_is_unclear_but_fences_no
         assert values(read(reader, 1)) == [b"again"]
 
 
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_writer_killed_again_and_again_loses_nothing_and_first_appearances_are_in_order(
-    storage: Storage, log: Log, opened: ExitStack
+    storage: Storage, log: Log, opened: ExitStack, kills: int
 ) -> None:
     chance = random.Random(7)
     acknowledged = -1
-    for _ in range(8):
+    for _ in range(kills):
         with running("append", storage.url, str(acknowledged + 1)) as program:
             for _ in range(chance.randrange(1, 10)):
                 acknowledged = int(program.line())

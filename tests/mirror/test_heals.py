@@ -272,6 +272,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(data)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "what",
     [
@@ -348,6 +349,7 @@ def test_a_damaged_repository_never_comes_back_after_a_kill_around_the_exchange(
     assert equal(bench, patient)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("part", ["changesets", "heads", "phases", "bookmarks", "markers", "pushlog", "digest"])
 def test_a_copy_that_is_not_as_the_master_takes_the_place_of_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: str

@@ -60,6 +60,7 @@ LOADED = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("verb", LOADED)
 def test_a_daemon_loads_no_client_of_another(verb: str, tmp_path: Path) -> None:
     file, said = tmp_path / "services.toml", tmp_path / "said"

@@ -244,6 +244,7 @@ def argv(tables: Path, folder: Path, until: int | None = None) -> list[str]:
     ]
 
 
+@pytest.mark.sample(2)
 @every_kind()
 def test_sigterm_drains_within_a_bound(log: Log, receiver: Receiver, tmp_path: Path) -> None:
     with running(argv(write_tables(tmp_path, receiver), tmp_path)) as process:
@@ -275,6 +276,7 @@ def test_killed_at_every_step_it_repeats_and_never_skips(receiver: Receiver, tmp
     survive_kills(receiver, tmp_path, every=1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.hunt
 @every_kind("jsonlines", "webhook")
 def test_killed_at_a_few_steps_it_repeats_and_never_skips(receiver: Receiver, tmp_path: Path) -> None:

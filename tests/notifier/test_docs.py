@@ -79,6 +79,7 @@ def test_every_key_of_the_worker_in_the_docs_is_one(tmp_path: Path) -> None:
     assert settings.repositories == ("https://hg.example/",)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("page", "words", "key"),
     [

@@ -38,6 +38,7 @@ BAD_ROWS = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("bad", BAD_ROWS, ids=[repr(bad[:20]) for bad in BAD_ROWS])
 def test_rows_after_an_unreadable_one_are_taken(place, server, bad):
     first, _second, third = nodes_of(server)
@@ -49,6 +50,7 @@ def test_rows_after_an_unreadable_one_are_taken(place, server, bad):
     assert "added 2 pushes" in printed
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("statement", "user"),
     [

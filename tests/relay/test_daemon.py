@@ -531,7 +531,7 @@ def test_segments_are_rotated_and_what_the_log_has_is_removed(master, log):
     assert [event.seq for event in events(log)["one"]] == list(range(1, 8))
 
 
-@pytest.mark.parametrize("repositories", [10, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("repositories", [4, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_four_pushes_to_each_of_many_repositories_at_once_arrive_in_order(master, log, repositories):
     names = [f"r{number:02}" for number in range(repositories)]
     master.develop("init", str(master.folder / "empty"))

@@ -41,6 +41,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.services
 def test_a_killed_test_run_leaves_no_process_and_no_folder(kind: type[Service]) -> None:
@@ -60,6 +61,7 @@ def test_a_killed_test_run_leaves_no_process_and_no_folder(kind: type[Service]) 
         os.close(end)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_paused_service_is_silent_and_answers_again_when_resumed(
     kind: type[Service], own_service: OwnService
@@ -75,6 +77,7 @@ def test_a_paused_service_is_silent_and_answers_again_when_resumed(
     service.wait_until_ready()
 
 
+@pytest.mark.slow
 def test_kafka_killed_keeps_what_it_acknowledged(own_service: Callable[[type[Kafka]], Kafka]) -> None:
     kafka = own_service(Kafka)
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
@@ -102,6 +105,7 @@ end)() end)
 """
 
 
+@pytest.mark.slow
 def test_rabbitmq_killed_keeps_what_it_confirmed(own_service: Callable[[type[RabbitMQ]], RabbitMQ]) -> None:
     rabbitmq = own_service(RabbitMQ)
     rabbitmq.evaluate(" ".join(BUSY.split()))

@@ -16,8 +16,14 @@ from testing.versions.environment import OLDER, interpreter
 @pytest.mark.parametrize(
     ("version", "places"),
     [
-        ("6.3", ("pushlog/record.t", "pushlog/strip.t", "pushlog/wire.t")),
-        ("7.0", ("hg/serving/everything.t", "hg/serving/guards.t", "hg/serving/released.t", "hg/serving/views.t")),
+        ("6.3", ("pushlog/strip.t",)),
+        ("7.0", ("hg/serving/guards.t",)),
+        pytest.param("6.3", ("pushlog/record.t", "pushlog/wire.t"), marks=pytest.mark.slow),
+        pytest.param(
+            "7.0",
+            ("hg/serving/everything.t", "hg/serving/released.t", "hg/serving/views.t"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_pushlog_on_the_oldest_mercurial_and_the_guards_on_an_older(version: str, places: tuple[str, ...]) -> None:

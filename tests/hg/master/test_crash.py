@@ -335,6 +335,7 @@ def made(site, command):
     return Made(of=calls, values=calls.made(command, site.run))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.timeout(1800)
 def test_a_kill_anywhere_loses_and_invents_nothing(site, scenario, told):
@@ -377,7 +378,7 @@ def full_disks(site, scenario, count):
 
 @pytest.mark.timeout(1800)
 def test_a_full_disk_loses_and_invents_nothing(site):
-    full_disks(site, "changesets, bookmarks, phases and markers", 8)
+    full_disks(site, "changesets, bookmarks, phases and markers", 4)
 
 
 @pytest.mark.slow

@@ -282,6 +282,7 @@ def attempts(url: str) -> Iterator[Callable[[], object]]:
     yield lambda: log.broker.new_producer(transactional_id="single")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["away", "mute", "mute over TLS"])
 def test_an_outage_leaves_no_threads_and_no_sockets_behind(way: str, mute: str) -> None:
     server = "127.0.0.1:1" if way == "away" else mute
@@ -323,6 +324,7 @@ def leave_hanging(transactor: Any, positions: dict[TopicPartition, OffsetAndMeta
     wait(transactor._producer, lambda _: manager.send_offsets_to_transaction(positions, group), time.monotonic() + 60)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("again", "group"), [("renewed", "single"), ("started anew", "another")])
 def test_positions_that_a_broker_left_hanging_are_readable_again(
     own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka],

@@ -31,6 +31,7 @@ from hgext.vcsreplicator.words.rules import Rules
 from testing.builders.author import Author
 from testing.builders.mirroring import NAME, PATIENCE, Bench
 from testing.waiting import eventually
+from testing.warm import warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.processes
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A master, its log and a running aggregator."""
     stop, ready = threading.Event(), threading.Event()
-    with Bench(tmp_path) as bench, open_log(bench.url) as log:
+    with Bench(tmp_path) as bench, open_log(bench.url) as log, warm_starts():
         bench.serve_master()
         deciding = threading.Thread(target=lambda: loop.run(AggregatorSettings(), log, stop=stop, ready=ready.set))
         deciding.start()
@@ -237,9 +238,9 @@ def fill_killed(bench: Bench, wanted: int, *, behind: int = 0) -> tuple[int, lis
 
 
 def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench) -> None:
-    authors = repositories(bench, 12)
+    authors = repositories(bench, 6)
     wait_known(bench, authors)
-    kills, positions = fill_killed(bench, 3)
+    kills, positions = fill_killed(bench, 2)
     assert kills
     assert all(each == positions[0] for each in positions)
     assert outcomes(bench) == {ComparisonOutcome.EQUAL}

@@ -440,7 +440,7 @@ def any_tools(places: Path) -> Tools:
     return Tools(schemas=DocumentSchemas(validators), geo=geo, largest=20_000)
 
 
-@settings(max_examples=10 * settings.default.max_examples)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(lines)
 @example(to_line(a_raw(b'{"a":' * 900 + b"1" + b"}" * 900)))
 @example(to_line(a_raw(b'{"pushDate": 1e400}')))

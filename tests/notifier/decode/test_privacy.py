@@ -154,7 +154,7 @@ def all_tools(places: Path) -> tuple[Tools, Tools]:
 MANY = pytest.param(500, marks=[pytest.mark.slow, pytest.mark.hunt, pytest.mark.timeout(3600)], id="many")
 
 
-@pytest.mark.parametrize("times", [5, MANY])
+@pytest.mark.parametrize("times", [2, MANY])
 def test_what_identifies_a_client_is_nowhere_in_what_a_decoder_says_of_any_messages(
     times: int,
     all_tools: tuple[Tools, Tools],

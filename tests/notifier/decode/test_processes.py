@@ -53,10 +53,11 @@ def delivered(*files: Path) -> Counter[int]:
     return Counter(uuid.UUID(body["metadata"]["document_id"]).int for body in whole)
 
 
+@pytest.mark.parametrize("many", [300, pytest.param(1000, marks=pytest.mark.slow)])
 def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats_of_what_either_delivered(
-    log: Log, tmp_path: Path, rabbitmq: Any, own_service: Callable[[type[Redis]], Redis]
+    log: Log, tmp_path: Path, rabbitmq: Any, own_service: Callable[[type[Redis]], Redis], many: int
 ) -> None:
-    broker, redis, many = rabbitmq.vhost(), own_service(Redis), 1000
+    broker, redis = rabbitmq.vhost(), own_service(Redis)
     shared = {"repeats": "redis", "redis": redis.url, "broker": broker, "input": "queue:raw"}
     files = [tmp_path / "first.ndjson", tmp_path / "second.ndjson"]
     settings = [settings_in(tmp_path, **shared, output=f"file:{file}") for file in files]
@@ -86,13 +87,14 @@ def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats_of_what_either_
     assert waiting(broker, "raw") == 0
 
 
+@pytest.mark.parametrize("stops", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_decoder_that_is_stopped_under_load_delivers_each_message_once(
-    log: Log, tmp_path: Path, rabbitmq: Any
+    log: Log, tmp_path: Path, rabbitmq: Any, stops: int
 ) -> None:
-    broker, many = rabbitmq.vhost(), 3000
+    broker, many = rabbitmq.vhost(), 750 * stops
     settings = settings_in(tmp_path, repeats="none", broker=broker, input="queue:raw", output="queue:out")
     put(broker, "raw", *map(to_line, numbered(range(many))))
-    for _ in range(4):
+    for _ in range(stops):
         with decoder(tmp_path, settings) as process:
             before = waiting(broker, "out")
             eventually(lambda before=before: waiting(broker, "out") > before, "it delivers")

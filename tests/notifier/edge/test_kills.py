@@ -16,7 +16,7 @@ from testing.waiting import eventually
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
-KILLS, ALL_KILLS = 6, 200
+KILLS, ALL_KILLS = 3, 200
 SIZE = 1000
 
 
@@ -104,14 +104,14 @@ def test_an_outage_of_kafka_loses_nothing_over_a_kill(
     edge = EdgeProcess(tmp_path, kafka.url, log_timeout=2)
     history = History(edge)
     edge.start()
-    with history.load(connections=8) as load:
-        reach(load, 500)
+    with history.load(connections=2) as load:
+        reach(load, 150)
         kafka.kill()
-        reach(load, len(load.answered) + 500)
+        reach(load, len(load.answered) + 150)
     edge.start()
-    with history.load(connections=8) as load:
-        reach(load, 500)
+    with history.load(connections=2) as load:
+        reach(load, 150)
         kafka.start()
         eventually(lambda: not list((tmp_path / "queue").glob("*.log")), "the queue is drained under load")
-        reach(load, len(load.answered) + 500)
+        reach(load, len(load.answered) + 150)
     told(f"edge, Kafka killed: {history.check()}")

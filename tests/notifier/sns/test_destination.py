@@ -210,6 +210,7 @@ def publications(topic: Endpoint) -> list[int]:
     return [sum(name == "Message" or name.endswith(".Message") for name in form(each)) for each in topic.requests]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("trouble", "kind", "requests"),
     [

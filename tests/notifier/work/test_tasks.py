@@ -86,13 +86,14 @@ def test_each_push_is_a_task_and_what_fails_becomes_a_dead_letter(
     assert [broker.waiting(), broker.waiting("hg.tasks"), broker.waiting("hg.dead")] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("killed_after", [(5,), pytest.param((1, 10), marks=pytest.mark.slow)])
 def test_killed_with_its_processes_it_loses_no_push(
-    host: HgHost, broker: HgQueueSender, parallel: ParallelWorker
+    host: HgHost, broker: HgQueueSender, parallel: ParallelWorker, killed_after: tuple[int, ...]
 ) -> None:
-    pushes = {number + 1: [node] for number, node in enumerate(host.add("k", 30))}
+    pushes = {number + 1: [node] for number, node in enumerate(host.add("k", 20 * len(killed_after)))}
     for number, nodes in pushes.items():
         broker.send(1, host.url("k"), {number: nodes})
-    for count in (1, 10):
+    for count in killed_after:
         with parallel.running():
             wait_for_pushes(parallel, host.url("k"), count)
     broker.send(1, host.url("k"), pushes)  # all of them again

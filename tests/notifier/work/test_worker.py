@@ -91,7 +91,7 @@ class Working:
 
 
 @pytest.fixture
-def working(broker: HgQueueSender, host: HgHost, database: str, tmp_path: Path) -> Iterator[Working]:
+def working(broker: HgQueueSender, host: HgHost, database: str, tmp_path: Path, warm_pulls: None) -> Iterator[Working]:
     made = Working(broker.url, host, database, tmp_path)
     yield made
     made.stop()
@@ -154,6 +154,7 @@ def test_pushes_are_recorded_with_changesets_files_and_branches(
     eventually(lambda: broker.waiting() == 0)
 
 
+@pytest.mark.sample(1)
 def test_repeats_and_a_restart_change_nothing(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -172,6 +173,7 @@ def test_repeats_and_a_restart_change_nothing(
     assert rows(database, "SELECT count(*) FROM repositories") == [(1,)]
 
 
+@pytest.mark.sample(1)
 def test_message_that_fails_is_tried_as_often_as_is_set_and_kept_with_its_reason(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -213,6 +215,7 @@ def send_each(host: HgHost, broker: HgQueueSender, number: int, name: str, pushe
         broker.send(number, host.url(name), {push: nodes})
 
 
+@pytest.mark.sample(1)
 def test_repository_that_fails_with_more_messages_than_prefetch_holds_up_no_other(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -230,6 +233,7 @@ def test_repository_that_fails_with_more_messages_than_prefetch_holds_up_no_othe
     assert broker.waiting() == 0
 
 
+@pytest.mark.sample(1)
 def test_parked_messages_whose_retries_are_used_up_become_dead_letters_and_the_next_go_on(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -599,6 +603,7 @@ def command(file: Path, *more: str) -> list[str]:
     return [*PROGRAM, CLI, "work", "-c", str(file), *more]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("keys", "complaint"),
     [
@@ -669,6 +674,7 @@ def test_migrations_make_the_tables_of_the_schema(database: str) -> None:
 # -- killed
 
 
+@pytest.mark.sample(1)
 @pytest.mark.hunt
 def test_killed_a_few_times_under_load_the_database_says_what_the_repositories_say(
     host: HgHost, broker: HgQueueSender, database: str, tmp_path: Path
@@ -689,7 +695,7 @@ def test_killed_very_often_under_load_the_database_says_what_the_repositories_sa
 def test_killed_at_a_few_lines_of_parking_nothing_is_lost_or_reordered(
     host: HgHost, broker: HgQueueSender, tmp_path: Path
 ) -> None:
-    survive_kills_while_parking(host, broker, tmp_path, every=40)
+    survive_kills_while_parking(host, broker, tmp_path, every=120)
 
 
 @pytest.mark.hunt
@@ -769,7 +775,7 @@ def survive_kills(host: HgHost, broker: HgQueueSender, database: str, folder: Pa
         process.wait()
         log.close()
     expected = {host.url(name): pushes[name] for name in names}
-    with (folder / "last.log").open("wb") as log:
+    with (folder / "last.log").open("wb") as log, warm_starts():
         process = subprocess.Popen(command(file), stderr=log)
     try:
         eventually(lambda: b"consuming" in (folder / "last.log").read_bytes(), "the worker", timeout=PATIENCE)

@@ -181,7 +181,7 @@ def survive_kills(tmp_path, told, request):
     return survive
 
 
-@pytest.fixture(params=[10, pytest.param(1, marks=pytest.mark.slow)], ids=["a tenth", "all"])
+@pytest.fixture(params=[25, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 def stride(request):
     """Of how many changing calls one is a kill."""
     return request.param
@@ -329,6 +329,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("share", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_at_a_system_call(tmp_path, pushed, name, share, told):

@@ -204,6 +204,7 @@ def empty_page(server, page):
         file.write(bytes(4096))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("page", range(11))
 def test_a_damaged_page_of_a_database_is_told_and_repaired(place, server, page):
     before = server.rows()
@@ -216,6 +217,7 @@ def test_a_damaged_page_of_a_database_is_told_and_repaired(place, server, page):
     assert server.rows() == before
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("page", range(11))
 def test_a_push_derives_a_database_again_whatever_page_of_it_is_lost(place, server, page):
     before = server.rows()

@@ -114,6 +114,7 @@ def texts(browser, selector):
         return []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", ["paper", "gitweb"])
 def test_the_page_shows_pushes_and_breaks_no_rule(browser, address, style):
     browser.get(f"{address}/pushloghtml?style={style}")
@@ -162,6 +163,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
 def test_no_page_breaks_the_rules_that_are_the_default(browser, address_by_default, style):
     complaints(browser)
@@ -177,6 +179,7 @@ return canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).d
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
 def test_the_scripts_of_mercurial_run_by_default(browser, address_by_default, style):
     browser.get(f"{address_by_default}/graph?style={style}")
@@ -200,6 +203,7 @@ def test_a_script_that_is_not_a_page_s_own_does_not_run(browser, address_by_defa
     assert not browser.execute_script("return window.intruded")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_hostile_name_is_text_in_a_browser_without_any_policy(browser, hostile, style):
     address, names = hostile
@@ -298,6 +302,7 @@ return found;
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
 def test_the_page_fits_a_phone_and_its_text_is_large_enough(browser, long_words, style):
     with emulating(browser, width=390, scheme="light"):
@@ -309,6 +314,7 @@ def test_the_page_fits_a_phone_and_its_text_is_large_enough(browser, long_words,
     assert [(text, size) for text, size, _contrast in shown if size < 14] == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("style", STYLES)
 def test_every_text_has_contrast_in_the_dark(browser, long_words, style, width):
@@ -322,6 +328,7 @@ def test_every_text_has_contrast_in_the_dark(browser, long_words, style, width):
     assert [(text, contrast) for text, _size, contrast in shown if contrast < 4.5] == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("style", "start"), [*((style, "") for style in STYLES), ("gitweb", "summary"), ("monoblue", "summary")]
 )
@@ -333,6 +340,7 @@ def test_the_start_page_links_to_the_page(browser, address_by_default, style, st
     assert complaints(browser) == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
 def test_the_page_of_a_phone_in_the_dark_breaks_no_rule_that_is_the_default(browser, long_words, style):
     complaints(browser)

@@ -44,6 +44,7 @@ def check(body, version):
     jsonschema.Draft202012Validator(SCHEMAS[version - 1], registry=REGISTRY).validate(json.loads(body))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "query", ["", "full=1", "startID=0", "startID=0&full=1", "startID=0&tipsonly=1", "user=nobody"]
 )

@@ -31,6 +31,7 @@ def hostile(tmp_path_factory):
     return Site(folder / "hostile", settings), names
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("style", STYLES)
 def test_what_a_pusher_chose_is_text_on_every_page(hostile, style):
     site, names = hostile
@@ -58,6 +59,7 @@ def test_what_a_pusher_chose_is_text_in_every_feed(hostile, style):
             assert not Page(body).intrusions(), path
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_list_of_repositories_shows_their_names_as_text_and_has_a_policy_before_any_is_opened(tmp_path, style):
     name = NAME.replace("%", "")

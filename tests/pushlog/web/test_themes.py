@@ -166,6 +166,7 @@ def ordinary(tmp_path_factory):
     return Site(folder / "ordinary", settings + "[web]\ncsp =\n"), found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("style", hostile.STYLES)
 def test_pages_with_nothing_to_escape_are_mercurials_own_byte_for_byte(ordinary, style, monkeypatch):
     site, found = ordinary
@@ -247,6 +248,7 @@ for path in ("/file/tip/code.py", "/annotate/tip/code.py"):
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", ["paper", "spartan"])
 def test_the_colours_of_the_highlight_extension_are_markup_and_the_code_is_text(tmp_path, style):
     (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\nhighlight =\npushlog =\n[ui]\nusername = test\n")
