@@ -89,8 +89,8 @@ OWN_STARTS = re.compile(
 )
 # The transcripts of this folder end daemons only.
 ENDS_DAEMONS = TESTS / "hg" / "serving"
-# Those that are about the start itself.
-START_UP = {TESTS / "hg" / "install.t", TESTS / "hg" / "master" / "broken.t"}
+# Those that are about the start itself. Another one finds a cold `hg` in the folder `$COLD`.
+START_UP = {TESTS / "hg" / "install.t"}
 # The same for all transcripts of a process, which share one warm `hg`; the runner shows it if one fails.
 HASH_SEED = str(random.randrange(2**32))
 # The variables that the runner gives its transcripts and Mercurial reads while it is imported.
@@ -123,10 +123,15 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def difference(transcript: Path, runner: Path, folder: Path) -> str:
-    """What the runner says of a transcript that does not hold, or did not run; empty if it holds."""
+def difference(transcript: Path, runner: Path, folder: Path, *, one_in: int = 4) -> str:
+    """What the runner says of a transcript that does not hold, or did not run; empty if it holds.
+
+    One question in so many is asked where a transcript asks a mirror everything.
+    """
     environment = {**os.environ, "USER": "tester", "PYTHONWARNINGS": "ignore", "PYTHONHASHSEED": HASH_SEED}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # our other programs
+    environment["ONE_IN"] = str(one_in)
+    environment["COLD"] = str(Path(sys.executable).parent)
+    environment["PATH"] = f"{environment['COLD']}{os.pathsep}{environment['PATH']}"  # our other programs
     hg = choose_hg(transcript, environment)
     options = ["--with-hg", str(hg), "--tmpdir", str(folder / "run"), "--outputdir", str(folder), "--timeout", "280"]
     # Runners side by side must not take each other's ports, nor those of the services (from 20,000 on).
@@ -151,6 +156,13 @@ def difference(transcript: Path, runner: Path, folder: Path) -> str:
 def test_transcript_holds(transcript: Path, runner: Path, tmp_path: Path) -> None:
     if found := difference(transcript, runner, tmp_path):
         pytest.fail(found, pytrace=False)
+
+
+@pytest.mark.slow
+def test_every_question_is_answered_as_if_a_mirror_held_nothing_but_what_is_released(
+    runner: Path, tmp_path: Path
+) -> None:
+    assert difference(TESTS / "hg" / "serving" / "everything.t", runner, tmp_path, one_in=1) == ""
 
 
 def test_a_transcript_that_does_not_hold_shows_the_difference(runner: Path, tmp_path: Path) -> None:

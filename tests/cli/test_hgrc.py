@@ -3,6 +3,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,10 @@ def test_a_role_without_the_extension_is_wrong_by_environment_too(tmp_path: Path
     assert str(result.exception).startswith("HGRCPATH: [extensions] vcsreplicator: expected a line that loads it")
 
 
-def test_what_mercurial_cannot_set_up_is_found(tmp_path: Path) -> None:
+def test_what_mercurial_cannot_set_up_is_found_by_a_cold_start_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
     (tmp_path / "other.py").write_text("from mercurial import exchange\ndel exchange.unbundle\n")
     result = checked(tmp_path, MIRROR.replace("pushlog =", f"other = {tmp_path}/other.py\npushlog =", 1))
     assert isinstance(result.exception, BadConfig)

@@ -66,6 +66,7 @@ def test_pushes_to_two_repositories_are_announced_in_order_and_once(embedded: Cl
         assert in_order(pushes)
 
 
+@pytest.mark.slow
 def test_nothing_is_announced_while_one_mirror_is_stopped_and_all_when_it_is_back(embedded: Cluster) -> None:
     clones = {name: embedded.create(name) for name in NAMES}
     eventually(lambda: len(embedded.lines()) == len(NAMES), what="the new repositories")

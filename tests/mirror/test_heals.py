@@ -272,7 +272,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "what",
     [

@@ -1,6 +1,7 @@
-A master whose Mercurial cannot load the extension, or cannot set it up, refuses pushes.
+A master whose Mercurial cannot load the extension, or cannot set it up, refuses pushes. Its processes start cold.
 
   $ . "$TESTDIR/master.sh"
+  $ sed -i "s|^eval|PATH='$COLD':\$PATH; eval|" ssh
   $ hgm init repos/one
   (recorded repository creation in replication log in *s) (glob)
   $ hg clone -q ssh://user@dummy/$TESTTMP/repos/one clone; cd clone

@@ -148,11 +148,12 @@ def test_broken_off_at_any_byte_it_goes_on_with_what_it_has(author: Author, tmp_
     assert attempts >= 50
 
 
-def test_a_flipped_bit_anywhere_is_noticed_and_nothing_of_it_stays(author: Author, tmp_path: Path) -> None:
+@pytest.mark.parametrize("places", [4, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_flipped_bit_anywhere_is_noticed_and_nothing_of_it_stays(author: Author, tmp_path: Path, places: int) -> None:
     sizes: list[int] = []
     take(empty(author, tmp_path / "whole"), Wire(author, lambda _number, answer: sizes.append(len(answer)) or answer))
     for number, size in enumerate(sizes, 1):
-        for place in range(0, size, max(1, size // 12)):
+        for place in range(0, size, max(1, size // places)):
 
             def flip(call: int, answer: bytes, n: int = number, p: int = place) -> bytes:
                 return answer[:p] + bytes([answer[p] ^ 0x10]) + answer[p + 1 :] if call == n else answer

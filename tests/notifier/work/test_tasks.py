@@ -13,7 +13,7 @@ import pytest
 
 from testing.builders.working import HgHost, HgQueueSender, recorded
 from testing.waiting import eventually
-from testing.warm import CLI, PROGRAM
+from testing.warm import CLI, PROGRAM, warm_starts
 
 pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.timeout(600)]
 
@@ -42,7 +42,7 @@ class ParallelWorker:
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
         """Run it in a process group of its own, killed at the end."""
         command = [*PROGRAM, CLI, "work", "--parallel", "-c", str(self.file)]
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, warm_starts():
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             yield process
