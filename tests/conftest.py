@@ -98,15 +98,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def draw_samples(items: Sequence[pytest.Item]) -> None:
-    """Leave the cases of a test that is marked `sample` to `make test-all`, but for so many, the same for the same seed."""
+    """Leave the cases of a test that is marked `sample` to `make test-all`, but for so many, the same for the same seed.
+
+    With `first=True` the first case is among those that stay.
+    """
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for test, cases in families.items():
-        [count] = next(cases[0].iter_markers("sample")).args
+        sample = next(cases[0].iter_markers("sample"))
         chance = random.Random(f"{os.environ.get('VCSREPLICATOR_TEST_SEED')} {test}")
-        for case in chance.sample(cases, max(0, len(cases) - count)):
+        drawn = cases[1:] if sample.kwargs.get("first") else cases
+        for case in chance.sample(drawn, max(0, len(cases) - sample.args[0])):
             case.add_marker("slow")
 
 

@@ -2,8 +2,8 @@
 """`answers.py REPOSITORY OTHER UNRELEASED…`: ask two repositories everything, and print each question whose answers differ.
 
 Both are asked through hgweb in this process: every page, every command of the wire protocol and many revsets, each about what is
-released and about each of the UNRELEASED words (hashes, numbers and names). All are counted, and one in `$ONE_IN` is asked, drawn by
-`$VCSREPLICATOR_TEST_SEED`.
+released and about each of the UNRELEASED words (hashes, numbers and names). All are counted, and one in `$ONE_IN` is asked, drawn
+by `$VCSREPLICATOR_TEST_SEED`.
 """
 
 import os

@@ -26,7 +26,6 @@ def patience(master, seconds):
     master.configure(f"[vcsreplicator]\nacknowledge-timeout = {seconds}\n")
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("trouble", ["kill", "pause"])
 def test_pushes_outlast_a_broker_that_is_gone_or_hangs(master, own_service, trouble):
     kafka = own_service(Kafka)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`make check` imports no module of which it would run no test, and every other."""
+"""`make check` imports no module of which it would run no test, and every other; `make test` runs a sample of many cases."""
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import pytest_ignore_collect
+from tests.conftest import draw_samples, pytest_ignore_collect
 
 PURE = "not slow and not services and not processes"
 STARTS_PROCESSES = "pytestmark = pytest.mark.processes\n"
@@ -55,3 +56,45 @@ def test_only_test_modules_are_left_out(tmp_path: Path) -> None:
 
 def test_garbage_is_collected_while_tests_run() -> None:
     assert gc.isenabled()
+
+
+class Case:
+    """A test's case, with its marks by name."""
+
+    def __init__(self, nodeid: str, **marks: pytest.Mark) -> None:
+        self.nodeid, self.marks = nodeid, marks
+
+    def iter_markers(self, name: str) -> Iterator[pytest.Mark]:
+        return (mark for each, mark in self.marks.items() if each == name)
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marks.get(name)
+
+    def add_marker(self, name: str) -> None:
+        self.marks[name] = getattr(pytest.mark, name).mark
+
+
+def drawn(test: str, sample: pytest.MarkDecorator) -> list[str]:
+    """The cases, of ten, that are not slow then; one more was slow before."""
+    cases = [Case(f"{test}[{number}]", sample=sample.mark) for number in range(10)]
+    before = Case(f"{test}[before]", sample=sample.mark, slow=pytest.mark.slow.mark)
+    other = Case(f"{test}_too[0]")
+    draw_samples([*cases, before, other])
+    assert "slow" not in other.marks
+    return [case.nodeid for case in [*cases, before] if "slow" not in case.marks]
+
+
+def test_a_sample_has_so_many_cases_and_is_the_same_for_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = []
+    for seed in ("1", "1", "2", "3"):
+        monkeypatch.setenv("VCSREPLICATOR_TEST_SEED", seed)
+        samples.append(drawn("it", pytest.mark.sample(3)))
+    assert [len(sample) for sample in samples] == [3] * 4
+    assert samples[0] == samples[1]
+    assert len({tuple(sample) for sample in samples}) > 1
+    assert len(drawn("it", pytest.mark.sample(20))) == 10
+
+
+def test_the_first_case_is_in_each_sample_if_that_is_said() -> None:
+    for number in range(20):
+        assert drawn(f"it{number}", pytest.mark.sample(2, first=True))[0] == f"it{number}[0]"

@@ -329,7 +329,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, first=True)
 @pytest.mark.parametrize("share", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_at_a_system_call(tmp_path, pushed, name, share, told):
