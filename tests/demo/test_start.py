@@ -37,7 +37,7 @@ def test_a_newcomer_pushes_and_reads_the_notice_with_the_commands_of_the_page(tm
         return done.stdout
 
     (tmp_path / "demo").mkdir()
-    with staying(tmp_path / "demo") as (_, ready):
+    with staying(tmp_path / "demo", is_warm=True) as (_, ready):
         master = about(ready)["master"]["url"]
         assert "remote: recorded push in replication log in " in enter(push, master)
         notices = tmp_path / "demo/notices.jsonl"

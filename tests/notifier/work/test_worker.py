@@ -679,7 +679,7 @@ def test_migrations_make_the_tables_of_the_schema(database: str) -> None:
 def test_killed_a_few_times_under_load_the_database_says_what_the_repositories_say(
     host: HgHost, broker: HgQueueSender, database: str, tmp_path: Path
 ) -> None:
-    survive_kills(host, broker, database, tmp_path, kills=3)
+    survive_kills(host, broker, database, tmp_path, kills=2)
 
 
 @pytest.mark.hunt
