@@ -91,7 +91,7 @@ def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats_of_what_either_
 def test_a_decoder_that_is_stopped_under_load_delivers_each_message_once(
     log: Log, tmp_path: Path, rabbitmq: Any, stops: int
 ) -> None:
-    broker, many = rabbitmq.vhost(), 750 * stops
+    broker, many = rabbitmq.vhost(), 1500 * stops
     settings = settings_in(tmp_path, repeats="none", broker=broker, input="queue:raw", output="queue:out")
     put(broker, "raw", *map(to_line, numbered(range(many))))
     for _ in range(stops):
