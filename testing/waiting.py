@@ -22,6 +22,6 @@ def eventually(claim: Callable[[], T], what: str = "", *, timeout: float = PATIE
         answered = time.monotonic()
         if answered > end:
             raise AssertionError(f"did not happen within {timeout:.0f} s: {what or claim}; last seen: {value!r}")
-        time.sleep(max(every, min(3 * (answered - asked), LONGEST_PAUSE)))
+        time.sleep(max(every, min(2 * (answered - asked), LONGEST_PAUSE)))
         asked = time.monotonic()
     return value

@@ -100,8 +100,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def draw_samples(items: Sequence[pytest.Item]) -> None:
     """Leave the cases of a test that is marked `sample` to `make test-all`, but for so many, the same for the same seed.
 
-    With `first=True` the first case is among those that stay.
+    Those whose names hold a text of `keep` stay. With VCSREPLICATOR_TEST_WHOLE all stay.
     """
+    if os.environ.get("VCSREPLICATOR_TEST_WHOLE"):
+        return
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
@@ -109,8 +111,9 @@ def draw_samples(items: Sequence[pytest.Item]) -> None:
     for test, cases in families.items():
         sample = next(cases[0].iter_markers("sample"))
         chance = random.Random(f"{os.environ.get('VCSREPLICATOR_TEST_SEED')} {test}")
-        drawn = cases[1:] if sample.kwargs.get("first") else cases
-        for case in chance.sample(drawn, max(0, len(cases) - sample.args[0])):
+        keep = sample.kwargs.get("keep", ())
+        others = [case for case in cases if not any(text in case.nodeid for text in keep)]
+        for case in chance.sample(others, min(len(others), max(0, len(cases) - sample.args[0]))):
             case.add_marker("slow")
 
 

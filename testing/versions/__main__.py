@@ -8,6 +8,7 @@ The last line is about all versions in one cluster, if none was chosen. Output o
 code is 1 if any failed.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def run_tests(version: str, places: Sequence[str], marks: str = QUICK) -> tuple[
     ended = subprocess.run(
         [*command, *select_tests(places)],
         cwd=CHECKOUT,
+        env={**os.environ, "VCSREPLICATOR_TEST_WHOLE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -161,7 +161,7 @@ def test_a_broker_that_is_stopped_and_killed_again_and_again_costs_no_notice_and
         break_off(log, kafka, tmp_path, ["kill", "stop"] * 10, seed=4)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, keep=("sqlite",))
 def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, log: Log, tmp_path: Path) -> None:
     chains = repositories(4)
     ask(log, Verb.ADD, "alpha")
@@ -199,7 +199,7 @@ def is_locked(url: str) -> bool:
         return False
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, keep=("sqlite",))
 def test_one_that_was_suspended_while_another_took_over_writes_nothing_more(url: str, log: Log, tmp_path: Path) -> None:
     chains = repositories(4)
     ask(log, Verb.ADD, "alpha")
@@ -217,7 +217,7 @@ def test_one_that_was_suspended_while_another_took_over_writes_nothing_more(url:
     assert not check(history(log)).violations
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, keep=("kafka",))
 def test_a_mirror_that_is_away_holds_everything_and_all_comes_in_order_when_it_is_back(
     url: str, log: Log, tmp_path: Path
 ) -> None:
@@ -289,7 +289,7 @@ def test_a_stop_ends_the_wait_for_records(log: Log, monkeypatch: pytest.MonkeyPa
     assert not thread.is_alive()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, keep=("kafka",))
 def test_of_two_that_both_meet_trouble_the_older_leaves_and_the_newer_goes_on(
     url: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +312,7 @@ def test_of_two_that_both_meet_trouble_the_older_leaves_and_the_newer_goes_on(
         assert leaving == []
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, keep=("kafka",))
 def test_a_log_that_lost_its_newest_records_is_followed_on(url: str, log: Log) -> None:
     chains = repositories(4)
     ask(log, Verb.ADD, "alpha")

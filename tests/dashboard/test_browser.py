@@ -218,7 +218,6 @@ def test_what_a_guest_and_a_machine_without_a_notifier_show_fits_too(
             check_page(browser, "deliveries-elsewhere", width, "light")
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("host", "with_scripts"), [("127.0.0.1", True), ("127.0.0.1", False), (HOST, True)])
 def test_an_operator_acts_with_a_form(
     browser: webdriver.Chrome, tmp_path: Path, host: str, *, with_scripts: bool

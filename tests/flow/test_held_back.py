@@ -22,7 +22,6 @@ from testing.builders.load import developer_environment
 from testing.checks import agreement, checker
 from testing.faults.campaign import told_in_order, try_line
 from testing.waiting import eventually
-from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes
 
@@ -153,7 +152,7 @@ def locked(here: Installation, mirror: str, name: str) -> Iterator[None]:
     root = next(Path(each["root"]) for each in here.cluster.about["mirrors"] if each["name"] == mirror)
     environment = {**here.cluster.about["master"]["env"], "HGRCPATH": os.devnull}
     holder = subprocess.Popen(
-        [shared_hg(environment), "-R", str(root / name), "debuglocks", "--set-lock"],
+        ["hg", "-R", str(root / name), "debuglocks", "--set-lock"],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -276,7 +276,6 @@ def test_killed_at_every_step_it_repeats_and_never_skips(receiver: Receiver, tmp
     survive_kills(receiver, tmp_path, every=1)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.hunt
 @every_kind("jsonlines", "webhook")
 def test_killed_at_a_few_steps_it_repeats_and_never_skips(receiver: Receiver, tmp_path: Path) -> None:

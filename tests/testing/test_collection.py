@@ -95,6 +95,11 @@ def test_a_sample_has_so_many_cases_and_is_the_same_for_the_same_seed(monkeypatc
     assert len(drawn("it", pytest.mark.sample(20))) == 10
 
 
-def test_the_first_case_is_in_each_sample_if_that_is_said() -> None:
+def test_what_is_kept_is_in_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
-        assert drawn(f"it{number}", pytest.mark.sample(2, first=True))[0] == f"it{number}[0]"
+        sample = drawn(f"it{number}", pytest.mark.sample(3, keep=("[0]", "[7]")))
+        assert len(sample) == 3
+        assert {f"it{number}[0]", f"it{number}[7]"} <= set(sample)
+    assert drawn("it", pytest.mark.sample(1, keep=("[0]", "[7]"))) == ["it[0]", "it[7]"]
+    monkeypatch.setenv("VCSREPLICATOR_TEST_WHOLE", "1")
+    assert len(drawn("it", pytest.mark.sample(3))) == 10

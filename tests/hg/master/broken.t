@@ -1,7 +1,8 @@
 A master whose Mercurial cannot load the extension, or cannot set it up, refuses pushes. Its processes start cold.
 
   $ . "$TESTDIR/master.sh"
-  $ sed -i "s|^eval|PATH='$COLD':\$PATH; eval|" ssh
+  $ sed -i "s|^eval|PATH='$COLD':\$PATH; eval|" ssh; grep -c "^PATH='$COLD':" ssh
+  1
   $ hgm init repos/one
   (recorded repository creation in replication log in *s) (glob)
   $ hg clone -q ssh://user@dummy/$TESTTMP/repos/one clone; cd clone

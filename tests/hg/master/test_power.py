@@ -96,7 +96,7 @@ def test_one_sync_of_the_journal_protects_index_pushlog_and_outbox(site: Site) -
     assert "journal" not in written[synced:outbox]  # so nothing else waits for a sync of it
 
 
-@pytest.mark.sample(1, first=True)
+@pytest.mark.sample(1, keep=("[changesets",))
 @pytest.mark.parametrize("scenario", SCENARIO)
 def test_a_power_cut_at_a_sync_leaves_a_push_whole_or_undone(site: Site, scenario: str) -> None:
     assert cuts(site, scenario, by_chance=2, sample=20) == 20

@@ -107,7 +107,7 @@ def strike_everywhere(bench: Bench, count: int) -> int:
         assert bench.where(author) == bench.home(author), f"killed at step {step}"
         assert "text" in (bench.where(author) / ".hg/hgrc").read_text(), f"killed at step {step}"
         assert same(bench, author), f"killed at step {step}"
-    assert struck >= 0.9 * len(chosen), f"only {struck} of {len(chosen)} kills struck"
+    assert struck >= 0.75 * len(chosen), f"only {struck} of {len(chosen)} kills struck"
     return struck
 
 

@@ -96,6 +96,8 @@ def test_killed_with_its_processes_it_loses_no_push(
     for count in killed_after:
         with parallel.running():
             wait_for_pushes(parallel, host.url("k"), count)
+    with parallel.running():
+        eventually(lambda: parallel.has_recorded({host.url("k"): pushes}), "all pushes", timeout=PATIENCE)
     broker.send(1, host.url("k"), pushes)  # all of them again
     with parallel.running() as process:
         eventually(lambda: parallel.has_recorded({host.url("k"): pushes}), "all pushes", timeout=PATIENCE)

@@ -71,7 +71,6 @@ def missing(folder, log):
     os.unlink(folder / ".hg" / "pushlog2.db")
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("state", [lagging, killed_in_a_commit, damaged, missing])
 def test_reads_answer_from_the_file(root, tmp_path, state):
     folder = tmp_path / "copy"
