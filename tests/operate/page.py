@@ -22,7 +22,7 @@ from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
 COMMAND = re.compile(
-    r"`((?:vcsreplicator|hg|systemctl start|sqlite3|cp|mv|rabbitmqctl|rabbitmq-plugins|redis-cli)(?: [^`]+)?)`"
+    r"`((?:vcsreplicator|hg|systemctl start|sqlite3|cp|mv|chown|rabbitmqctl|rabbitmq-plugins|redis-cli)(?: [^`]+)?)`"
 )
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z-]+\b")
 

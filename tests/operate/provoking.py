@@ -92,8 +92,10 @@ def pushes_not_sent(on_call: OnCall, entry: Entry) -> None:
         assert on_call.metric("relay", "vcsreplicator_relay_unsent_repositories") == 1
         assert "another process keeps it locked" in entry.type("vcsreplicator topics list").text
         log.execute("ROLLBACK")
+    entry.do("chown -R USER:GROUP FOLDER", USER=os.getuid(), GROUP=os.getgid(), FOLDER=on_call.cluster.repository(name))
     on_call.wait_announced(name)
     eventually(lambda: on_call.metric("relay", "vcsreplicator_relay_unsent_repositories") == 0)
+    entry.until_ok()
 
 
 @provokes("VcsreplicatorRepositoryForked")
