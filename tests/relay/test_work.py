@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import RepositoryJobs
 from hgext.vcsreplicator.relay.loss import FRESH, KnownPlace, LossWatch
-from hgext.vcsreplicator.relay.sending import EventSender
+from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -186,6 +187,29 @@ def test_a_loss_that_another_append_shows_after_the_log_was_asked_is_not_passed_
     master.poke("a")
     eventually(lambda: not box.has_unsent())
     assert master.sent() == [entry.event.id for entry in first + second]
+
+
+def test_a_loss_that_another_append_shows_between_two_batches_is_not_passed_over(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirm, entries = master.losses.confirm, following(before_first_event("a", 1), BATCH + 1)
+    box = master.write("a", entries)
+
+    def lose_after(*arguments: Any) -> None:
+        monkeypatch.setattr(master.losses, "confirm", confirm)
+        confirm(*arguments)
+        partition, before = box.sent().partition, master.losses.newest_places()
+        master.log.lose(EVENTS, partition, 1)
+        [(_, offset)] = master.log.append([NewRecord(topic=EVENTS, key="b", value=b"", partition=partition)])
+        with pytest.raises(Unavailable):
+            master.losses.check_appended(partition, offset, before)
+
+    monkeypatch.setattr(master.losses, "confirm", lose_after)
+    master.poke("a")
+    eventually(lambda: not box.has_unsent())
+    assert not master.losses.is_confirmed(master.folder("a"))
+    master.poke("a")
+    eventually(lambda: {entry.event.id for entry in entries} == set(master.sent()))
 
 
 def test_a_fork_that_was_found_once_stops_its_repository_until_an_operator_acts(master: Master) -> None:

@@ -144,11 +144,12 @@ class RepositoryJobs:
             self._losses.check_appended(partition, offset, before)
 
         def on_marked(sent: SentMark) -> None:
-            nonlocal before, eras, previous
+            nonlocal before, previous
             newest = box.newest()
             if newest is not None:
                 self._losses.confirm(folder, newest.repository, sent, eras, previous)
-            before, eras, previous = self._losses.newest_places(), self._losses.eras(), sent
+            # Not the eras: if one ended meanwhile, what was sent in it is not confirmed, and checked again.
+            before, previous = self._losses.newest_places(), sent
 
         sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
         return sender.send(folder, box)
