@@ -20,6 +20,14 @@ lock() {
 lock install.txt
 lock test.txt --all-extras
 
+# What installs the tests' packages.
+echo 'uv>=0.9,<1' >"$tool/uv.in"
+{
+    echo '# Written by `make lock`.'
+    "$tool/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
+        "$tool/uv.in"
+} >requirements/uv.txt
+
 # The newest of each older series that `make test-versions` tests, with the newest evolve and topic that run on it.
 lock_older() {
     printf 'mercurial>=%s,<%s\nhg-evolve>=%s\n' "$1" "$2" "$3" >"$tool/older.in"
