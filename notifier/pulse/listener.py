@@ -19,10 +19,10 @@ from typing import Any
 import structlog
 
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
-from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_broker
 from ..amqp.consumer import QueueConsumer, body_of
+from ..window import RETRY
 
 # Seconds between two heartbeats, and that one wait may last.
 HEARTBEAT, BLINK = 20.0, 0.2
@@ -98,7 +98,7 @@ def listen(
             raise Refused(f"{error}{hint}") from error
         except Unavailable as error:
             failures = failures + 1 if not session.was_connected else 1
-            delay = RECONNECT.delay(failures, random.random())
+            delay = RETRY.delay(failures, random.random())
             logger.warning("not connected", reason=str(error), retry_in=round(delay, 1))
             stop.wait(delay)
     return session.done

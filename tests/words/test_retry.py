@@ -19,7 +19,7 @@ def test_without_luck_the_delays_double() -> None:
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
-def test_what_was_away_is_tried_at_least_every_five_seconds_after_an_outage_of_any_length(
+def test_what_was_away_is_tried_at_least_every_two_seconds_after_an_outage_of_any_length(
     attempt: int, chance: float
 ) -> None:
-    assert 0 < RECONNECT.delay(attempt, chance) <= 5.0
+    assert 0 < RECONNECT.delay(attempt, chance) <= 2.0

@@ -28,5 +28,6 @@ class Backoff:
         return plain * (1 + self.jitter * (2 * chance - 1))
 
 
-# For what is outside and was away: with its jitter, at least one attempt in five seconds, after an outage of any length.
-RECONNECT = Backoff(first=0.1, longest=4.0)
+# For the log and our own services: at least one attempt in 1.2 s after an outage of any length, jitter included. One that refuses
+# costs next to nothing, and one that does not answer takes until the client's own time limit.
+RECONNECT = Backoff(first=0.1, longest=1.0)
