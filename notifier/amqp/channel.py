@@ -128,7 +128,9 @@ class ConfirmedChannel:
             headers=dict(message.headers),
             properties={"delivery_mode": 2, "message_id": message.id, **message.properties},
         )
-        prepared._serialize_properties()  # what AMQP cannot carry is a fault of the message; below it would cost the connection
+        # What AMQP cannot carry is a fault of the message; below it would cost the connection. The library would serialize again.
+        serialized = prepared._serialize_properties()
+        prepared._serialize_properties = lambda: serialized
         self._confirms.send(number, message.id, self.clock.monotonic())
         try:
             self._channel.basic_publish(
