@@ -17,7 +17,7 @@ from .connection import Connection
 from .doorbell import Bell
 
 # Seconds until a reader looks again though no bell rang.
-FALLBACK_POLL = 0.5
+FALLBACK_POLL = 1.0
 
 # What one poll returns at most, however many records were asked for.
 POLL_BYTES = 32 * 1024 * 1024
