@@ -6,7 +6,8 @@ its push or not at all, also in a crash. Clones and pulls from a server with thi
 
 Web: ``pushloghtml`` (pages), ``pushlog`` (Atom feed), ``json-pushes`` (JSON). Templates: ``{pushid}``, ``{pushuser}``,
 ``{pushdate}``, ``{pushbasenode}``, ``{pushheadnode}``. Revsets: ``pushhead()``, ``pushdate(interval)``, ``pushuser(string)``,
-``pushid(number)``, ``pushrev(set)``. Commands: :hg:`verifypushlog`, :hg:`repairpushlog`.
+``pushid(number)``, ``pushrev(set)``. Commands: :hg:`verifypushlog`, :hg:`repairpushlog`,
+:hg:`copypushlog`.
 
 Configuration::
 

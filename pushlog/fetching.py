@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 # Problems of one kind that are shown.
-_SHOWN = 10
+SHOWN = 10
 _KNOWN_BATCH = 500
 
 
@@ -75,7 +75,7 @@ def _name_stale_mirror(ui: Ui, remote: IPeer, *, newest: int) -> None:
         ui.status(b"this mirror is behind: it serves pushes up to %s, the newest here is %d\n" % (served[:20], newest))
 
 
-class _BrokenStream(Exception):
+class BrokenStream(Exception):
     """The answer ended too early, or the server said what went wrong."""
 
 
@@ -84,26 +84,26 @@ def _ask_for_pushes(log: Pushlog, remote: IPeer, first: int) -> list[entry.Push]
     ui = log.repo.ui
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _parse_rows(ui, list(_receive_lines(remote, first)), first)
-        except (_BrokenStream, error.PeerTransportError, OSError) as problem:
+            return _parse_rows(ui, list(receive_lines(remote, first)), first)
+        except (BrokenStream, error.PeerTransportError, OSError) as problem:
             ui.warn(b"remote error fetching pushlog on attempt %d: %s\n" % (attempt, stringutil.forcebytestr(problem)))
             if attempt < ATTEMPTS:
                 time.sleep(ui.configint(b"pushlog", b"retrydelayms") * attempt / 1000)
     raise error.Abort(b"remote error fetching pushlog after %d attempts" % ATTEMPTS)
 
 
-def _receive_lines(remote: IPeer, first: int) -> Iterator[bytes]:
+def receive_lines(remote: IPeer, first: int) -> Iterator[bytes]:
     """Yield the lines of the answer before its trailer."""
     stream = remote._callstream(b"pushlog-stream", firstpush=b"%d" % first)
     while line := stream.readline():
         if line == b"ok\n":
             return
         if line.startswith(b"error "):
-            raise _BrokenStream(line[len(b"error ") :].rstrip(b"\n").decode("utf-8", "replace"))
+            raise BrokenStream(line[len(b"error ") :].rstrip(b"\n").decode("utf-8", "replace"))
         if not line.endswith(b"\n"):
             break
         yield line[:-1]
-    raise _BrokenStream("stream ended without trailer")
+    raise BrokenStream("stream ended without trailer")
 
 
 def _parse_rows(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
@@ -119,10 +119,10 @@ def _parse_rows(ui: Ui, rows: Iterable[bytes], first: int) -> list[entry.Push]:
             continue
         pushes.append(push)
         first = push.id + 1
-    for text in problems[:_SHOWN]:
+    for text in problems[:SHOWN]:
         ui.warn(b"row of the server's pushlog left out: %s\n" % text.encode("ascii", "backslashreplace"))
-    if len(problems) > _SHOWN:
-        ui.warn(b"rows of the server's pushlog left out: %d more\n" % (len(problems) - _SHOWN))
+    if len(problems) > SHOWN:
+        ui.warn(b"rows of the server's pushlog left out: %d more\n" % (len(problems) - SHOWN))
     return pushes
 
 
@@ -132,23 +132,23 @@ def _select_obtainable(log: Pushlog, remote: IPeer, pushes: list[entry.Push]) ->
     Reports that one, and the pushes with changesets that the server does not give.
     """
     unknown = [node for push in pushes for node in push.nodes if log.revision_of(node) is None]
-    to_come = _find_first_offered(remote, unknown)
+    to_come = find_first_offered(remote, unknown)
     missing = set(unknown)
     lacking: list[str] = []
     for push in pushes:
         if to_come in push.nodes:
-            names = _list_names([node for node in push.nodes if node in missing])
+            names = list_names([node for node in push.nodes if node in missing])
             log.repo.ui.warn(b"received pushlog entry for unknown changeset %s; ignoring\n" % names)
             break
         if not missing.isdisjoint(push.nodes):
             lacking.append(str(push.id))
         yield push
     if lacking:
-        names = _list_names(lacking)
+        names = list_names(lacking)
         log.repo.ui.status(b"pushes without the changesets that are not given by the server: %s\n" % names)
 
 
-def _find_first_offered(remote: IPeer, nodes: list[str]) -> str | None:
+def find_first_offered(remote: IPeer, nodes: list[str]) -> str | None:
     """Return the first of ``nodes`` that the server would give, None if none.
 
     If the server cannot tell, that is the first of all.
@@ -165,10 +165,10 @@ def _find_first_offered(remote: IPeer, nodes: list[str]) -> str | None:
     return None
 
 
-def _list_names(names: list[str]) -> bytes:
+def list_names(names: list[str]) -> bytes:
     """List the first of these names, and how many more there are."""
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return (", ".join(names[:_SHOWN]) + more).encode("ascii")
+    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return (", ".join(names[:SHOWN]) + more).encode("ascii")
 
 
 def _record_pushes(log: Pushlog, pullop: pulloperation, pushes: Iterable[entry.Push]) -> None:

@@ -89,6 +89,23 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     return checking.repairpushlog(ui, repo, **options)
 
 
+@command(b"copypushlog", [], _(b"hg copypushlog SOURCE"), helpcategory=command.CATEGORY_MAINTENANCE)
+def copypushlog(ui: Ui, repo: localrepository, source: bytes, **options: Any) -> int:
+    """copy the pushes of a server into pushlog2.db, for another extension
+
+    For a repository whose pushlog2.db is written by hg.mozilla.org's extension, and a server that runs this one: the pushes that
+    the repository lacks come with their ids, users and dates. Pull their changesets before. Only pushlog2.db is written, in the
+    schema of that extension; after an error or a kill it is as before, and the command can be repeated.
+
+    If the repository and the server have different pushes of one id, nothing is copied, and both are shown.
+
+    Returns 0 on success.
+    """
+    from . import copying
+
+    return copying.copypushlog(ui, repo, source)
+
+
 # What the revsets select, by declaration.
 _REVSETS = {
     b"pushhead()": "The last changeset of every push.",

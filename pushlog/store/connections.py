@@ -10,18 +10,19 @@ from . import statements
 
 
 def open_for_writing(
-    path: str, *, timeout_ms: int, mode: int | None = None, spills: bool = False
+    path: str, *, timeout_ms: int, mode: int | None = None, spills: bool = False, is_truth: bool = False
 ) -> sqlite3.Connection:
     """Connect inside an immediate transaction.
 
     Creates the file and its tables if need be. Raises `sqlite3.Error`. A new file gets ``mode``, or what the umask leaves, and
     its group may write it. SQLite does not wait for the disk: the pushlog's file is the truth, and a database that a power cut
-    damaged is derived again.
+    damaged is derived again. It does wait if the database itself ``is_truth``.
     """
     is_new = not os.path.exists(path)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA synchronous = OFF")
+        if not is_truth:
+            connection.execute("PRAGMA synchronous = OFF")
         if not spills:
             # A spill would take the exclusive lock before the commit.
             connection.execute("PRAGMA cache_spill = OFF")

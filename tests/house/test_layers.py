@@ -22,7 +22,7 @@ ORDER = {
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
     "< master, serving < replica < commands, registration",
     "pushlog": "versions < seams < store "
-    "< api, checking, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire < web",
+    "< api, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire < web",
     "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, "
     "state, window < amqp < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian "
     "< courier, feed, orders, publisher, settings",

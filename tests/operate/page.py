@@ -85,6 +85,8 @@ class Entry:
             return Answer(0, "")
         if words[0] != "vcsreplicator":
             environment = {**self.cluster.about["master"]["env"], **self.environment}
+            if words[0] == "hg":
+                words[0] = self.cluster.program(environment)
             done = subprocess.run(words, env=environment, cwd=self.cluster.folder, capture_output=True, text=True)
         else:
             done = self.cluster.cli(*words[1:])
