@@ -13,6 +13,8 @@ Every push is refused with the operator's message; clones and pulls go on.
     # Or always, with this message.
     message =
 
+The message is that of an Abort: over HTTP Mercurial sends nothing of what a hook prints before the transaction is open.
+
 Acts when a client's transaction opens, so bookmarks, phases and markers are refused as changesets are, and before anything was
 written. What is done on the server itself goes on. A file that cannot be read refuses too. The second hook is for old
 clients, which send a bookmark, a phase or a marker by a command of its own: without it they are refused, in ruder words.
@@ -23,6 +25,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
@@ -36,14 +39,21 @@ USUAL = b"this repository is read-only for maintenance; please push again later"
 
 
 def refuse(ui: Ui, repo: localrepository, txnname: bytes = b"", namespace: bytes = b"", **_arguments: Any) -> bool:
-    """Refuse during maintenance: a `pretxnopen` and `prepushkey` hook."""
+    """Refuse during maintenance: a `pretxnopen` and `prepushkey` hook.
+
+    Raises Abort with the operator's message. For `prepushkey` it prints the message and returns True instead, because an Abort
+    would end an old client's connection.
+    """
     is_client = txnname == BOOKMARKS or (txnname.startswith(CLIENTS) and not txnname.startswith(OUTWARD))
     if not namespace and not is_client:
         return False
     message = _read_message(ui, repo)
     if message is None:
         return False
-    ui.warn(b"%s\n" % (message.strip() or USUAL))
+    message = message.strip() or USUAL
+    if not namespace:
+        raise error.Abort(message)
+    ui.warn(b"%s\n" % message)
     return True
 
 

@@ -23,23 +23,40 @@ The file's words are what pushers read; bookmarks and phases are refused as chan
   $ hg push
   pushing to ssh://user@dummy/server
   searching for changes
+  remote: error: pretxnopen.maintenance hook failed: moving to new disks until 14:00 UTC
   remote: moving to new disks until 14:00 UTC
-  remote: pretxnopen.maintenance hook failed
   abort: push failed on remote
   [100]
+
+They are over HTTP too.
+
+  $ cat >> ../server/.hg/hgrc << EOF
+  > [web]
+  > allow-push = *
+  > push_ssl = no
+  > EOF
+  $ hg serve -R ../server -p $HGPORT -d --pid-file hg.pid --errorlog errors; cat hg.pid >> $DAEMON_PIDS
+  $ hg push http://localhost:$HGPORT/
+  pushing to http://localhost:$HGPORT/
+  searching for changes
+  remote: moving to new disks until 14:00 UTC
+  abort: push failed on remote
+  [100]
+  $ cat errors
+
   $ hg bookmark -r 0 stable; hg push --bookmark stable -r 0
   pushing to ssh://user@dummy/server
   searching for changes
   no changes found
+  remote: error: pretxnopen.maintenance hook failed: moving to new disks until 14:00 UTC
   remote: moving to new disks until 14:00 UTC
-  remote: pretxnopen.maintenance hook failed
   abort: push failed on remote
   [100]
   $ hg push --bookmark stable -r 0 --config devel.legacy.exchange=bundle1 2>&1 | grep -v '^remote: abort'
   pushing to ssh://user@dummy/server
   searching for changes
   no changes found
-  remote: moving to new disks until 14:00 UTC
+  remote: error: pretxnopen.maintenance hook failed: moving to new disks until 14:00 UTC
   abort: unexpected response: empty string
   $ printf '[hooks]\nprepushkey.maintenance = python:hooks.maintenance.refuse\n' >> ../server/.hg/hgrc
   $ hg push --bookmark stable -r 0 --config devel.legacy.exchange=bundle1
@@ -51,7 +68,7 @@ The file's words are what pushers read; bookmarks and phases are refused as chan
   exporting bookmark stable failed
   [1]
   $ hg push --bookmark stable -r 0 2>&1 | grep failed
-  remote: pretxnopen.maintenance hook failed
+  remote: error: pretxnopen.maintenance hook failed: moving to new disks until 14:00 UTC
   abort: push failed on remote
   $ hg -R ../server log -T '{rev} {desc} {bookmarks}\n'
   0 one 
@@ -60,16 +77,16 @@ The file's words are what pushers read; bookmarks and phases are refused as chan
 
 An empty file means it too, and so does a file that nobody can read.
 
-  $ : > ../server/.hg/maintenance; hg push 2>&1 | grep read-only
+  $ : > ../server/.hg/maintenance; hg push 2>&1 | grep '^remote: this.*read-only'
   remote: this repository is read-only for maintenance; please push again later
-  $ rm ../server/.hg/maintenance; mkdir ../server/.hg/maintenance; hg push 2>&1 | grep read-only
+  $ rm ../server/.hg/maintenance; mkdir ../server/.hg/maintenance; hg push 2>&1 | grep '^remote: this.*read-only'
   remote: this repository is read-only for maintenance; please push again later
   $ rmdir ../server/.hg/maintenance
 
 A message in the configuration needs no file.
 
   $ printf '[maintenance]\nmessage = archived, see https://hg.example/new\n' >> ../server/.hg/hgrc
-  $ hg push 2>&1 | grep archived
+  $ hg push 2>&1 | grep '^remote: archived'
   remote: archived, see https://hg.example/new
   $ sed -i.old /^message/d ../server/.hg/hgrc
 

@@ -204,7 +204,7 @@ def test_a_site_comes_goes_back_and_comes_again(cluster: Cluster, there: There) 
     assert passage.json_pushes(QUERY)["pushes"] == there.json_pushes(QUERY)["pushes"]
     six = [cluster.commit(passage.clone, "six")]
     refused = cluster.hg("--cwd", passage.clone, "push", passage.url, check=False)
-    assert "maintenance hook failed" in refused
+    assert "remote: moved back\n" in refused
     cluster.push(passage.clone, there.url)
     assert there.pushes()[-1][::3] == (6, tuple(six))
 

@@ -88,9 +88,9 @@ A repository outside the roots refuses pushes, which would not be replicated, wi
   $ hg -R ../clone push ssh://user@dummy/$TESTTMP/outside
   pushing to ssh://user@dummy/$TESTTMP/outside
   searching for changes
+  remote: error: pretxnopen.vcsreplicator hook failed: repository path not configured for replication
   remote: repository path not configured for replication
   remote: (add its folder to [vcsreplicator-roots])
-  remote: pretxnopen.vcsreplicator hook failed
   abort: push failed on remote
   [100]
   $ cd ../clone
@@ -100,19 +100,22 @@ A repository outside the roots refuses pushes, which would not be replicated, wi
   recorded push in pushlog
   $ hg bookmark mark
   $ hg push -q -B mark ssh://user@dummy/$TESTTMP/outside
-  remote: pretxnopen.vcsreplicator hook failed
+  remote: repository path not configured for replication
+  remote: (add its folder to [vcsreplicator-roots])
   abort: push failed on remote
   [100]
   $ hg phase -p .
   $ hg push -q ssh://user@dummy/$TESTTMP/outside
-  remote: pretxnopen.vcsreplicator hook failed
+  remote: repository path not configured for replication
+  remote: (add its folder to [vcsreplicator-roots])
   abort: push failed on remote
   [100]
   $ hg phase -d -f .
   $ hg debugobsolete aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa $(hg log -r . -T '{node}')
   1 new obsolescence markers
   $ hg push -q ssh://user@dummy/$TESTTMP/outside
-  remote: pretxnopen.vcsreplicator hook failed
+  remote: repository path not configured for replication
+  remote: (add its folder to [vcsreplicator-roots])
   abort: push failed on remote
   [100]
   $ hgm -R ../outside log -T '{phase} {bookmarks}\n'

@@ -148,14 +148,19 @@ def _close(line: RelayLine | None) -> None:
         line.close()
 
 
-def _refuse_outside(ui: Ui, repo: localrepository, txnname: bytes = b"serve", **_arguments: Any) -> bool:
+def _refuse_outside(
+    ui: Ui, repo: localrepository, txnname: bytes = b"serve", hooktype: bytes = b"", **_arguments: Any
+) -> bool:
     """Refuse a push that would not be replicated.
 
     Users of this machine may change the repository. Clients' transactions are known by their names (`tests/hg/master/refused.t`);
-    `prepushkey` is for the commands of old clients, outside of any transaction.
+    `prepushkey` is for the commands of old clients, outside of any transaction. Raises Abort when a transaction opens: over HTTP
+    Mercurial sends nothing of what a hook prints before.
     """
     if not txnname.startswith((b"serve", b"pushkey")):
         return False
+    if hooktype == b"pretxnopen":
+        raise repository.not_configured()
     ui.warn(b"%s\n(%s)\n" % repository.NOT_CONFIGURED)
     return True
 
