@@ -33,7 +33,7 @@ CLONE = f"hg clone --noupdate {OFF} HERE-URL THEIR-FOLDER"
 COPY = "hg -R THEIR-FOLDER copypushlog --config extensions.pushlog= --config extensions.vcsreplicator=! HERE-URL"
 QUERY = "version=2&full=1&startID=0"
 DANA = "dana@example.com"
-HERES_SETTINGS = """
+OUR_SETTINGS = """
 [hooks]
 pretxnopen.maintenance = python:hooks.maintenance.refuse
 prepushkey.maintenance = python:hooks.maintenance.refuse
@@ -59,7 +59,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     done = CliRunner().invoke(program, ["adopt", str(folder / "theirs.hgrc"), "--output", str(folder / "adopted")])
     assert done.exit_code == 0, done.output
     hgrc = folder / "master.hgrc"
-    hgrc.write_text(f"%include adopted/master.hgrc\n{hgrc.read_text()}{HERES_SETTINGS.format(folder=folder)}")
+    hgrc.write_text(f"%include adopted/master.hgrc\n{hgrc.read_text()}{OUR_SETTINGS.format(folder=folder)}")
     with cluster:
         yield cluster
 
@@ -283,7 +283,7 @@ def test_a_push_on_both_sides_is_shown_and_nothing_is_lost(cluster: Cluster, the
     cluster.hg("--cwd", late, "merge", "-q", "--tool", ":local", ours)
     cluster.hg("--cwd", late, "commit", "-q", "-m", "merge")
     cluster.push(late, passage.url)
-    passage.on_there("hg -R THEIR-FOLDER strip --no-backup REV", REV=theirs)
+    passage.on_there("hg -R THEIR-FOLDER strip REV", REV=theirs)
     text = passage.go_back()
     assert text.endswith("copied 2 pushes into pushlog2.db\n")
     assert f"pushes that had no changesets here and are now those of {passage.url}: 2\n" in text
