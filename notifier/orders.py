@@ -98,8 +98,13 @@ class Replay:
         self._reader.close()
 
     def _begin_again(self) -> None:
-        """Continue with the oldest record, as the log dropped the next ones."""
-        self._position = max(self._position, self._log.beginnings(NOTICES)[0])
+        """Continue with the oldest record, as the log dropped the next ones.
+
+        A log that lost its newest records may end before this replay does, which then ends there: the live stream sends all that
+        the log has.
+        """
+        self._end = min(self._end, self._log.ends(NOTICES)[0])
+        self._position = min(max(self._position, self._log.beginnings(NOTICES)[0]), self._end)
         old, self._reader = self._reader, self._log.reader({(NOTICES, 0): self._position})
         old.close()
 

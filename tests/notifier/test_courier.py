@@ -278,6 +278,21 @@ def test_replay_that_the_log_forgets_in_the_middle_does_not_move_the_live_stream
     assert turns.log.records(ERRORS) == []
 
 
+def test_a_replay_ends_where_a_log_that_lost_notices_ends(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "REPLAY_BATCH", 2)
+    publish_pushes(turns.log, "x", 1, 10)
+    turns.take(12)
+    number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(2)
+    turns.log.lose(NOTICES, 0, 8)
+    turns.take(30)
+    assert not turns.loop.orders.replaying
+    assert turns.state.request(number).done_at is not None
+    publish_pushes(turns.log, "x", 11, 12)
+    turns.take(10)
+    assert [message.sequence for message in turns.destination.got if not message.replay][-2:] == [11, 12]
+
+
 def test_replay_cut_short_by_a_restart_is_sent_whole_in_order_and_marked(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 4)
     turns.take(6)
