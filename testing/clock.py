@@ -3,7 +3,7 @@
 
 
 class HandClock:
-    """Stands still until it is moved; `now` and `monotonic` move together."""
+    """Stands still until it is moved; `now` and `monotonic` move together, unless it is set back."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
@@ -18,3 +18,7 @@ class HandClock:
     def advance(self, seconds: float) -> None:
         self._now += seconds
         self._monotonic += seconds
+
+    def set_back(self, seconds: float) -> None:
+        """Set the time of day back, as an operator or NTP does; nothing else passes."""
+        self._now -= seconds

@@ -254,3 +254,30 @@ def test_a_picture_holds_nothing_that_the_log_has_lost(installation: Installatio
     assert follower.update().states == {state.repository: state}
     installation.write(STATE, state.repository, replace(state, seq=4))
     assert follower.update().states[state.repository].seq == 4
+
+
+def test_services_that_give_signs_of_life_are_alive_after_the_clock_of_the_log_was_set_back(
+    installation: Installation,
+) -> None:
+    installation.ack(3)
+    installation.picture()
+    installation.clock.set_back(3600)
+    installation.picture(after=5.0)
+    follower = Follower(installation.log, installation.clock)
+    now = follower.present(lambda _: installation.picture(after=5.0))
+    assert now == installation.clock.now()
+    look_at_destinations(installation.log, follower.picture)
+    assert findings(follower.picture, now, destinations=("lines",)) == []
+    installation.picture(after=5.0)
+    follower.update()
+    assert follower.now() == installation.clock.now()
+
+
+def test_a_service_that_stopped_before_the_clock_was_set_back_is_silent(installation: Installation) -> None:
+    installation.ack(3)
+    assert installation.found() == []
+    installation.clock.set_back(3600)
+    installation.reporting.clear()
+    [(level, text)] = installation.found(after=61.0)
+    assert level == 2
+    assert text.startswith("destination lines has given no sign of life")

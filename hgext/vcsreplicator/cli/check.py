@@ -69,7 +69,7 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
             destinations=destinations(config),
             relay=relay.source if relay else None,
         )
-        if relay and now - picture.seen(RELAY_KEY + relay.source) > max(patience, REPORTED_WITHIN):
+        if relay and picture.silence(RELAY_KEY + relay.source, now) > max(patience, REPORTED_WITHIN):
             found += _find_on_disk(relay, log)
     severity = max((finding.level for finding in found), default=0)
     ordered = sorted(found, key=lambda finding: -finding.level)

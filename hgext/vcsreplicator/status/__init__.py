@@ -27,8 +27,8 @@ SILENT = 60.0
 class Picture:
     """The present state of the installation, as far as the log shows it.
 
-    Times are in seconds since the epoch, by the clock that stamps the log's records. `newest` is the time of the newest record,
-    `changed` that of the roster's newest record. `heard` has the offset and the time of the last sign of life of each mirror, of
+    Times are in seconds since the epoch, by the clock that stamps the log's records; after it was set back, an old record may have
+    a later time than a new one. `changed` is the time of the roster's newest record. `heard` has the offset and the time of the last sign of life of each mirror, of
     the aggregator and of each service: what they say of their own clocks does not matter. `moved` says when each state was
     written. `groups` are the positions of destinations in `notices`, `lags` how many notices each destination lacks, and `oldest`
     the time of the first of them (see `look_at_destinations`). `reports` are those of relays and destinations, by their key in
@@ -40,7 +40,6 @@ class Picture:
     acks: dict[tuple[str, str], Ack] = field(default_factory=dict)
     beats: dict[str, Beat] = field(default_factory=dict)
     aggregator: AggregatorBeat | None = None
-    newest: float = 0.0
     changed: float = 0.0
     heard: dict[str, tuple[int, float]] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
@@ -53,7 +52,6 @@ class Picture:
 
     def absorb(self, record: Record) -> None:
         """Add one record of a compacted topic to the picture; skip an unknown form."""
-        self.newest = max(self.newest, record.time)
         if record.topic == ROSTER:
             self.changed = record.time
         if record.key is None:
@@ -120,7 +118,7 @@ class Picture:
 
     def rests(self, state: RepositoryState, now: float) -> bool:
         """Return whether the aggregator has not written this state for SILENT seconds."""
-        return now - self.moved.get(state.repository, now) > SILENT
+        return abs(now - self.moved.get(state.repository, now)) > SILENT
 
     def measure_lag(self, mirror: str, state: RepositoryState) -> Lag:
         """Measure what this mirror lacks of the repository.
@@ -163,7 +161,9 @@ class Picture:
 
         A mirror is silent once SILENT seconds have passed since its last sign of life and since the roster's last change.
         """
-        return [name for name in self.expected() if now - max(self.seen(name), self.changed) > SILENT]
+        if abs(now - self.changed) <= SILENT:
+            return []
+        return [name for name in self.expected() if self.silence(name, now) > SILENT]
 
     def seen(self, name: str) -> float:
         """Return when this name gave its last sign of life; 0 for never.
@@ -171,6 +171,13 @@ class Picture:
         The name is a mirror's, the aggregator's, or a service's key in `services`.
         """
         return self.heard[name][1] if name in self.heard else 0.0
+
+    def silence(self, name: str, now: float) -> float:
+        """Return the seconds since this name's last sign of life.
+
+        One that seems to come was given before the clock was set back: its distance counts.
+        """
+        return abs(now - self.seen(name))
 
     def expected(self) -> list[str]:
         """Return the names of the mirrors that should be alive: joining or active."""

@@ -59,7 +59,7 @@ def findings(
     relay that must be there. `patience` is the number of seconds for which a relay or a destination may be silent or in trouble.
     """
     found = []
-    if picture.aggregator is None or now - picture.seen(AGGREGATOR) > 30:
+    if picture.aggregator is None or picture.silence(AGGREGATOR, now) > 30:
         told = _describe_silence(picture.seen(AGGREGATOR) if picture.aggregator else None, now)
         text = f"the aggregator {told}: no release, no notice; start it: {START}aggregator"
         found.append(Finding(level=2, text=text))
@@ -111,7 +111,7 @@ def _find_reported(
     expected += [f"{RELAY_KEY}{relay}"] if relay else []
     found = []
     for service in sorted(set(expected) | picture.reports.keys()):
-        report, silence = picture.reports.get(service), now - picture.seen(service)
+        report, silence = picture.reports.get(service), picture.silence(service, now)
         if service.startswith(DESTINATION_KEY) and destinations is not None and service not in expected:
             continue
         if report is None or silence > max(patience, REPORTED_WITHIN):

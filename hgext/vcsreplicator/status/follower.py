@@ -29,7 +29,8 @@ class Follower:
         self._begin()
 
     def _begin(self) -> None:
-        self._grew = self._clock.monotonic()
+        # The time of the newest record, and when it came.
+        self._newest, self._came = 0.0, self._clock.monotonic()
         self.picture = Picture()
         try:
             self._log.partitions(SERVICES)
@@ -56,15 +57,17 @@ class Follower:
             return self._read_on()
 
     def _read_on(self) -> Picture:
-        before, patience = self.picture.newest, 0.0
+        patience, came = 0.0, dict[tuple[str, int], float]()
         ends = {(t, p): end for t in self._topics for p, end in self._log.ends(t).items()}
         # At least once: of a log that lost records the ends may be passed already.
         while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
             for record in self._reader.poll(patience, limit=5000):
                 self.picture.absorb(record)
+                came[record.topic, record.partition] = record.time
             patience = 1.0
-        if self.picture.newest > before:
-            self._grew = self._clock.monotonic()
+        if came:
+            # Not the latest time that any record has: the clock may have been set back since.
+            self._newest, self._came = max(came.values()), self._clock.monotonic()
         groups = self._log.groups(NOTICES).items()
         self.picture.groups = {name: at.get(0, 0) for name, at in groups if name.startswith(DESTINATION)}
         return self.picture
@@ -74,7 +77,7 @@ class Follower:
 
         It follows from the log's newest record and this follower's monotonic clock.
         """
-        return self.picture.newest + self._clock.monotonic() - self._grew
+        return self._newest + self._clock.monotonic() - self._came
 
     def present(self, pause: Callable[[float], object] = time.sleep) -> float:
         """Update the picture and return the time by the log's clock.
@@ -83,13 +86,14 @@ class Follower:
         the log may differ. Unless the clocks agree that the record is fresh, this method watches for up to WATCH seconds. If no
         record comes in that time, it returns a time by which every service is silent.
         """
-        newest = self.update().newest
+        self.update()
+        newest, came = self._newest, self._came
         if newest == 0 or 0 <= self._clock.now() - newest <= FRESH:
             return max(newest, self._clock.now())
-        began = self._clock.monotonic()
-        while self._clock.monotonic() - began < WATCH:
+        while self._clock.monotonic() - came < WATCH:
             pause(0.2)
-            if self.update().newest > newest:
+            self.update()
+            if self._came > came:
                 return self.now()
         return max(self._clock.now(), newest + SILENT + WATCH)
 
