@@ -28,11 +28,11 @@ class Picture:
     """The present state of the installation, as far as the log shows it.
 
     Times are in seconds since the epoch, by the clock that stamps the log's records; after it was set back, an old record may have
-    a later time than a new one. `changed` is the time of the roster's newest record. `heard` has the offset and the time of the last sign of life of each mirror, of
-    the aggregator and of each service: what they say of their own clocks does not matter. `moved` says when each state was
-    written. `groups` are the positions of destinations in `notices`, `lags` how many notices each destination lacks, and `oldest`
-    the time of the first of them (see `look_at_destinations`). `reports` are those of relays and destinations, by their key in
-    `services`.
+    a later time than a new one. `changed` is the time of the roster's newest record. `heard` has the offset and the time of the
+    last sign of life of each mirror, of the aggregator and of each service: what they say of their own clocks does not matter.
+    `moved` says when each state was written. `groups` are the positions of destinations in `notices`, `lags` how many notices each
+    destination lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays and
+    destinations, by their key in `services`.
     """
 
     roster: rosters.Roster | None = None
