@@ -379,6 +379,29 @@ def test_what_was_there_before_a_pause_goes_when_it_is_old_enough_without_the_pa
     assert [record.value for record in everything(log, EVENTS)] == [b"later"]
 
 
+def test_records_go_after_their_retention_though_the_clock_was_ahead_once(log: SqliteLog, clock: HandClock) -> None:
+    log.append([message(b"before", topic=EVENTS)])
+    clock.time += 400 * DAY
+    log.append([message(b"ahead", topic=EVENTS) for _ in range(3 * STEP)])
+    clock.time -= 400 * DAY
+    log.append([message(b"after", topic=EVENTS)])
+    clock.time += 101
+    log.append([message(b"young", topic=EVENTS)])
+    for _ in range(10):
+        log.append([message(b"")])
+    assert [record.value for record in everything(log, EVENTS)] == [b"young"]
+
+
+def test_a_pause_still_counts_after_the_clock_is_corrected(log: SqliteLog, clock: HandClock) -> None:
+    log.append([message(b"unread", topic=EVENTS)])
+    clock.time += 400 * DAY
+    log.append([message(b"")])
+    clock.time -= 70
+    for _ in range(10):
+        log.append([message(b"")])
+    assert [record.value for record in everything(log, EVENTS)] == [b"unread"]
+
+
 def test_a_topic_without_retention_is_kept(log: SqliteLog, clock: HandClock) -> None:
     log.append([message(b"1")])
     clock.time += 10_000 * DAY

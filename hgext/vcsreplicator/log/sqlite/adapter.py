@@ -312,7 +312,7 @@ class SqliteLog:
         if compacted:
             remove_tombstones(connection, stream, before(connection, now, TOMBSTONES_KEPT), limit)
         elif retention is not None:
-            remove_expired(connection, stream, before(connection, now, retention), limit)
+            remove_expired(connection, stream, before(connection, now, retention), limit, now=now)
 
     def _ring(self, messages: Sequence[NewRecord]) -> None:
         ring(self.bells, {self._topics[message.topic].id for message in messages if message.topic in self._topics})

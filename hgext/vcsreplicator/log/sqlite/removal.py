@@ -25,8 +25,19 @@ def note_time(connection: Connection, now: float) -> None:
     seen = next((time for (time,) in connection.rows(sql.SEEN)), None)
     if seen is not None and now - seen > PAUSE:
         connection.run(sql.ADD_PAUSE, now, now - seen)
+    if seen is not None and seen - now > EXACT:
+        _correct_pauses(connection, now)
     if seen is None or abs(now - seen) > EXACT:
         connection.run(sql.SET_SEEN, now)
+
+
+def _correct_pauses(connection: Connection, now: float) -> None:
+    """Take from pauses what a clock that was ahead added to them."""
+    late = [(until, seconds) for until, seconds in connection.rows(sql.PAUSES) if until > now]
+    connection.run(sql.DELETE_PAUSES_AFTER, now)
+    for until, seconds in late:
+        if seconds > until - now:
+            connection.run(sql.ADD_PAUSE, now, seconds - (until - now))
 
 
 def before(connection: Connection, now: float, age: float) -> float:
@@ -55,10 +66,13 @@ def remove_tombstones(connection: Connection, stream: int, before: float, limit:
         connection.run(sql.DELETE_LATEST, stream, key, offset)
 
 
-def remove_expired(connection: Connection, stream: int, before: float, limit: int) -> None:
-    """Remove expired records, oldest first, up to the first young one."""
+def remove_expired(connection: Connection, stream: int, before: float, limit: int, *, now: float) -> None:
+    """Remove expired records, oldest first, up to the first young one.
+
+    A record from the future was written while the clock was ahead; it goes with the next one.
+    """
     [(beginning, _)] = connection.rows(sql.STREAM, stream)
-    oldest = connection.rows(sql.OLDEST, stream, beginning, limit)
+    oldest = connection.rows(sql.OLDEST, stream, beginning, now, limit)
     expired = [offset for offset, _ in itertools.takewhile(lambda row: row[1] < before, oldest)]
     if expired:
         connection.run(sql.DELETE_BEFORE, stream, expired[-1] + 1)

@@ -87,7 +87,7 @@ RECORDS = """
     WHERE stream = ? AND offset >= ? ORDER BY offset LIMIT ?"""
 BEFORE = "SELECT offset, time, key FROM records WHERE stream = ? AND offset < ? ORDER BY offset DESC LIMIT 1"
 MARK = "SELECT time, key FROM records WHERE stream = ? AND offset = ?"
-OLDEST = "SELECT offset, time FROM records WHERE stream = ? AND offset >= ? ORDER BY offset LIMIT ?"
+OLDEST = "SELECT offset, time FROM records WHERE stream = ? AND offset >= ? AND time <= ? ORDER BY offset LIMIT ?"
 DELETE_BEFORE = "DELETE FROM records WHERE stream = ? AND offset < ?"
 DELETE_RECORD = "DELETE FROM records WHERE stream = ? AND offset = ?"
 
@@ -105,6 +105,7 @@ SEEN = "SELECT seen FROM clock"
 SET_SEEN = "INSERT INTO clock (id, seen) VALUES (1, ?) ON CONFLICT DO UPDATE SET seen = excluded.seen"
 ADD_PAUSE = "INSERT INTO pauses (until, seconds) VALUES (?, ?)"
 PAUSES = "SELECT until, seconds FROM pauses ORDER BY until DESC"
+DELETE_PAUSES_AFTER = "DELETE FROM pauses WHERE until > ?"
 
 # Positions: primary key (topic, reader, partition).
 SET_POSITION = """
