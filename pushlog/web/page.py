@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import encoding, templateutil
-from mercurial.hgweb import webutil
+from mercurial.hgweb import common, webutil
 
 from ..pushed import local
 from ..store.entry import Push
@@ -50,7 +50,13 @@ _GRAPH_LINK = re.compile(
 
 
 def send(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterable[bytes]:
-    """Answer with the page, in the style that the request and the site chose."""
+    """Answer with the page, in the style that the request and the site chose.
+
+    Raises ErrorResponse for a style that makes no page, such as `json`.
+    """
+    if b"pushlog" not in web.tmpl and b"urlparameter" not in web.tmpl:
+        reason = b"this style has no page of the pushlog; json-pushes and atom-pushlog have its data"
+        raise common.ErrorResponse(common.HTTP_BAD_REQUEST, reason)
     add_templates(web.tmpl)
     return web.sendtemplate(b"pushlog", **values(web, lookup, found))
 

@@ -20,5 +20,6 @@ class requestcontext:
 
 class hgweb:
     reponame: bytes | None
+    mtime: float
     def __init__(self, repo: localrepository | bytes, name: bytes | None = None, baseui: Ui | None = None) -> None: ...
     def __call__(self, env: Mapping[str, Any], respond: Callable[..., Any]) -> Iterable[bytes]: ...

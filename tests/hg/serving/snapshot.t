@@ -90,3 +90,16 @@ Over SSH the user counts.
   $ USER=replica REMOTE_USER=stranger "$PYTHON" ask.py ssh://user@dummy/repos/one
   user stranger may not copy this repository: add it to [vcsreplicator] snapshot-allow there
   $ cat errors.log
+
+A mirror offers itself to no client, though it has the master's settings.
+
+  $ stop
+  $ hg serve -R repos/one -p $HGPORT -d --pid-file hg.pid -E errors.log \
+  >   --config vcsreplicator.role=mirror --config 'vcsreplicator.snapshot-allow=*'
+  $ cat hg.pid >> $DAEMON_PIDS
+  $ for command in 'state&firstpush=1' 'changesets&first=0&tip=0&last=9' fingerprint; do
+  >   get "?cmd=replication-$command" | tail -1
+  > done
+  a mirror does not answer the command replication-state
+  a mirror does not answer the command replication-changesets
+  a mirror does not answer the command replication-fingerprint

@@ -224,6 +224,13 @@ def test_an_unchanged_answer_costs_a_304(site):
     assert site.get("/json-pushes", if_none_match=headers["ETag"])[0] == 304
 
 
+@pytest.mark.parametrize("style", ["json", "raw", "rss", "atom"])
+def test_a_style_without_pages_is_refused_in_words(site, style):
+    status, _headers, body = site.get(f"/{style}-pushloghtml")
+    assert status == 400
+    assert b"json-pushes and atom-pushlog have its data" in body
+
+
 def test_what_was_asked_during_a_push_is_not_taken_for_unchanged_after_it(server):
     """SQLite could not be committed, for somebody read it."""
     site, log = Site(server.folder), Pushlog(server.repository)

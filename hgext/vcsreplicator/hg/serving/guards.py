@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # Seconds of the aggregator's silence after which a mirror with `refuse-when-stale` refuses to answer.
 STALE_AFTER = 30.0
 STALE = b"this mirror does not know what is released now; please retry, or use another mirror\n"
+# The member of a request's environment with the tag that hgweb gives its answer, if it gives one.
+_ETAG = b"vcsreplicator.etag"
 # The attribute of a repository object that answers clients: its bookmarks are those of the release.
 _SERVING = "_vcsreplicator_serving"
 
@@ -120,6 +122,7 @@ def _answer_web_request(
     if not is_mirror(repo.ui):
         return orig(web, req, res, repo)
     _serve(repo)
+    req.rawenv[_ETAG] = b'W/"%d"' % web.mtime
     try:
         for section in (b"web", b"server"):
             limited_view(_configured_view(repo.ui, section))
@@ -133,10 +136,12 @@ def _answer_web_request(
 def _state_release(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
     """State in the answer's headers which release the answer is of.
 
-    Only clients who may read get these headers, for the other checks come before.
+    Only clients who may read get these headers, for the other checks come before. Mercurial allows none of them in an answer that
+    nothing has changed (304).
     """
     release = held_release(web.repo) if is_mirror(web.repo.ui) else None
-    if release is not None:
+    is_unchanged = req.headers.get(b"If-None-Match") == req.rawenv.get(_ETAG, b"")
+    if release is not None and not is_unchanged:
         web.res.headers[b"X-Vcsreplicator-Event"] = b"%d" % release.seq
         web.res.headers[b"X-Vcsreplicator-Pushid"] = b"%d" % (release.push_id or 0)
 

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 # Pushes: they refuse for themselves, so that clients of any age read why.
 _PUSHES = (b"pushkey", b"unbundle")
-# Commands of Mercurial's extensions that answer from files beside the history: largefiles, remotefilelog, fastannotate.
-_UNGUARDED = frozenset(b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getfiles x_rfl_getflogheads".split())
+# Commands of Mercurial's extensions that answer from files beside the history: largefiles, remotefilelog, fastannotate. And what a
+# master offers to its mirrors, which is all that it has.
+_UNGUARDED = frozenset(
+    b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getfiles x_rfl_getflogheads "
+    b"replication-state replication-changesets replication-fingerprint".split()
+)
 
 
 def install() -> None:
