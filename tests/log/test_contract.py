@@ -405,6 +405,26 @@ def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
         reader.poll(1)
 
 
+@pytest.mark.sample(1, keep=("kafka",))
+def test_a_running_reader_notices_a_loss_though_no_record_stands_where_its_last_one_was(
+    fragile: Storage, opened: ExitStack
+) -> None:
+    log = opened.enter_context(open_log(fragile.url))
+    patiently(lambda: log.create(TOPICS))
+    log.append([message(b"%d" % number, topic=NOTICES) for number in range(2)])
+    fragile.copy()
+    log.append([message(b"%d" % number, topic=NOTICES) for number in range(2, 4)])
+    reader = log.reader({(NOTICES, 0): 0})
+    opened.callback(reader.close)
+    read(reader, 4)
+    fragile.restore()
+    transactor = patiently(lambda: opened.enter_context(open_log(fragile.url)).transactor("single"))
+    opened.callback(transactor.close)
+    for number in range(3):  # on Kafka the end of the first one stands there
+        transactor.commit([message(b"new %d" % number, topic=NOTICES)])
+    assert notices_rewound(reader)
+
+
 @pytest.mark.sample(1)
 def test_a_running_reader_goes_on_in_a_copy_that_lacks_nothing(fragile: Storage, opened: ExitStack) -> None:
     log = opened.enter_context(open_log(fragile.url))

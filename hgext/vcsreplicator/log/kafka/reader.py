@@ -11,7 +11,7 @@ from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import ConsumerRecord
 
 from ...words.errors import Expired, ReplicationError, Rewound
-from .. import Record
+from .. import Record, topics
 from .broker import Broker
 from .clients import connect, rim
 from .records import Unpacked, record_of
@@ -27,6 +27,9 @@ TROUBLE = 10.0
 
 # Seconds without a record after which a reader asks the broker whether there are any; doubled up to the second while none come.
 LOOK_AROUND, RARE_LOOK_AROUND = 3.0, 15.0
+
+# Topics of the log that lose no record but by retention. Of any other topic nothing is known.
+_KEPT = frozenset(topic.name for topic in topics() if not topic.compacted)
 
 TopicPartitionKey = tuple[str, int]
 _Batches = Mapping[TopicPartition, Sequence[ConsumerRecord]]
@@ -201,13 +204,14 @@ class KafkaReader:
     def _unread(self, partition: TopicPartition, batch: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
         """Return the batch without the mark that was only read again.
 
-        The mark is the last record that was read before. Raises Rewound if another record stands there now.
+        The mark is the last record that was read before. Raises Rewound if another record stands there now, or none: only
+        compaction takes a record away, and retention moves the beginning beyond it. The end of a transaction has an offset too.
         """
         if partition not in self._unsure:
             return batch
         self._unsure.discard(partition)
         mark, first = self._marks[partition], batch[0]
-        if first.offset > mark.offset:
+        if first.offset > mark.offset and self._names[partition][0] not in _KEPT:
             return batch
         if (first.offset, first.timestamp, first.key) != (mark.offset, mark.timestamp, mark.key):
             raise Rewound(
