@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, LATEST, NOTICES, STATE, NewRecord, Record, Topic, topics
+from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, STATE, NewRecord, Record, Topic, topics
 from hgext.vcsreplicator.log.sqlite import doorbell as bells
 from hgext.vcsreplicator.log.sqlite.adapter import STEP, TOMBSTONES_KEPT, SqliteLog
 from hgext.vcsreplicator.log.sqlite.filesystem import kind_of, refuse_network
@@ -299,6 +299,22 @@ def test_a_reader_that_returned_nothing_yet_notices_a_copy_that_grew_past_its_po
         log.append([message(b"%d" % number, key="new") for number in range(3)])
         with pytest.raises(Rewound):
             reader.poll(0)
+
+
+def test_a_reader_that_missed_the_file_for_a_while_finds_its_partitions_in_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "any.db"
+    with contextlib.closing(SqliteLog(path)) as log:
+        log.create(topics(partitions=4))
+        log.append([message(b"1", topic=ERRORS)])
+        with contextlib.closing(log.reader({(ERRORS, 0): 0})) as reader:
+            assert len(reader.poll(0)) == 1
+            path.rename(tmp_path / "away.db")
+            with pytest.raises(Unavailable):
+                reader.poll(0)
+            with contextlib.closing(SqliteLog(path)) as anew:
+                anew.create(topics(partitions=1))
+            with pytest.raises(Rewound):
+                reader.poll(0)
 
 
 def test_a_database_that_vanished_is_not_made_anew_behind_the_operators_back(path: Path, log: SqliteLog) -> None:

@@ -115,8 +115,9 @@ class SqliteReader:
     def _connected(self) -> Connection:
         if self._connection is not None and not self._connection.current():
             self._disconnect()
+        if self._connection is None:
             self._streams = self._find_streams(self._streams)
-        self._connection = self._connection or self._connect()
+            self._connection = self._connect()
         return self._connection
 
     def _end(self, connection: Connection, key: TopicPartition) -> int:
