@@ -328,6 +328,16 @@ def test_an_event_of_a_newer_version_holds_back_its_repository_and_no_other() ->
     assert hands.core.held == 2
 
 
+def test_a_level_at_an_event_of_a_newer_version_counts_once_that_event_comes() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    newer = chain.next(version=2)
+    hands.ack(chain.ack("alpha", 3))
+    assert hands.commit() == []
+    assert hands.event(newer) == [RecordOutcome.UNKNOWN]
+    assert hands.commit() == [1, 2]
+
+
 def test_a_newer_aggregator_goes_on_where_the_older_one_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(1), chain.next(version=2), *chain.take(2), chain.next(version=2))

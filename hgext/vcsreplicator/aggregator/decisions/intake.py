@@ -58,17 +58,22 @@ class EventIntake:
     def _take(self, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
         repository = self._memory.repositories.get(record.key or "")
         if repository is not None and repository.newer:
-            self.newer.keep(repository, record, self._memory.output)
+            self._keep_newer(repository, record)
             return RecordOutcome.HELD
         try:
             return self._read(record, now, is_whole=is_whole, is_again=is_again)
         except UnknownEvent as error:
             if not is_identifier(record.key or ""):
                 return self._memory.refuse(record, str(error), now)
-            self.newer.keep(self._memory.repository(record.key or ""), record, self._memory.output)
+            self._keep_newer(self._memory.repository(record.key or ""), record)
             return RecordOutcome.UNKNOWN
         except Rejected as error:
             return self._memory.refuse(record, str(error), now)
+
+    def _keep_newer(self, repository: Repository, record: Record, *, is_again: bool = False) -> None:
+        """Keep a record for a newer aggregator; a mirror's level may count now."""
+        self.newer.keep(repository, record, self._memory.output, is_again=is_again)
+        self._memory.touched[repository.id] = repository
 
     def take_again(self, record: Record, now: float) -> RecordOutcome:
         """Take a record that lies before the position, in case it was never taken.
@@ -78,14 +83,14 @@ class EventIntake:
         """
         repository = self._memory.repositories.get(record.key or "")
         if repository is not None and repository.is_behind_newer(record):
-            self.newer.keep(repository, record, self._memory.output, is_again=True)
+            self._keep_newer(repository, record, is_again=True)
             return RecordOutcome.HELD
         try:
             return self._memory.guarded(partial(self._read, is_whole=True, is_again=True), record, now)
         except UnknownEvent:
             if is_identifier(record.key or ""):
                 repository = self._memory.repository(record.key or "")
-                self.newer.keep(repository, record, self._memory.output, is_again=True)
+                self._keep_newer(repository, record, is_again=True)
             return RecordOutcome.UNKNOWN
         except Rejected:
             return RecordOutcome.REJECTED
@@ -119,12 +124,12 @@ class EventIntake:
         """
         repository, output = self._memory.repository(record.key or ""), self._memory.output
         if repository.newer:
-            self.newer.keep(repository, record, output, is_again=True)
+            self._keep_newer(repository, record, is_again=True)
             return RecordOutcome.HELD
         try:
             outcome = self._memory.guarded(partial(self._read, is_whole=is_whole), record, now)
         except UnknownEvent:
-            self.newer.keep(repository, record, output, is_again=True)
+            self._keep_newer(repository, record, is_again=True)
             return RecordOutcome.UNKNOWN
         except Rejected as error:
             outcome = self._memory.refuse(record, str(error), now)

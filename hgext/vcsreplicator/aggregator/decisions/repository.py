@@ -116,6 +116,7 @@ class Repository:
         """Take a record of a newer version, or one behind it."""
         self._newer_from = min(self._newer_from, record.offset) if self.newer else record.offset
         self.newer.add(record.offset)
+        self._standings.clear()
 
     def is_behind_newer(self, record: Record) -> bool:
         """Return whether the record is the first of a newer version, or stands behind it."""
