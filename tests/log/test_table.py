@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, Reader, Record
-from hgext.vcsreplicator.log.table import ReadStopped, find_beginnings, read_on, read_records, read_table
+from hgext.vcsreplicator.log.table import (
+    ReadStopped,
+    find_beginnings,
+    find_oldest_time,
+    read_on,
+    read_records,
+    read_table,
+)
 from hgext.vcsreplicator.words.errors import Expired, Rewound
 from testing.builders.log_storage import PARTITIONS, TOPICS, Storage
 from testing.builders.memorylog import MemoryLog
@@ -159,3 +166,11 @@ def test_what_is_committed_while_a_topic_is_read_does_not_keep_the_reader_for_ev
         put(log, ("x", b"more"), topic=NOTICES)
         count += 1
     assert count == 1
+
+
+def test_the_oldest_time_is_that_of_the_oldest_record_of_all_partitions(log: Log) -> None:
+    assert find_oldest_time(log, EVENTS) is None
+    for partition in (2, 0, 2, 0):
+        log.append([NewRecord(topic=EVENTS, key="x", value=b"1", partition=partition)])
+    times = [record.time for record in read_records(log, find_beginnings(log, EVENTS))]
+    assert find_oldest_time(log, EVENTS) == min(times)

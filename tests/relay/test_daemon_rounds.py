@@ -51,7 +51,8 @@ class Bench:
     """A relay in a thread, whose clock stands still, over one repository that was written by hand."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.log, self.port, self.clock = folder, MemoryLog(), CountingPort(), HandClock()
+        self.folder, self.port, self.clock = folder, CountingPort(), HandClock()
+        self.log = MemoryLog(clock=self.clock)
         self.log.create(topics())
         store = folder / "repos" / "one" / ".hg" / "store"
         store.mkdir(parents=True)
@@ -123,8 +124,17 @@ def test_blobs_go_once_they_are_older_than_their_age_and_no_sooner(bench: Bench)
         eventually(lambda: not old.exists())
         bench.wait_for_rounds(2)
         assert young.exists()
-        bench.clock.advance(120)
+        bench.clock.advance(daemon.BLOB_SWEEP)
         eventually(lambda: not young.exists())
+
+
+def test_a_blob_that_an_event_of_the_log_may_name_stays_however_far_the_clock_jumps(bench: Bench) -> None:
+    blob = make_blob(bench, "a", 60)
+    with bench.running(blobs=f"file://{bench.folder}/blobs", blob_age=2.0):
+        eventually(lambda: len(bench.sent()) == 1)
+        bench.clock.advance(400 * DAY)
+        bench.wait_for_rounds(3)
+        assert blob.exists()
 
 
 def test_an_event_that_the_log_lost_is_sent_again_though_nothing_is_pushed(bench: Bench) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from ..words.errors import Unavailable
 from . import Log, Reader, Record
 
 # Seconds of one wait for records: how late `stop` is seen.
@@ -25,6 +26,9 @@ POLL = 0.2
 
 # Records of one read.
 BATCH = 5000
+
+# Seconds that the oldest record of a partition may take.
+PATIENCE = 10.0
 
 TopicPartition = tuple[str, int]
 
@@ -99,6 +103,23 @@ def read_on(log: Log, reader: Reader, *, stop: threading.Event | None = None) ->
 def find_beginnings(log: Log, *topics: str) -> dict[TopicPartition, int]:
     """Return the first position of each partition of these topics."""
     return {(topic, partition): at for topic in topics for partition, at in log.beginnings(topic).items()}
+
+
+def find_oldest_time(log: Log, topic: str) -> float | None:
+    """Return when the oldest record of a topic was written; None if it has none.
+
+    Raises Unavailable, also if a record that should be there does not come within `PATIENCE`.
+    """
+    times, ends = [], log.ends(topic)
+    for partition, beginning in log.beginnings(topic).items():
+        if beginning == ends[partition]:
+            continue
+        with closing(log.reader({(topic, partition): beginning})) as reader:
+            records = reader.poll(PATIENCE, limit=1)
+            if not records and reader.positions()[topic, partition] < ends[partition]:
+                raise Unavailable(f"topic {topic}, partition {partition}: no record came within {PATIENCE:g} s")
+            times += [record.time for record in records]
+    return min(times, default=None)
 
 
 def _find_ends(log: Log, reader: Reader) -> dict[TopicPartition, int]:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from ..log import Log
+from ..log import EVENTS, Log
 from ..log.blobs import BlobStore, open_blobs
 from ..log.reports import INTERVAL, ServiceReporter
+from ..log.table import find_oldest_time
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
 from ..words.levels import ServiceTrouble
@@ -38,6 +39,12 @@ logger = structlog.get_logger()
 
 # Seconds that running jobs get at the end.
 DRAIN = 8.0
+
+# Seconds between two removals of old blobs.
+BLOB_SWEEP = 3600.0
+
+# Seconds that a blob may be older than the record that names it, which is sent after it, by the clock of the log.
+BLOB_MARGIN = DAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +120,7 @@ class _Relay:
         jobs.on_sent, jobs.on_available = self._server.sent, self._server.available
         self._watch.on_state = self._server.announced
         self._reporter = ServiceReporter(log, f"relay {settings.source}")
+        self._log, self._blobs_due = log, float("-inf")
         self._gone: dict[str, float] = {}
         self._found: list[ServiceTrouble] = []
 
@@ -136,10 +144,20 @@ class _Relay:
             self._make_round()
             due = time.monotonic() + self._settings.scan
             try:
-                if self._blobs is not None:
-                    self._blobs.remove_older(self._clock.now() - self._settings.blob_age * DAY)
+                self._remove_old_blobs()
             except Unavailable as error:  # left to a later round
                 logger.warning("old blobs not removed", reason=str(error))
+
+    def _remove_old_blobs(self) -> None:
+        """Remove old blobs, if the last time is a while ago.
+
+        A blob that an event of the log may name stays, however old it seems: this machine may have been off, or its clock ahead.
+        """
+        if self._blobs is None or self._clock.monotonic() < self._blobs_due:
+            return
+        before, oldest = self._clock.now() - self._settings.blob_age * DAY, find_oldest_time(self._log, EVENTS)
+        self._blobs.remove_older(before if oldest is None else min(before, oldest - BLOB_MARGIN))
+        self._blobs_due = self._clock.monotonic() + BLOB_SWEEP
 
     def close(self) -> None:
         """Take no more pushes, and let running jobs end; the caller has set `stop`."""
