@@ -3,6 +3,7 @@
 
 import base64
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,7 +245,7 @@ def test_missing_authorities_trouble_their_destination_alone_until_they_are_ther
 def test_a_second_notifier_with_the_same_state_is_refused(log: Log, notifier: Notifier) -> None:
     notifier.start(it=Scripted())
     second = Notifier(log, notifier.folder)
-    with pytest.raises(BadConfig, match="another notifier works with"):
+    with closing(second.state), pytest.raises(BadConfig, match="another notifier works with"):
         second.start(it=Scripted())
 
 

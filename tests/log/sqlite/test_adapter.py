@@ -247,7 +247,7 @@ def test_a_copy_that_lacks_the_newest_instance_fences_only_the_older_ones(
 ) -> None:
     older = [log.transactor("one") for _ in range(copied)]
     copy = path.with_name("copy.db")
-    sqlite3.connect(path).backup(sqlite3.connect(copy))
+    back_up(path, copy)
     newest = log.transactor("one")
     restore(copy, path)
     with pytest.raises(Unavailable, match="restored"):
@@ -266,7 +266,7 @@ def test_a_copy_that_lacks_the_newest_instance_fences_only_the_older_ones(
 
 def test_of_two_instances_that_began_with_the_same_copy_one_goes_on(path: Path, log: SqliteLog) -> None:
     copy = path.with_name("copy.db")
-    sqlite3.connect(path).backup(sqlite3.connect(copy))
+    back_up(path, copy)
     one = log.transactor("one")
     restore(copy, path)
     other = log.transactor("one")
@@ -277,6 +277,12 @@ def test_of_two_instances_that_began_with_the_same_copy_one_goes_on(path: Path, 
         except Fenced:
             fenced += 1
     assert fenced == 2
+
+
+def back_up(path: Path, copy: Path) -> None:
+    """Copy the log while others may have it open."""
+    with contextlib.closing(sqlite3.connect(path)) as log, contextlib.closing(sqlite3.connect(copy)) as target:
+        log.backup(target)
 
 
 def restore(copy: Path, path: Path) -> None:
@@ -291,7 +297,7 @@ def test_a_reader_that_returned_nothing_yet_notices_a_copy_that_grew_past_its_po
 ) -> None:
     log.append([message(b"%d" % number) for number in range(2)])
     copy = path.with_name("copy.db")
-    sqlite3.connect(path).backup(sqlite3.connect(copy))
+    back_up(path, copy)
     log.append([message(b"lost")])
     log.append([message(b"lost too")])
     with contextlib.closing(log.reader({(NOTICES, 0): 4})) as reader:

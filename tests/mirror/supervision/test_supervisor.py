@@ -111,6 +111,13 @@ class Bench:
             pool=cast(WorkerPool, self.pool), writer=cast(AckWriter, self.writer),
         )  # fmt: skip
 
+    def close(self) -> None:
+        """End what reads the log, which would open it again after it is closed, and close the notes."""
+        self.mirror.readers.close()
+        for source in self.mirror.readers._running.values():
+            source.join(10)
+        self.notes.close()
+
     def read(self, *events: Event) -> None:
         self.records(*(self.record(EVENTS, event.repository, wire.encode(event)) for event in events))
 
@@ -180,7 +187,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         log.create(topics(partitions=1))
         bench = Bench(tmp_path, log)
         yield bench
-        bench.notes.close()
+        bench.close()
 
 
 def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: Bench) -> None:

@@ -36,7 +36,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         log.create(topics(partitions=1))
         bench = Bench(tmp_path, log)
         yield bench
-        bench.notes.close()
+        bench.close()
 
 
 def rejects(bench: Bench) -> list[ErrorRecord]:

@@ -4,7 +4,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +45,9 @@ def settings(tmp_path: Path) -> WebhookSettings:
 
 
 @pytest.fixture
-def deliveries(settings: WebhookSettings) -> Deliveries:
-    return Deliveries(settings.database)
+def deliveries(settings: WebhookSettings) -> Iterator[Deliveries]:
+    with closing(Deliveries(settings.database)) as deliveries:
+        yield deliveries
 
 
 def to(endpoint: Endpoint, **more: Any) -> Subscription:
@@ -432,9 +433,9 @@ def test_rows_are_read_in_the_order_of_their_arrival_whatever_matures_first(
     items = deliveries.enqueue([(a_delivery(seq).message, [stored]) for seq in (1, 2, 3)], 5.0)
     later = Ended(id=items[0].id, state=DeliveryState.QUEUED, attempt=1, mature_at=99.0, status=500, error="status 500")
     deliveries.record([later], 6.0)
-    assert [(item.id, item.mature_at) for item in Deliveries(settings.database).queued()] == [
-        (items[0].id, 99.0), (items[1].id, 5.0), (items[2].id, 5.0),
-    ]  # fmt: skip
+    with closing(Deliveries(settings.database)) as again:
+        found = [(item.id, item.mature_at) for item in again.queued()]
+    assert found == [(items[0].id, 99.0), (items[1].id, 5.0), (items[2].id, 5.0)]
 
 
 def test_hostile_text_of_one_message_costs_no_other_of_its_batch(settings: WebhookSettings) -> None:

@@ -92,10 +92,10 @@ PUSHES = [
 
 @pytest.fixture(scope="module")
 def connection():
-    connection = connections.in_memory()
-    for place, push in enumerate(PUSHES):
-        database.insert_new(connection, push, lambda node, place=place: 10 * place + int(node[-2:], 16))
-    return connection
+    with contextlib.closing(connections.in_memory()) as connection:
+        for place, push in enumerate(PUSHES):
+            database.insert_new(connection, push, lambda node, place=place: 10 * place + int(node[-2:], 16))
+        yield connection
 
 
 bounds = st.none() | st.integers(-1, 12)
@@ -170,8 +170,13 @@ def test_what_is_no_fact_is_refused(payload):
         decode(payload)
 
 
-def test_facts_laid_over_the_tables_hide_them(connection):
-    memory = sqlite3.connect(":memory:")
+@pytest.fixture
+def memory():
+    with contextlib.closing(sqlite3.connect(":memory:")) as memory:
+        yield memory
+
+
+def test_facts_laid_over_the_tables_hide_them(connection, memory):
     connection.execute("COMMIT")
     connection.backup(memory)
     late = [Push(id=2, user="x", date=1, nodes=("f" * 40,)), Deleted(id=5), Push(id=10, user="y", date=2, nodes=())]
