@@ -40,6 +40,15 @@ def entry_of_transaction(repo: localrepository) -> tuple[int, bytes, int, list[b
     return None if session is None or session.push is None else _to_row(session.push)
 
 
+def has_fetched(repo: localrepository) -> bool:
+    """Return whether the running transaction records pushes of another server.
+
+    A pull or a clone brings them; the push that the transaction itself may be does not count.
+    """
+    session = running_session(Pushlog(repo))
+    return session is not None and session.has_fetched
+
+
 def record_replicated(
     repo: localrepository, tr: Transaction, pushid: int, user: bytes, date: int, nodes: Sequence[bytes]
 ) -> None:

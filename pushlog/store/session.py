@@ -58,6 +58,8 @@ class PushlogTransaction:
         self._claims: list[entry.Fact] = []
         # The push that this transaction is, if it is one.
         self.push: entry.Push | None = None
+        # Whether it records pushes of another server, which a pull brought.
+        self.has_fetched = False
         # Changesets that are gone, by the note, and those that have another revision number now.
         self.removed: list[str] = []
         self.renumbered: list[str] = []
@@ -97,7 +99,8 @@ class PushlogTransaction:
         self._facts[push.id] = push
 
     def take(self, push: entry.Push) -> None:
-        """Record a push whose changesets leave the pushes that had them here."""
+        """Record a push of a server; its changesets leave the pushes that had them here."""
+        self.has_fetched = True
         self._on_sound_database(lambda: self._take(push))
 
     def _take(self, push: entry.Push) -> None:

@@ -32,7 +32,7 @@ YES = (b"y", b"yes", False, b"do not ask")
 
 @command(
     b"replicatesync",
-    [(b"", b"bootstrap", False, b"only for mirrors that are new; others skip it")],
+    [(b"", b"bootstrap", False, b"only for mirrors that lack changesets; others skip it")],
     b"[--bootstrap]",
 )
 def replicatesync(ui: Ui, repo: localrepository, bootstrap: bool = False) -> None:

@@ -58,3 +58,17 @@ def test_a_hidden_changeset_is_not_found_by_digits_that_something_unreleased_has
         obsolete.createmarkers(repo, [(repo[node], ())])
     with pytest.raises(error.FilteredLookupError):
         guards._resolve_prefix(resolve, limited(repo), digit)
+
+
+def test_a_repository_object_keeps_the_bookmarks_of_its_release(author: Author) -> None:
+    repo = author.repo
+    nodes = [repo.changelog.node(rev).hex() for rev in repo.changelog]
+    (Path(author.folder) / ".hg" / "bookmarks").write_text(f"{nodes[1]} moving\n")
+    watermark.write_watermark(repo, seq=RELEASED, length=RELEASED, tip=nodes[RELEASED - 1], push_id=None)
+    views.hold_release(repo)
+    (Path(author.folder) / ".hg" / "bookmarks").write_text(f"{nodes[RELEASED]} moving\n")
+    watermark.write_watermark(repo, seq=RELEASED + 1, length=RELEASED + 1, tip=nodes[RELEASED], push_id=None)
+    guards._serve(repo)
+    assert (
+        guards._open_bookmarks(lambda repo: pytest.fail("not its own"), repo).read() == f"{nodes[1]} moving\n".encode()
+    )

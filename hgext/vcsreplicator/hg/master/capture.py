@@ -37,7 +37,7 @@ from ..text import text, utf8
 from . import durability, outside, repository
 from .announcing import CAPTURE, LIFECYCLE, NOTHING, Announcement, announce_created
 from .creation import TRANSACTION as CREATION
-from .pushes import public_markers, push_entry, pusher_connection
+from .pushes import has_fetched, public_markers, push_entry, pusher_connection
 from .refusals import (
     fitting,
     refuse_fork,
@@ -102,6 +102,10 @@ class Capture:
             # A repository without events announces its creation first.
             assert newest is not None
             entries.append(self._make_changed(newest, tr, changes))
+            newest = NewestEvent.of(entries[-1].event)
+        if has_fetched(self.repo):
+            # An event brings the row of one push, its own; mirrors fetch these from the master.
+            entries.append(self._make_announced(newest, outside.ask_master(observe.tip(self.repo))))
         return [fitting(entry) for entry in entries]
 
     def _make_announced(self, before: NewestEvent | None, announcement: Announcement) -> Entry:

@@ -38,9 +38,13 @@ MANY = 5_000
 
 def announcements(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
     """Return the events that lead from the newest event's state to the present one."""
+    return [*_announce_pushes(repo.unfiltered(), before, now), ask_master(now)]
+
+
+def ask_master(now: Tip) -> Announcement:
+    """Return the event by which mirrors compare with the master."""
     detail = {"reason": "outside", "bootstrap": "false"}
-    sync = Announcement(kind=Type.SYNC, needs=Needs.MASTER, after=now, detail=detail)
-    return [*_announce_pushes(repo.unfiltered(), before, now), sync]
+    return Announcement(kind=Type.SYNC, needs=Needs.MASTER, after=now, detail=detail)
 
 
 def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:

@@ -34,6 +34,12 @@ def push_entry(repo: localrepository) -> PushEntry | None:
     return entry_of(pushlog.entry_of_transaction(repo)) if pushlog else None
 
 
+def has_fetched(repo: localrepository) -> bool:
+    """Return whether the running transaction records pushes of another server."""
+    pushlog = _pushlog()
+    return pushlog is not None and bool(pushlog.has_fetched(repo))
+
+
 def entry_of(row: PushRow | None) -> PushEntry | None:
     """Return a row of the pushlog as events have it.
 

@@ -129,12 +129,13 @@ class TaskRunner:
     def _must_ask_master(self, repo: localrepository, item: ReadEvent) -> bool:
         """Return whether an event reports changes without bringing them.
 
-        False if the settings name no master.
+        False if the settings name no master. A request for new mirrors alone (`--bootstrap`) is for those that lack changesets.
         """
         if self.settings.master is None:
             return False
-        reason = (item.event.detail or {}).get("reason")
-        return reason != "requested" or tip(repo) != item.event.after
+        detail = item.event.detail or {}
+        is_for_new = detail.get("reason") == "requested" and detail.get("bootstrap") == "true"
+        return not is_for_new or tip(repo) != item.event.after
 
     def _create(self, local: LocalRepository, item: ReadEvent) -> int:
         """Make the repository beside, with its first event.

@@ -24,7 +24,7 @@ from mercurial.ui import ui as Ui
 from pushlog import seams
 
 from . import copies, refusals, watermark
-from .views import first_unreleased, held_release, is_limited, is_mirror, limited_view, register_views
+from .views import first_unreleased, held_bookmarks, held_release, is_limited, is_mirror, limited_view, register_views
 
 if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import hgweb, requestcontext
@@ -179,7 +179,7 @@ def _open_bookmarks(orig: Callable[..., IO[bytes]], repo: localrepository) -> IO
     """Open the file from which the bookmark store reads its lines."""
     if not getattr(repo.unfiltered(), _SERVING, False):
         return orig(repo)
-    return io.BytesIO(watermark.read_bookmarks(repo.vfs))
+    return io.BytesIO(held_bookmarks(repo))
 
 
 def _list_phases(orig: Callable[..., dict[bytes, bytes]], repo: localrepository) -> dict[bytes, bytes]:

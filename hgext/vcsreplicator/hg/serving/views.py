@@ -61,8 +61,12 @@ _CONFIGURED = {
     b"immutable": _IMMUTABLE,
     b"base": _BASE,
 }
-# The attribute of a repository object that holds its release.
+# The attributes of a repository object that hold its release, and the lines of that release's bookmarks.
 _RELEASE = "_vcsreplicator_release"
+_BOOKMARKS = "_vcsreplicator_bookmarks"
+
+# How often the files of a release are read until none is written meanwhile.
+_READINGS = 10
 
 
 def is_mirror(ui: Ui) -> bool:
@@ -91,8 +95,23 @@ def unlimited(repo: localrepository) -> localrepository:
 
 
 def hold_release(unfiltered: localrepository) -> None:
-    """Have this repository object show the present release; without one, nothing."""
-    setattr(unfiltered, _RELEASE, watermark.read_watermark(unfiltered.vfs))
+    """Have this repository object show the present release; without one, nothing.
+
+    The bookmarks are read with the watermark, as a later release may move them to what this one does not show.
+    """
+    for _ in range(_READINGS):
+        release, bookmarks = watermark.read_watermark(unfiltered.vfs), watermark.read_bookmarks(unfiltered.vfs)
+        if watermark.read_watermark(unfiltered.vfs) == release:
+            break
+    setattr(unfiltered, _RELEASE, release)
+    setattr(unfiltered, _BOOKMARKS, bookmarks)
+
+
+def held_bookmarks(repo: localrepository) -> bytes:
+    """Return the lines of the bookmarks of the release that this object holds."""
+    held_release(repo)
+    bookmarks: bytes = getattr(repo.unfiltered(), _BOOKMARKS)
+    return bookmarks
 
 
 def held_release(repo: localrepository) -> Watermark | None:
