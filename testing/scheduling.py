@@ -43,6 +43,16 @@ class ModuleScheduling(LoadScopeScheduling):  # type: ignore[misc]
         """Let a test that ended its worker run again: a second look."""
         self._put_back([item])
 
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forget a test or module that is done: each question for what is left goes through all that a worker was given."""
+        test = self.registered_collections[node][item_index]
+        scope = self._split_scope(test)
+        work = self.assigned_work[node]
+        work[scope][test] = True
+        if all(work[scope].values()):
+            del work[scope]
+        self._reschedule(node)
+
     def _put_back(self, tests: Sequence[str]) -> None:
         for test in reversed(tests):
             scope = self._split_scope(test)
