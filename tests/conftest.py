@@ -6,6 +6,7 @@ them, also those of several workers (`pytest -n 6`), so each uses names of its o
 that kills, pauses or restarts takes `own_service(Kafka)`.
 """
 
+import argparse
 import gc
 import os
 import random
@@ -83,8 +84,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use a service (`-m "not services"` runs the rest) or get no second look; long ones come first.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests that use a service (`-m "not services"` runs the rest) or get a second look; long ones come first.
 
     Several workers end together if what is left at the end is short.
     """
@@ -92,9 +93,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVICE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("services")
-        if item.get_closest_marker("hunt") or not any(map(item.get_closest_marker, IMPURE)):
-            item.add_marker(pytest.mark.flaky(reruns=0))
+    give_second_looks(config.option, items)
     items.sort(key=_rank)
+
+
+def give_second_looks(option: argparse.Namespace, items: Sequence[pytest.Item]) -> None:
+    """Mark the tests that run again when they fail, as `--reruns` asks for all: those of processes, if they hunt no rare fault.
+
+    Taken from the others, the option costs them nothing: else a worker asks three times for each test how often it ran.
+    """
+    reruns, option.reruns = getattr(option, "reruns", None), None
+    for item in items:
+        if reruns and any(map(item.get_closest_marker, IMPURE)) and not item.get_closest_marker("hunt"):
+            item.add_marker(pytest.mark.flaky(reruns=reruns))
 
 
 def draw_samples(items: Sequence[pytest.Item]) -> None:

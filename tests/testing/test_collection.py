@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make check` imports no module of which it would run no test, and every other; `make test` runs a sample of many cases."""
 
+import argparse
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import draw_samples, pytest_ignore_collect
+from tests.conftest import draw_samples, give_second_looks, pytest_ignore_collect
 
 PURE = "not slow and not services and not processes"
 STARTS_PROCESSES = "pytestmark = pytest.mark.processes\n"
@@ -103,3 +104,24 @@ def test_what_is_kept_is_in_each_sample(monkeypatch: pytest.MonkeyPatch) -> None
     assert drawn("it", pytest.mark.sample(1, keep=("[0]", "[7]"))) == ["it[0]", "it[7]"]
     monkeypatch.setenv("VCSREPLICATOR_TEST_WHOLE", "1")
     assert len(drawn("it", pytest.mark.sample(3))) == 10
+
+
+def second_looks(asked: int | None, *marks: str) -> list[int]:
+    """How often a test with these marks runs again, as its marks say, if `--reruns` asks for so many."""
+    given: list[pytest.MarkDecorator] = []
+    case = SimpleNamespace(get_closest_marker=lambda name: name in marks, add_marker=given.append)
+    option = argparse.Namespace(reruns=asked)
+    give_second_looks(option, [case])  # type: ignore[list-item]
+    assert option.reruns is None
+    return [mark.kwargs["reruns"] for mark in given]
+
+
+def test_tests_of_processes_and_services_get_a_second_look() -> None:
+    assert second_looks(1, "processes") == second_looks(1, "services") == [1]
+
+
+@pytest.mark.parametrize(("asked", "marks"), [(1, ()), (1, ("processes", "hunt")), (None, ("processes",))])
+def test_pure_tests_and_hunts_get_none_and_others_only_if_it_is_asked_for(
+    asked: int | None, marks: tuple[str, ...]
+) -> None:
+    assert second_looks(asked, *marks) == []
