@@ -266,7 +266,8 @@ def become(request: Mapping[str, Any]) -> None:
             sys.exit()
     sys.argv[:] = ["-m", *request["arguments"]]
     sys.orig_argv[:] = [*PROGRAM, request["module"], *request["arguments"]]
-    runpy.run_path(str(STEPPING))
+    if STEPS in request["environment"]:
+        runpy.run_path(str(STEPPING))
     sys.modules.pop(request["module"] if request["module"] in (WORKER, NURSERY) else f"{CLI}.__main__", None)
     if request["arguments"][:1] in (["mirror"], ["demo"]):
         start_workers_warm()

@@ -40,7 +40,7 @@ from testing.services.process import needed
 
 HG = str(Path(sys.executable).with_name("hg"))
 # Counts the lines of a command, and kills at one, if its environment says so.
-STEPPING = Path(__file__).parent / "faults" / "stepping" / "sitecustomize.py"
+STEPPING, STEPS = Path(__file__).parent / "faults" / "stepping" / "sitecustomize.py", "VCSREPLICATOR_TEST_STEPS"
 
 # What Python and Mercurial look at while they are imported.
 IMPORTED = (
@@ -286,7 +286,8 @@ def run(request: list[bytes], streams: tuple[int, ...]) -> None:
     code = 1
     try:
         sys.orig_argv[:] = map(os.fsdecode, [program, *arguments])
-        runpy.run_path(str(STEPPING))
+        if STEPS in os.environ:
+            runpy.run_path(str(STEPPING))
         if os.fsdecode(program) == HG:
             run_hg(arguments)
         run_python(list(map(os.fsdecode, arguments)))
