@@ -7,8 +7,9 @@
 
 The fork happens before anything of Mercurial ran: no configuration was read, no extension is known. It gets the caller's
 arguments, environment, folder, umask, standard streams, and reports its exit. A caller that is killed takes its command along.
-A caller whose environment differs where imports depend on it gets the real `hg`. Not for tests of start-up, or that kill what they
-started: they would kill the client. `testing.faults.PythonSteps` kills at lines of a command that is started so.
+A daemon that it starts is such a fork too, and outlives it. A caller whose environment differs where imports depend on it gets the
+real `hg`. Not for tests of start-up, or that kill what they started: they would kill the client. `testing.faults.PythonSteps` kills
+at lines of a command that is started so.
 """
 
 import atexit
@@ -32,7 +33,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from testing.services.cache import cached
@@ -313,9 +314,35 @@ def run_hg(arguments: list[bytes]) -> None:
     """Be `hg`, which ends with a `SystemExit`."""
     from mercurial import dispatch, pycompat
 
+    if {b"-d", b"--daemon"} & set(arguments) and not any(word.startswith(b"--daemon-postexec") for word in arguments):
+        vars(importlib.import_module("mercurial.utils.procutil"))["spawndetached"] = _keep_daemon()
     sys.argv[:] = [HG, *map(os.fsdecode, arguments)]
     pycompat.sysargv[:] = [HG.encode(), *arguments]
     dispatch.run()
+
+
+def _keep_daemon() -> Callable[[list[bytes | str]], int]:
+    """What starts a daemon as `hg` does, without a new program: a fork of this process that waits, before anything ran in it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    daemon = os.fork()
+    if not daemon:
+        ours.close()
+        request = theirs.recv(1 << 20)
+        theirs.close()
+        if not request:  # the command needed no daemon, or was killed
+            os._exit(0)
+        count, folder, *words = request.split(b"\0")
+        run([folder, count, *words], ())
+    theirs.close()
+
+    def spawn(command: list[bytes | str]) -> int:
+        words = [HG.encode(), *map(os.fsencode, command[1:])]
+        variables = [name + b"=" + value for name, value in os.environb.items()]
+        ours.sendall(b"\0".join([b"%d" % len(words), os.getcwdb(), *words, *variables]))
+        ours.close()
+        return daemon
+
+    return spawn
 
 
 def run_python(arguments: list[str]) -> None:

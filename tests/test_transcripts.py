@@ -83,7 +83,7 @@ sys.path[0] = str(pathlib.Path(sys.argv[0]).parent)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 # What a transcript's commands have in them that needs a start of its own for each `hg`: they kill another process, or are jobs of
-# the shell. Daemons are never warm.
+# the shell.
 OWN_STARTS = re.compile(
     r"^  [$>] (?!.*os\.kill\(os\.getpid\(\)).*\bkill\b|^  [$>] .*&$|^  \$ .*\bpython\b.*-m mercurial", re.MULTILINE
 )

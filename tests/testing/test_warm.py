@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A process that is started warm is what a cold one would be: a child with its own id, streams, environment and exit."""
 
+import http.client
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.demo.supervisor import leashed
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY
@@ -213,3 +215,30 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(RuntimeError, match="AF_UNIX path too long"), warm_hg(folder, os.environ):
         pass
+
+
+@pytest.mark.parametrize("option", ["-d", "--daemon"])
+def test_a_daemon_of_a_warm_hg_is_warm_too_and_lives_on(tmp_path: Path, option: str) -> None:
+    hg, port, written = shared_hg(os.environ), free_port(), tmp_path / "pid"
+    subprocess.run([hg, "init", tmp_path / "repo"], check=True)
+    words = ["--cwd", tmp_path / "repo", "serve", option, "--address", "127.0.0.1", "--port", str(port)]
+    start = subprocess.run([hg, *words, "--pid-file", written], capture_output=True, text=True, check=True)
+    daemon = int(written.read_text())
+    try:
+        asked = http.client.HTTPConnection("127.0.0.1", port)
+        asked.request("GET", "/?cmd=capabilities")
+        assert asked.getresponse().status == 200
+        assert "testing.warm_hg" in Path(f"/proc/{daemon}/cmdline").read_text()
+        assert os.getsid(daemon) == daemon
+        assert start.stderr == ""
+    finally:
+        os.kill(daemon, signal.SIGTERM)
+    with pytest.raises(ConnectionRefusedError):
+        eventually(lambda: socket.create_connection(("127.0.0.1", port)).close())
+
+
+def test_a_command_with_an_option_of_daemons_and_no_daemon_ends_with_all_it_started(tmp_path: Path) -> None:
+    hg = shared_hg(os.environ)
+    subprocess.run([hg, "init", tmp_path], check=True)
+    commit = [hg, "--cwd", tmp_path, "commit", "-d", "0 0", "-m", "one", "--config", "ui.allowemptycommit=yes"]
+    assert subprocess.run(commit, capture_output=True, timeout=PATIENCE).returncode == 0
