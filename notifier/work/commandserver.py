@@ -4,7 +4,7 @@
 Its time, memory and output are limited. A command that does not end in time costs the process.
 
 Clones come from other hosts. So Mercurial reads no configuration of a user, host or repository, there are no hooks and no
-subrepositories, and the one extension refuses redirects.
+subrepositories, and the one extension lets a host name no other address.
 """
 
 import os

@@ -52,6 +52,7 @@ class bundleoperation:
     ) -> None: ...
     def gettransaction(self) -> transaction: ...
 
+capabilities: dict[bytes, tuple[bytes, ...]]
 parthandlermapping: dict[bytes, Callable[[bundleoperation, unbundlepart], None]]
 
 def applybundle(

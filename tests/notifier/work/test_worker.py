@@ -9,13 +9,16 @@ import signal
 import socket
 import subprocess
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from mercurial import bundle2, ui
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
@@ -423,15 +426,45 @@ class Elsewhere(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class PointingHost(Elsewhere):
+    """Speaks Mercurial's protocol; its bundle says that the changesets are at `target`."""
+
+    def do_GET(self) -> None:
+        query = urlsplit(self.path).query
+        command = parse_qs(query)["cmd"][0]
+        self.server.seen.append(command)  # type: ignore[attr-defined]
+        body = getattr(self, f"answer_{command}")()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/mercurial-0.1")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def answer_capabilities(self) -> bytes:
+        return b"branchmap bundle2=HG20 getbundle known lookup"
+
+    def answer_batch(self) -> bytes:
+        return b"a" * 40 + b"\n;"  # its head, and that it knows none of ours
+
+    def answer_getbundle(self) -> bytes:
+        bundler = bundle2.bundle20(ui.ui())
+        part = bundler.newpart(b"remote-changegroup")
+        part.addparam(b"url", f"{self.target}/changesets".encode())
+        part.addparam(b"size", b"100")
+        return zlib.compress(b"".join(bundler.getchunks()))
+
+
 @contextmanager
-def listening() -> Iterator[Any]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+def listening(kind: type[Elsewhere] = Elsewhere) -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         server.seen = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -448,6 +481,22 @@ def test_redirect_of_a_host_into_another_network_is_not_followed(
         assert f"it redirects to 'http://127.0.0.1:{inner.server_port}/x" in kept.headers["error"]
         assert outer.seen
         assert inner.seen == []
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_bundle_that_names_an_address_in_another_network_is_refused(
+    broker: HgQueueSender, working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening() as inner, listening(PointingHost) as outer:
+        monkeypatch.setattr(Elsewhere, "target", f"http://127.0.0.1:{inner.server_port}")
+        root = f"http://127.0.0.1:{outer.server_port}/"
+        working.settings |= {"repositories": (root,), "max_hg_retries": 0}
+        broker.send(1, f"{root}x", {1: ["a" * 40]})
+        working.start()
+        kept = eventually(lambda: broker.take("hg.dead"), "the dead letter", timeout=PATIENCE)
+        assert inner.seen == []
+        assert "remote-changegroup" in kept.headers["error"]
+        assert "getbundle" in outer.seen
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
