@@ -3,9 +3,9 @@
 
 The limits say what a client may send, how slowly, and over how many connections.
 
-Rules of this file: a connection is in one phase at a time, and its time in each phase is bounded. When there are more connections
-than allowed, the one that waits longest for its client is closed. What uvicorn and asyncio report of single connections is not
-logged, because it may contain addresses.
+Rules of this file: a connection is in one phase at a time, and its time in each phase is bounded. When there are more
+connections than allowed, the one that waits longest for its client is closed; a request whose client is gone counts as one.
+What uvicorn and asyncio report of single connections is not logged, because it may contain addresses.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import functools
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -140,9 +140,8 @@ class EdgeConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._settings.max_connections:
-            others = [each for each in self.connections if isinstance(each, EdgeConnection) and each is not self]
-            waiting = [each for each in others if each._phase is not _Phase.ANSWER]
+        if self._is_one_too_many():
+            waiting = [each for each in self._all() if each is not self and each._phase is not _Phase.ANSWER]
             min(waiting, key=lambda each: each._since, default=self)._close("too many")
 
     def data_received(self, data: bytes) -> None:
@@ -203,6 +202,21 @@ class EdgeConnection(HttpToolsProtocol):
         head += f"content-length: {len(content)}\r\nconnection: close\r\n\r\n"
         self.transport.write(head.encode() + content)
         self.transport.close()
+
+    def _is_one_too_many(self) -> bool:
+        """Return whether connections and requests whose client is gone exceed the limit.
+
+        Such a request keeps its memory until the log or the disk has its message.
+        """
+        most = self._settings.max_connections
+        if len(self.connections) + len(self.tasks) <= most:
+            return False
+        # A connection in another phase has its request among the tasks.
+        before = sum(each._phase in (_Phase.HEAD, _Phase.IDLE) for each in self._all())
+        return before + len(self.tasks) > most
+
+    def _all(self) -> Iterator["EdgeConnection"]:
+        return (each for each in self.connections if isinstance(each, EdgeConnection))
 
     def _enter(self, phase: _Phase) -> None:
         self._phase, self._since = phase, time.monotonic()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Slow, silent and numerous clients: each is bounded, and none keeps others out; and how the edge stops."""
 
+import select
 import socket
 import threading
+from collections.abc import Awaitable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from hgext.vcsreplicator import service
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.edge import server
+from notifier.edge.intake import EdgeIntake, Outcome
 from notifier.edge.settings import HEAD_BYTES, EdgeSettings
 from testing.builders.submitting import SOME, Edge, ask, connect, log_away, post, read_all, statuses, taken
 from testing.services.cache import CHECKOUT
@@ -124,6 +127,38 @@ def test_a_request_that_waits_for_us_gives_way_to_no_other(tmp_path: Path, log: 
                 open_connections.enter_context(connect(edge.port)).sendall(HALF_HEAD)
             assert statuses(ask(edge.port, HEARTBEAT)) == [200]
         assert statuses(read_all(waiting)) == [200]
+
+
+def test_messages_whose_clients_are_gone_count_as_connections(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[bytes] = []
+    submit = EdgeIntake.submit
+
+    def note(self: EdgeIntake, value: bytes) -> Awaitable[Outcome]:
+        submitted.append(value)
+        return submit(self, value)
+
+    monkeypatch.setattr(EdgeIntake, "submit", note)
+    with Edge(log, tmp_path, max_connections=10, log_timeout=60.0) as edge:
+        with log_away(tmp_path):
+            for number in range(1, 41):
+                with connect(edge.port) as client:
+                    client.sendall(post())
+                    eventually(lambda: len(submitted) == number or has_ended(client), "taken or closed")  # noqa: B023
+        assert len(submitted) == 10
+        eventually(lambda: len(taken(log)) == 10, "the log has all")
+        assert statuses(ask(edge.port, post(SOME, b"{}", "Connection: close"))) == [200]
+
+
+def has_ended(client: socket.socket) -> bool:
+    """Whether the other end has closed the connection."""
+    if not select.select([client], [], [], 0)[0]:
+        return False
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def accepts(port: int) -> bool:
