@@ -7,6 +7,7 @@ Each repository has one clone, without a working copy.
 import contextlib
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -61,11 +62,19 @@ class Clones:
                 logger.warning("clone damaged, made anew", clone=str(clone), reason=str(error))
                 self._remove(clone)
                 return self._read(hg, repository, clone, nodes)
-        except HgFailed as error:
-            free = shutil.disk_usage(self._folder).free
-            if free < LEAST_FREE:
-                raise Unavailable(f"work.clones: {self._folder}: {free} bytes are free: {error}") from error
+        except (HgFailed, OSError) as error:
+            if trouble := self._find_trouble():
+                raise Unavailable(f"work.clones: {self._folder}: {trouble}: {error}") from error
             raise
+
+    def _find_trouble(self) -> str | None:
+        """Return why this machine can keep no clones in the folder, None if it can."""
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix="."):
+                free = shutil.disk_usage(self._folder).free
+        except OSError as error:
+            return f"cannot be written: {error.strerror}"
+        return f"{free} bytes are free" if free < LEAST_FREE else None
 
     def _read(
         self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str]

@@ -187,9 +187,12 @@ class TaskRecorder:
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a clone within the block.
 
-    Tasks of other processes may want the clone too.
+    Tasks of other processes may want the clone too. Raises Unavailable if the folder takes no file.
     """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise Unavailable(f"work.clones: {path}: {error.strerror}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

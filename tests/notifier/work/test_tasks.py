@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.hgpush.message import QueuedPush
+from notifier.work.database import RepositoryKey
+from notifier.work.settings import WorkSettings
+from notifier.work.tasks import TaskRecorder
 from testing.builders.working import HgHost, HgQueueSender, recorded
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
@@ -106,6 +111,19 @@ def test_killed_with_its_processes_it_loses_no_push(
         assert process.wait(PATIENCE) == 0, parallel.log.read_text()
     assert parallel.has_recorded({host.url("k"): pushes})
     assert broker.take("hg.dead") is None
+
+
+def test_a_folder_of_clones_that_takes_no_lock_uses_no_retry(tmp_path: Path) -> None:
+    (tmp_path / "clones").write_text("a file")
+    settings = WorkSettings(
+        url="amqp://127.0.0.1/",
+        repositories=("http://127.0.0.1:1/",),
+        clones=str(tmp_path / "clones"),
+        database_url=f"sqlite:///{tmp_path}/work.db",
+    )
+    key = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
+    with pytest.raises(Unavailable, match=f"^work.clones: {tmp_path}/clones/.poll-1.lock: "):
+        TaskRecorder(settings).record(key, QueuedPush(id=1, date=1, user="dana", changesets=("a" * 40,)))
 
 
 def test_a_broker_that_takes_no_letter_ends_no_worker(
