@@ -81,7 +81,8 @@ class MailServer:
     def send(self, mail: EmailMessage) -> None:
         """Send the mail; return once the server took it.
 
-        Raises Unavailable, or Rejected for what the server refuses for good.
+        Raises Unavailable, or Rejected for an address or a mail that the server refuses for good. A refused sender is Unavailable:
+        it is the same for every mail, and an operator must correct it.
         """
         try:
             server = self._connect()
@@ -96,8 +97,8 @@ class MailServer:
             code, reply = next(iter(error.recipients.values()))
             raise self._refusal(code, reply) from error
         except smtplib.SMTPResponseException as error:
-            is_about_mail = isinstance(error, smtplib.SMTPDataError | smtplib.SMTPSenderRefused)
-            raise self._refusal(error.smtp_code if is_about_mail else 0, error.smtp_error) from error
+            code = error.smtp_code if isinstance(error, smtplib.SMTPDataError) else 0
+            raise self._refusal(code, error.smtp_error) from error
         except (smtplib.SMTPException, OSError, UnicodeError, BadConfig) as error:
             raise self._refusal(0, str(error) or type(error).__name__) from error
 

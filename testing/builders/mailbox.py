@@ -55,6 +55,14 @@ class Mailbox:
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
+    async def handle_MAIL(self, server: SMTP, session: Any, envelope: Any, address: str, options: list[str]) -> str:
+        """Take the sender, or answer what `replies` says."""
+        if reply := self.replies.get(address):
+            return reply
+        envelope.mail_from = address
+        envelope.mail_options.extend(options)
+        return "250 OK"
+
     async def handle_DATA(self, server: SMTP, session: Any, envelope: Any) -> str:
         """Keep the mail."""
         found = email.message_from_bytes(envelope.content, policy=email.policy.default)

@@ -99,6 +99,14 @@ def test_an_address_is_refused_for_good_or_for_now(mailbox: Mailbox, reply: str,
 
 
 @pytest.mark.processes
+def test_a_sender_that_the_server_refuses_is_no_fault_of_the_mail(mailbox: Mailbox) -> None:
+    settings = some_settings(smtp_url=mailbox.url)
+    mailbox.replies[settings.sender] = "550 not your address"
+    with pytest.raises(Unavailable, match="not your address"):
+        send(settings)
+
+
+@pytest.mark.processes
 def test_a_mail_that_the_server_took_is_sent_whatever_it_answers_to_the_farewell(mailbox: Mailbox) -> None:
     mailbox.replies["QUIT"] = "421 too busy to say goodbye"
     send(some_settings(smtp_url=mailbox.url))
