@@ -136,6 +136,14 @@ class Deliveries:
                 else:
                     self._db.run(sql.FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
 
+    def shift_repeats(self, seconds: float) -> None:
+        """Let every repeat begin so much earlier, because the clock was set back."""
+        self._db.run(sql.SHIFT, (seconds,))
+
+    def bound_repeats(self, latest: float) -> None:
+        """Let no repeat begin later than this."""
+        self._db.run(sql.BOUND, (latest, latest))
+
     def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> int:
         """Queue these deliveries again as new; return how many were queued.
 

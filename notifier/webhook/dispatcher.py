@@ -25,7 +25,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from ..destination import take_all
 from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
-from .request import AttemptResult, DeliveryVerdict, RequestSender
+from .request import LONGEST_WAIT, AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
 from .subscription import Subscription
 from .subscriptions import StoredSubscription
@@ -34,6 +34,9 @@ IDLE_WAIT = 0.2
 PURGE_EVERY = 60.0
 BATCH = 200
 CLOSE_PATIENCE = 5.0
+
+# Seconds by which the clock must go back to be noticed.
+SET_BACK = 1.0
 
 _LABELS = ["destination", "subscription"]
 ATTEMPTS = Counter("vcsreplicator_notifier_webhook_attempts", "Attempts by how they ended", [*_LABELS, "result"])
@@ -64,6 +67,7 @@ class Dispatcher(threading.Thread):
         self._queues = Queues(workers=settings.workers)
         self._change, self._loaded_to = -1, 0
         self._purged_at = float("-inf")
+        self._time_of_start = self._find_start()
 
     def take(self, items: list[WaitingDelivery]) -> None:
         """Take new rows; any thread may call it."""
@@ -97,7 +101,11 @@ class Dispatcher(threading.Thread):
     def _work(self) -> None:
         with closing(Deliveries(self.settings.database)) as deliveries:
             self._change = -1
+            # The clock may have been set back since these were planned.
+            longest = max(max(self.settings.ladder) * (1 + self.settings.jitter), LONGEST_WAIT)
+            deliveries.bound_repeats(self.clock.now() + longest)
             while not self._stop_asked.is_set():
+                self._follow_clock(deliveries)
                 self._read_changes(deliveries)
                 self._begin_attempts(deliveries)
                 self._take_in(deliveries, self._idle_time())
@@ -105,6 +113,19 @@ class Dispatcher(threading.Thread):
             end = self.clock.monotonic() + CLOSE_PATIENCE
             while self._under_way and self.clock.monotonic() < end:
                 self._take_in(deliveries, IDLE_WAIT)
+
+    def _find_start(self) -> float:
+        """Return when the monotonic clock began; it changes only if the time of day is set."""
+        return self.clock.now() - self.clock.monotonic()
+
+    def _follow_clock(self, deliveries: Deliveries) -> None:
+        """Move the repeats with a clock that was set back; they would wait as much longer."""
+        before, start = self._time_of_start, self._find_start()
+        if start < before - SET_BACK:
+            logger.warning("clock set back", seconds=round(before - start))
+            deliveries.shift_repeats(before - start)
+            self._change = -1
+        self._time_of_start = start
 
     def _read_changes(self, deliveries: Deliveries) -> None:
         """Read subscriptions and queues again if an operator changed any."""

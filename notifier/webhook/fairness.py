@@ -29,8 +29,8 @@ NOTHING: Mapping[int, "WaitingDelivery"] = {}
 class WaitingDelivery:
     """A delivery that waits.
 
-    `attempt` counts the attempts before (0: not tried yet), `mature_at` is in seconds since the epoch. `orders` names the chains
-    that it stands in: its repository and its URLs.
+    `attempt` counts the attempts before (0: not tried yet, and it begins at once), `mature_at` is in seconds since the epoch.
+    `orders` names the chains that it stands in: its repository and its URLs.
     """
 
     mature_at: float
@@ -42,6 +42,11 @@ class WaitingDelivery:
     @property
     def lane(self) -> AttemptLane:
         return AttemptLane.REPEAT if self.attempt > 0 else AttemptLane.FIRST
+
+    @property
+    def begins_at(self) -> float:
+        """When it may begin; the time of a first attempt is only its place, because the clock may have gone back since."""
+        return self.mature_at if self.attempt > 0 else 0.0
 
 
 @dataclass(slots=True)
@@ -136,7 +141,7 @@ class Queues:
     def wakes_at(self) -> float | None:
         """Return when the next delivery matures; None if none waits."""
         times = [
-            items[0].mature_at
+            items[0].begins_at
             for lane in AttemptLane
             for subscription, items in self._waiting[lane].items()
             if items and self.members[subscription].has_room(lane) and self._busy[lane] < self.workers
@@ -160,7 +165,7 @@ class Queues:
                 continue
             turns.rotate(-1)
             member = self.members[subscription]
-            if items[0].mature_at > now or not member.has_room(lane):
+            if items[0].begins_at > now or not member.has_room(lane):
                 passed += 1
                 continue
             passed = 0

@@ -94,6 +94,8 @@ REQUEST_COLUMNS = (
 NAMES = """SELECT m.id, m.repository, m.sequence
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ?"""
 LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
+SHIFT = "UPDATE deliveries SET mature_at = mature_at - ? WHERE state = 'queued' AND attempt > 0"
+BOUND = "UPDATE deliveries SET mature_at = ? WHERE state = 'queued' AND attempt > 0 AND mature_at > ?"
 FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
 REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL
     WHERE id = ? AND state <> 'queued' AND subscription IN (SELECT id FROM subscriptions WHERE removed_at IS NULL)"""

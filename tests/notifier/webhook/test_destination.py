@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import Log
-from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.clock import DAY, SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from notifier.message import messages
@@ -396,6 +396,37 @@ def test_endpoint_that_fails_for_an_hour_gets_everything_in_order_afterwards(
         finally:
             webhooks.close()
         assert [seq for _, seq in endpoint.told] == [1] * 6 + [2, 3]
+
+
+@pytest.mark.parametrize("while_running", [True, False], ids=["while it runs", "between two runs"])
+def test_a_clock_that_is_set_back_delays_no_repeat_by_as_much(
+    settings: WebhookSettings, deliveries: Deliveries, while_running: bool
+) -> None:
+    clock = HandClock(time.time())
+    with Endpoint(failing(1)) as endpoint:
+        given = replace(settings, ladder=(0, 60), subscriptions={"a": to(endpoint)})
+        webhooks = given.open("hooks", clock)
+        try:
+            webhooks.submit(a_delivery(1))
+            webhooks.outcomes(0)
+            eventually(lambda: [each["attempt"] for each in deliveries.newest()] == [1])
+            if while_running:
+                clock.set_back(30 * DAY)
+                eventually(
+                    lambda: deliveries.newest()[0]["mature_at"] == pytest.approx(clock.now() + 60, abs=1), timeout=15
+                )
+                clock.advance(60)
+            else:
+                webhooks.close()
+                clock.set_back(30 * DAY)
+                webhooks = given.open("hooks", clock)
+                eventually(
+                    lambda: deliveries.newest()[0]["mature_at"] == pytest.approx(clock.now() + DAY, abs=1), timeout=15
+                )
+                clock.advance(DAY)  # an endpoint may have asked for as much
+            eventually(lambda: states(deliveries) == {"delivered": 1})
+        finally:
+            webhooks.close()
 
 
 def a_delivery(seq: int) -> Delivery:

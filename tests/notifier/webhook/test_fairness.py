@@ -32,9 +32,15 @@ def ids(items: list[WaitingDelivery]) -> list[int]:
 
 def test_first_in_first_out_by_maturity() -> None:
     waiting = queues(fast())
-    waiting.add([item(1, mature_at=5), item(2, mature_at=3), item(3, mature_at=3), item(4, mature_at=9)])
+    waiting.add([item(number, attempt=1, mature_at=at) for number, at in ((1, 5), (2, 3), (3, 3), (4, 9))])
     assert ids(waiting.next(5)) == [2, 3, 1]
     assert waiting.wakes_at() == 9
+
+
+def test_a_first_attempt_begins_at_once_whatever_the_clock_said_when_it_arrived() -> None:
+    waiting = queues(fast())
+    waiting.add([item(1, mature_at=100), item(2, attempt=1, mature_at=100)])
+    assert ids(waiting.next(5)) == [1]
 
 
 def test_flood_for_one_subscription_does_not_starve_another() -> None:
