@@ -412,6 +412,26 @@ def test_no_order_breaks_where_others_fill_the_places_of_lost_events() -> None:
     world.teardown()
 
 
+def test_an_adoption_in_the_place_of_a_lost_event_is_found_though_no_mirror_gates() -> None:
+    """The aggregator had read that far, so it sees the loss by the levels of mirrors alone."""
+    world = World()
+    world.push("a", 1)
+    world.step()
+    world.push("a", 1)
+    world.at_the_master("adopt", "a", 1)
+    world.at_the_log("events lost", is_seen=False)
+    world.teardown()
+
+
+def test_streams_go_on_after_a_state_that_was_lost_before_any_position_was_stored() -> None:
+    world = World()
+    world.found({"alpha"}, 0.0)
+    world.at_the_log("copy", is_seen=False)
+    world.work_goes_on(26, 0)
+    world.at_the_log("state goes back", is_seen=False)
+    world.teardown()
+
+
 def explore(examples: int, steps: int) -> None:
     checks = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
     profile = settings(

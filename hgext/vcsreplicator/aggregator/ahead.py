@@ -7,7 +7,6 @@ hand, or the log lost them, or the mirror invented them.
 
 from ..log import EVENTS, Log, partition_of
 from .decisions.aggregation import Aggregation
-from .decisions.repository import Repository
 from .decisions.standing import Standing
 from .rereading import Rereading
 
@@ -17,7 +16,8 @@ Level = tuple[str, str]
 class AheadLevels:
     """Finds levels at events that are not known; used by one thread.
 
-    It has the partition read again, and sets aside the levels that are still ahead after that.
+    It has the partition read again, for any mirror's level, since the log may have lost events and filled their places. It sets
+    aside the levels of gating mirrors that are still ahead after that.
     """
 
     def __init__(self, core: Aggregation, log: Log, rereading: Rereading) -> None:
@@ -37,8 +37,9 @@ class AheadLevels:
             proven = {level: applied for level, applied in self._seen.items() if self._is_ahead(level, applied)}
             if self._read_again(proven.keys() - self._doubted.keys()):
                 return
-            for (mirror, repository), applied in proven.items():
-                self._core.levels.doubt(mirror, repository, applied, now)
+            for level, applied in proven.items():
+                if self._may_gate(level):
+                    self._core.levels.doubt(*level, applied, now)
             self._doubted.update(proven)
         self._seen = {level: at for level, at in self._find_ahead().items() if self._doubted.get(level) != at}
         self._ends = self._log.ends(EVENTS) if self._seen else {}
@@ -50,7 +51,7 @@ class AheadLevels:
         """
         found: dict[str, int] = {}
         for level, applied in self._doubted.items():
-            if self._is_ahead(level, applied):
+            if self._may_gate(level) and self._is_ahead(level, applied):
                 repository = self._core.repositories[level[1]]
                 known = repository.last if self._is_present(level) else 0
                 found[repository.id] = max(found.get(repository.id, 0), applied - known)
@@ -68,11 +69,11 @@ class AheadLevels:
         return bool(self._rereading)
 
     def _find_ahead(self) -> dict[Level, int]:
-        """Find the levels of gating mirrors at events that are not known."""
+        """Find the levels at events that are not known."""
         found = {}
         for name, repository in self._core.repositories.items():
             for mirror, ack in repository.acks.items():
-                if ack.applied and repository.standing(mirror) is Standing.AHEAD and self._may_gate(mirror, repository):
+                if ack.applied and repository.standing(mirror) is Standing.AHEAD:
                     found[mirror, name] = ack.applied
         return found
 
@@ -88,12 +89,12 @@ class AheadLevels:
         repository = self._core.repositories[name]
         return repository.state is None or repository.acks[mirror].incarnation == repository.state.incarnation
 
-    def _may_gate(self, name: str, repository: Repository) -> bool:
+    def _may_gate(self, level: Level) -> bool:
         """Return whether notices of the repository wait for this mirror.
 
         If the path of the repository is not known, return whether they could.
         """
-        roster = self._core.roster
+        name, roster, repository = level[0], self._core.roster, self._core.repositories[level[1]]
         if repository.state is not None:
             return any(mirror.name == name for mirror in repository.gating(roster))
         mirror = roster.mirror(name)

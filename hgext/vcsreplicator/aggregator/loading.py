@@ -96,9 +96,10 @@ def _read_beat(state: Table) -> AggregatorBeat | None:
 def _recover_state(core: Aggregation, log: Log, stop: threading.Event, state: Table) -> None:
     """Take from notices what `state` lost, all of it or its newest records."""
     beat = _read_beat(state)
-    if (STATE, IDENTITY) not in state.records and any(log.stored(GROUP, EVENTS).values()):
-        logger.error("topic state was lost: its repositories are taken from notices")
-        _recover(core, _read_notices(log, stop, since=0))
+    if (STATE, IDENTITY) not in state.records:  # an installation begins with no notices either
+        lost = _recover(core, _read_notices(log, stop, since=0))
+        if lost:
+            logger.error("topic state was lost: its repositories are taken from notices", repositories=lost)
     elif beat is not None and beat.notices is not None:
         older = _recover(core, _read_notices(log, stop, since=beat.notices))
         if older:
