@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
@@ -28,6 +28,8 @@ _LARGEST = 2 * 1024 * 1024
 
 _ROUTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[A-Za-z0-9][A-Za-z0-9_-]*")
 _QUEUE = re.compile(r"[!-~]{0,200}")
+# The path of Redis's URL.
+_DATABASE = re.compile(r"/?[0-9]*")
 
 
 class PlaceKind(enum.StrEnum):
@@ -106,12 +108,18 @@ class DecodeSettings:
                 raise ValueError(f"without_id: expected <namespace>.<type>, got {route!r}")
         if self.repeats not in (REDIS, NONE) and not os.path.isabs(self.repeats):
             raise ValueError(f"repeats: expected an absolute path, {REDIS} or {NONE}, got {self.repeats!r}")
-        if self.repeats == REDIS and urlsplit(self.redis or "").scheme not in ("redis", "rediss"):
-            raise ValueError("redis: expected redis://HOST:PORT/NUMBER or rediss://…, because repeats = 'redis'")
-        broker = urlsplit(self.broker or "")
-        is_broker = broker.scheme in ("amqp", "amqps") and broker.hostname
-        if any(place.kind is PlaceKind.QUEUE for place in used) and not is_broker:
+        if self.repeats == REDIS:
+            self._check_redis()
+        broker = _split_url(self.broker, "amqp", "amqps")
+        if any(place.kind is PlaceKind.QUEUE for place in used) and not (broker and broker.hostname):
             raise ValueError("broker: expected amqp://USER@HOST/VHOST or amqps://…, because a place is a queue")
+
+    def _check_redis(self) -> None:
+        parts = _split_url(self.redis, "redis", "rediss")
+        if parts is None or not _DATABASE.fullmatch(parts.path):
+            raise ValueError("redis: expected redis://HOST:PORT/NUMBER or rediss://…, because repeats = 'redis'")
+        if self.redis_ca_file is not None and parts.scheme == "redis":
+            raise ValueError("redis_ca_file: expected none with redis://, which verifies no certificate, or rediss://…")
 
     def place_of(self, route: str) -> MessagePlace:
         """Return where messages of this `<namespace>.<type>` go."""
@@ -121,6 +129,18 @@ class DecodeSettings:
         if place.kind is PlaceKind.FILE and place.name.endswith("/"):
             return MessagePlace(place.kind, f"{place.name}{route}.ndjson")
         return place
+
+
+def _split_url(text: str | None, *schemes: str) -> SplitResult | None:
+    """Return the parts of a URL.
+
+    Returns None if it has another scheme, or a port that cannot be one.
+    """
+    try:
+        parts = urlsplit(text or "")
+        return parts if parts.scheme in schemes and parts.port != 0 else None
+    except ValueError:
+        return None
 
 
 def _named_place(key: str, text: str) -> MessagePlace:
