@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator listen`: receives messages from an exchange."""
 
-import contextlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 import urllib.parse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..service import configure_logging, stop_on_signals
 from ..words.errors import BadConfig, Refused
 from .options import check_exposures, with_insecure
+
+if TYPE_CHECKING:
+    from notifier.pulse.listener import ReceivedMessage
+
+# What no variable of the environment can hold.
+_NO_VARIABLE = re.compile("[\0\ud800-\udfff]")
 
 
 @click.command()
@@ -57,26 +63,20 @@ def command(
     stop = stop_on_signals()
 
     def show(arrival: ReceivedMessage) -> bool:
-        content: Any = arrival.text
-        with contextlib.suppress(ValueError):  # what is not JSON stays text, because any client may publish
-            content = json.loads(arrival.text)
-        if whole:
-            content = {
-                "body": content,
-                "routing_key": arrival.routing_key,
-                "id": arrival.properties.get("message_id"),
-                "type": arrival.properties.get("type"),
-                "headers": dict(arrival.headers),
-            }
-        click.echo(json.dumps(content, sort_keys=True, default=str))
+        # Any client may publish: what is not JSON, or too deep, stays text.
+        try:
+            line = _write_line(arrival, json.loads(arrival.text), whole=whole)
+        except (ValueError, RecursionError):
+            line = _write_line(arrival, arrival.text, whole=whole)
+        click.echo(line)
         sys.stdout.flush()
         return True
 
     def execute(arrival: ReceivedMessage) -> bool:
         environment = {
             **os.environ,
-            "ROUTING_KEY": arrival.routing_key,
-            "MESSAGE_ID": str(arrival.properties.get("message_id") or ""),
+            "ROUTING_KEY": _clean(arrival.routing_key),
+            "MESSAGE_ID": _clean(str(arrival.properties.get("message_id") or "")),
         }
         try:
             ended = subprocess.run(words, input=arrival.text.encode(), env=environment, check=False)
@@ -85,6 +85,27 @@ def command(
         return ended.returncode == 0
 
     listen(_settings(url, exchange, **options), execute if words else show, stop=stop, limit=count)
+
+
+def _write_line(arrival: "ReceivedMessage", content: Any, *, whole: bool) -> str:
+    """Return what is printed of a message with this content.
+
+    Raises RecursionError if the content is too deep.
+    """
+    if whole:
+        content = {
+            "body": content,
+            "routing_key": arrival.routing_key,
+            "id": arrival.properties.get("message_id"),
+            "type": arrival.properties.get("type"),
+            "headers": dict(arrival.headers),
+        }
+    return json.dumps(content, sort_keys=True, default=str)
+
+
+def _clean(text: str) -> str:
+    """Return the text with U+FFFD for what a variable of the environment cannot hold."""
+    return _NO_VARIABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _split_command(run: str | None) -> list[str]:

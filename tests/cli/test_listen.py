@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`vcsreplicator listen` takes each message in, whatever a client published: one that ended it would end it at each start."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from hgext.vcsreplicator.cli import listen
+from notifier.pulse import listener
+from notifier.pulse.listener import ReceivedMessage
+
+
+def listened(monkeypatch: pytest.MonkeyPatch, *words: str, text: str = "{}", key: str = "k", name: str = "m") -> str:
+    """What the command prints when this message arrives."""
+    message = ReceivedMessage(text=text, routing_key=key, properties={"message_id": name}, headers={})
+
+    def hand_on_one(settings: Any, hand_on: Callable[[ReceivedMessage], bool], **_: Any) -> int:
+        assert hand_on(message)
+        return 1
+
+    monkeypatch.setattr(listener, "listen", hand_on_one)
+    monkeypatch.setattr(listen, "stop_on_signals", lambda: None)
+    monkeypatch.setattr(listen, "configure_logging", lambda service: None)
+    ended = CliRunner().invoke(listen.command, ["amqp://127.0.0.1/", "exchange/a/b", *words], catch_exceptions=False)
+    assert ended.exit_code == 0
+    return ended.stdout
+
+
+@pytest.mark.parametrize("depth", [200_000, 990, 900])
+@pytest.mark.parametrize("words", [(), ("--whole",)])
+def test_a_message_of_brackets_is_printed(monkeypatch: pytest.MonkeyPatch, depth: int, words: tuple[str, ...]) -> None:
+    text = "[" * depth + "]" * depth
+    printed = listened(monkeypatch, *words, text=text)
+    assert text in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.processes
+def test_a_command_gets_names_that_no_environment_can_hold_with_a_sign_in_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = tmp_path / "found"
+    listened(
+        monkeypatch, "--run", f"""sh -c 'echo "$ROUTING_KEY $MESSAGE_ID" > {found}'""", key="a\0b", name="c\0\ud800"
+    )
+    assert found.read_text() == "a\ufffdb c\ufffd\ufffd\n"
