@@ -115,11 +115,17 @@ class Dispatcher(threading.Thread):
                 self._take_in(deliveries, IDLE_WAIT)
 
     def _find_start(self) -> float:
-        """Return when the monotonic clock began; it changes only if the time of day is set."""
+        """Return when the monotonic clock began.
+
+        It changes only if the time of day is set.
+        """
         return self.clock.now() - self.clock.monotonic()
 
     def _follow_clock(self, deliveries: Deliveries) -> None:
-        """Move the repeats with a clock that was set back; they would wait as much longer."""
+        """Move the repeats with a clock that was set back.
+
+        They would wait as much longer.
+        """
         before, start = self._time_of_start, self._find_start()
         if start < before - SET_BACK:
             logger.warning("clock set back", seconds=round(before - start))

@@ -45,7 +45,10 @@ class WaitingDelivery:
 
     @property
     def begins_at(self) -> float:
-        """When it may begin; the time of a first attempt is only its place, because the clock may have gone back since."""
+        """When it may begin.
+
+        The time of a first attempt is only its place, because the clock may have gone back since.
+        """
         return self.mature_at if self.attempt > 0 else 0.0
 
 
