@@ -5,15 +5,21 @@ import json
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import pytest
 import structlog
+from starlette.requests import Request
 
 from hgext.vcsreplicator.dashboard import recent
-from hgext.vcsreplicator.dashboard.recent import RecentEvents
+from hgext.vcsreplicator.dashboard.feed import Feed
+from hgext.vcsreplicator.dashboard.recent import Announcements, RecentEvents
 from hgext.vcsreplicator.dashboard.settings import DashboardRole
 from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord
 from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.levels import Notice
 from testing.builders.chains import Chain
 from tests.dashboard.conftest import AS_READER, SECRET, Installation, fill, pages, settings
@@ -61,6 +67,80 @@ def test_a_notice_that_is_read_before_its_event_counts() -> None:
     [known] = events.of(event.repository)
     assert known.notice == 0
     assert [each.id for each in events.announced] == [event.id]
+
+
+@pytest.mark.processes
+def test_the_feed_sends_an_announcement_whose_event_is_read_late() -> None:
+    installation = Installation()
+    first, late, next_, last = (Chain(f"public/{name}").next() for name in ("first", "late", "next", "last"))
+
+    def log(event: Event) -> None:
+        installation.log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
+
+    def announce(event: Event) -> None:
+        installation.write(NOTICES, event.repository, Notice(event=event, time=1.0, roster=1, acks=(), previous={}))
+
+    log(first)
+    announce(first)
+    log(next_)
+    announce(late)
+    announce(next_)
+    events = RecentEvents(installation.log)
+    while events.read_on(0.0):
+        pass
+    watcher = SimpleNamespace(announced=tuple(events.announced), note_interest=lambda: None)
+
+    def go_on(found: list[dict[str, object]]) -> None:
+        if len(found) == 1:
+            log(late)
+            log(last)
+            announce(last)
+            while events.read_on(0.0):
+                pass
+            watcher.announced = tuple(events.announced)
+
+    assert read_feed(watcher, "0", 3, go_on) == ["public/next", "public/late", "public/last"]
+    assert read_feed(watcher, "2", 2) == ["public/late", "public/last"]
+    assert read_feed(watcher, "1", 1) == ["public/last"]
+
+
+def read_feed(
+    watcher: SimpleNamespace,
+    last: str,
+    count: int,
+    look: Callable[[list[dict[str, object]]], None] = lambda found: None,
+) -> list[object]:
+    """The names of the announcements that a reader gets after this id."""
+    headers = [(b"last-event-id", last.encode())]
+    request = Request({"type": "http", "headers": headers, "state": {"role": DashboardRole.READER}})
+    feed: Any = Feed(watcher, lambda request: lambda repository, path: path)  # type: ignore[arg-type]
+
+    async def read() -> list[object]:
+        found: list[dict[str, object]] = []
+        with anyio.fail_after(10):
+            async for text in feed._send(request):
+                if "data: " in text:
+                    found.append(json.loads(text.partition("data: ")[2]))
+                    look(found)
+                if len(found) == count:
+                    break
+        return [each["repository"] for each in found]
+
+    return anyio.run(read)
+
+
+def test_what_was_announced_is_not_announced_again_when_the_log_is_read_anew() -> None:
+    installation = Installation()
+    installation.push("public/one")
+    announcements = Announcements()
+    for _ in range(2):
+        events = RecentEvents(installation.log, announcements)
+        events.read_on(0.0)
+        installation.push("public/two")
+        events.read_on(0.0)
+    assert [(each.number, each.path) for each in announcements.newest] == [
+        *enumerate(("public/one", "public/two", "public/two"))
+    ]
 
 
 def test_a_replay_is_no_second_announcement() -> None:

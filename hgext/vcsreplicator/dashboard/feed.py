@@ -6,7 +6,7 @@ The id of each is the offset of its notice.
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
 from starlette.requests import Request
@@ -38,16 +38,14 @@ class Feed:
 
     async def _send(self, request: Request) -> AsyncIterator[str]:
         name, is_reader = self._name_for(request), request.state.role.sees_all
-        last = _read_last(request)
-        if last is None:
-            last = max((event.notice or 0 for event in self._watcher.announced), default=-1)
+        last = _find_last(self._watcher.announced, _read_last(request))
         yield "retry: 3000\n\n"
         sent = time.monotonic()
         while True:
             self._watcher.note_interest()
             for event in self._watcher.announced:
-                if event.notice is not None and event.notice > last:
-                    last, sent = event.notice, time.monotonic()
+                if event.number > last:
+                    last, sent = event.number, time.monotonic()
                     yield _write(event, name(event.repository, event.path), with_user=is_reader)
             if time.monotonic() - sent > BEAT:
                 sent = time.monotonic()
@@ -72,6 +70,16 @@ class _FeedResponse(StreamingResponse):
 def _read_last(request: Request) -> int | None:
     last = request.headers.get("last-event-id", "")
     return int(last) if last.isascii() and last.isdigit() and len(last) < 19 else None
+
+
+def _find_last(announced: Sequence[RecentEvent], notice: int | None) -> int:
+    """Return the number of the last announcement that a reader has.
+
+    `notice` is what the reader says, None for all until now. If that one is no longer kept, those before it in the log count.
+    """
+    before = [each for each in announced if notice is None or each.notice == notice]
+    before = before or [each for each in announced if each.notice is not None and each.notice < (notice or 0)]
+    return max((each.number for each in before), default=-1)
 
 
 def _write(event: RecentEvent, name: str, *, with_user: bool) -> str:

@@ -35,7 +35,8 @@ logger = structlog.get_logger()
 class RecentEvent:
     """What is kept of an event.
 
-    Times are in seconds since the epoch, None for what did not happen while the dashboard followed the log.
+    Times are in seconds since the epoch, None for what did not happen while the dashboard followed the log. `number` is its place
+    among the announcements.
     """
 
     repository: str
@@ -53,18 +54,47 @@ class RecentEvent:
     released: float | None = None
     announced: float | None = None
     notice: int | None = None
+    number: int = -1
+
+
+class Announcements:
+    """The newest announcements, in the order in which they became known.
+
+    That is not the order of the notices, because a notice may be read before its event. An event is announced once, also if the
+    log is read anew.
+    """
+
+    def __init__(self) -> None:
+        self.newest: deque[RecentEvent] = deque(maxlen=ANNOUNCED)
+        self._known: dict[str, None] = {}
+        self._count = 0
+
+    def add(self, event: RecentEvent) -> None:
+        """Add an announcement, unless it is known."""
+        if event.id in self._known:
+            return
+        self._known[event.id] = None
+        if len(self._known) > 2 * NOTICES_BEFORE:  # more than are read anew
+            del self._known[next(iter(self._known))]
+        self.newest.append(replace(event, number=self._count))
+        self._count += 1
 
 
 class RecentEvents:
     """Follows `events`, `notices` and `state`; used by one thread."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, announcements: Announcements | None = None) -> None:
+        self._announcements = announcements or Announcements()
         self._reader = _open_reader(log)
         self._events: dict[str, RecentEvent] = {}
         self._by_repository: dict[str, deque[str]] = {}
         # Event id → record of a notice that was read before its event: no order is meant between two topics.
         self._early: dict[str, tuple[float, int]] = {}
-        self.announced: deque[RecentEvent] = deque(maxlen=ANNOUNCED)
+
+    @property
+    def announced(self) -> deque[RecentEvent]:
+        """The newest announcements."""
+        return self._announcements.newest
 
     def wake(self) -> None:
         """Make the running or the next `read_on` return at once; any thread may call it."""
@@ -120,7 +150,7 @@ class RecentEvents:
                 del self._early[next(iter(self._early))]
         elif known.notice is None:
             self._events[name] = known = replace(known, announced=at, notice=offset)
-            self.announced.append(known)
+            self._announcements.add(known)
 
     def _add(self, record: Record) -> None:
         event = wire.decode(record.value or b"").header.event

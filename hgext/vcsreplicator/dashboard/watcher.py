@@ -16,7 +16,7 @@ from ..log import Log
 from ..status.follower import Follower, look_at_destinations
 from ..words.errors import Expired, Unavailable
 from ..words.retry import RECONNECT
-from .recent import RecentEvent, RecentEvents
+from .recent import Announcements, RecentEvent, RecentEvents
 from .view import View, make_view
 
 # Seconds between two views at least, and how many times the cost of a view passes before the next.
@@ -56,6 +56,7 @@ class LogWatcher:
         self.trouble: str | None = "the log was not read yet"
         self.since = time.time()
         self.announced: tuple[RecentEvent, ...] = ()
+        self._announcements = Announcements()
         self.failure: BaseException | None = None
         self._wake: Callable[[], None] = _wake_none
 
@@ -121,7 +122,7 @@ class LogWatcher:
 
         Raises Unavailable, and Expired if the log has lost records. The caller begins anew after both.
         """
-        recent = RecentEvents(self._log)
+        recent = RecentEvents(self._log, self._announcements)
         try:
             self._set_wake(recent.wake)
             follower = Follower(self._log)
