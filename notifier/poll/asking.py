@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One question to a host over HTTP, and the answer.
 
-The answer is untrusted: its size and time are bounded, and redirects are not followed.
+The answer is untrusted: its size and time are bounded, redirects are not followed, and cookies are not kept.
 """
 
 import asyncio
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from urllib.parse import urljoin, urlsplit
 
 import httpx
@@ -47,6 +48,7 @@ class Asker:
         self._client = httpx.AsyncClient(
             verify=trusting(settings.hosts_ca_file),
             timeout=settings.timeout,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=200, keepalive_expiry=90),
             headers={"User-Agent": f"vcsreplicator-poll/{VERSION}", "Accept-Encoding": "identity"},
         )

@@ -36,6 +36,7 @@ class PushHost:
         self.gives_link = True
         self.instead: Callable[[str], HostReply | None] = lambda target: None
         self.targets: list[str] = []
+        self.asked_headers: list[dict[str, str]] = []
         self.statuses: list[int] = []
         self.at_once = self.most_at_once = 0
         self.delay = 0.0
@@ -87,6 +88,7 @@ class PushHost:
                 assert "host" in named
                 target = lines[0].split(" ")[1]
                 self.targets.append(target)
+                self.asked_headers.append(named)
                 self.at_once += 1
                 self.most_at_once = max(self.most_at_once, self.at_once)
                 if self.delay:

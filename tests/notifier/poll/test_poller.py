@@ -21,11 +21,12 @@ import kombu
 import pytest
 import structlog
 
+from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.message import QueuedPush, read_answer
 from notifier.poll import hosts, poller
-from notifier.poll.asking import AnswerTooLarge, Asked
+from notifier.poll.asking import AnswerTooLarge, Asked, Asker
 from notifier.poll.following import Followed
 from notifier.poll.hosts import HostUnavailable, read_retry_after
 from notifier.poll.poller import Poller
@@ -243,6 +244,23 @@ def test_headers_that_no_request_can_repeat_are_passed_over(
     host.push("x")
     eventually(lambda: queue.pushes() == {"x": [1, 2]})
     assert poller.QUESTIONS.labels("failed")._value.get() == failed
+
+
+def test_cookies_of_a_host_are_not_kept(host: PushHost, polling: Polling) -> None:
+    host.push("x")
+    host.instead = lambda target: HostReply(
+        headers={"Set-Cookie": f"c{len(host.targets)}={'x' * 3000}; Path=/"}, body=b'{"lastpushid": 0, "pushes": {}}'
+    )
+
+    async def ask() -> None:
+        asker = Asker(polling.settings("x"), SystemClock())
+        for _ in range(3):
+            await asker.ask(f"{host.url('x')}/json-pushes?version=2", None)
+        await asker.close()
+
+    asyncio.run(ask())
+    assert len(host.asked_headers) == 3
+    assert not any("cookie" in headers for headers in host.asked_headers)
 
 
 def test_host_has_few_questions_at_a_time(host: PushHost, queue: HgQueue, polling: Polling) -> None:
