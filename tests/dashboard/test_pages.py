@@ -3,6 +3,7 @@
 
 import base64
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,16 @@ def test_another_name_for_this_machine_is_refused(installation: Installation, tm
     with pages(installation, settings(tmp_path, hosts=("status.example",))) as site:
         assert site.get("/", headers={**AS_READER, "host": "evil.example"}).status_code == 400
         assert site.get("/", headers={**AS_READER, "host": "status.example:443"}).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["fd00::1", "FD00:0:0:0:0:0:0:1"])
+def test_a_dashboard_at_an_ipv6_address_answers_browsers(
+    installation: Installation, tmp_path: Path, address: str
+) -> None:
+    with pages(installation, replace(settings(tmp_path), listen=f"[{address}]:8090")) as site:
+        assert site.get("/", headers={**AS_READER, "host": "[fd00::1]:8090"}).status_code == 200
+        assert site.get("/", headers={**AS_READER, "host": "[fd00::1]"}).status_code == 200
+        assert site.get("/", headers={**AS_READER, "host": "[fd00::2]:8090"}).status_code == 400
 
 
 def test_repositories_are_listed_the_worst_first(site: Site) -> None:

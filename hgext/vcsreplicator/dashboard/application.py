@@ -6,6 +6,7 @@ Each shows the newest view. A guest sees no free text, because that may name rep
 
 import functools
 from collections.abc import Callable, Sequence
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def make_application(
         Route(SIGN_IN, lambda request: RedirectResponse("/", 303)),
         Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
     ]
-    allowed = ["localhost", "127.0.0.1", "::1", "[::1]", *hosts]
+    allowed = ["localhost", "127.0.0.1", "[::1]", *map(_name_host, hosts)]
     return Starlette(
         routes=routes,
         middleware=[
@@ -82,6 +83,14 @@ def make_application(
         ],
         exception_handlers={HTTPException: _show_refusal, Exception: _log_crash},
     )
+
+
+def _name_host(host: str) -> str:
+    """Return how a browser names this host."""
+    try:
+        return f"[{IPv6Address(host)}]"
+    except ValueError:
+        return host
 
 
 def _show_refusal(request: Request, error: Exception) -> Response:
