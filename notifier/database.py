@@ -9,8 +9,9 @@ Unavailable.
 import fcntl
 import os
 import sqlite3
+import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
     try:
         if path != NOWHERE:
             own(path)
+            _close_to_others(path)
         connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -107,14 +109,15 @@ class Database:
 
 
 def own(path: str) -> None:
-    """Create the file if it is missing, for the owner of its folder.
+    """Create the file if it is missing, for the owner of its folder and the group.
 
-    An administrator may be the first to use it. Raises OSError.
+    An administrator may be the first to use it. Other users may not read it, because headers of webhooks may be secret. Raises
+    OSError.
     """
     folder = Path(path).parent
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     except FileExistsError:
         return
     try:
@@ -123,6 +126,18 @@ def own(path: str) -> None:
             os.fchown(made, owner.st_uid, owner.st_gid)
     finally:
         os.close(made)
+
+
+def _close_to_others(path: str) -> None:
+    """Take a database of an earlier release, and its journals, from other users.
+
+    Only their owner can; others open them as they are. The files are not opened, because closing one gives up the locks on it.
+    """
+    for file in (path, f"{path}-wal", f"{path}-shm"):
+        with suppress(OSError):
+            mode = stat.S_IMODE(os.stat(file).st_mode)
+            if mode & stat.S_IRWXO:
+                os.chmod(file, mode & ~stat.S_IRWXO)
 
 
 @contextmanager

@@ -65,6 +65,31 @@ def test_error_of_a_database_says_whose_turn_it_is(
     assert str(found).startswith("notifier.state: /s.db: cannot be used: ")
 
 
+def modes(folder: Path) -> dict[str, str]:
+    return {file.name: oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
+
+
+@OPENERS
+def test_database_and_its_journals_are_not_for_all_users(tmp_path: Path, opened: Callable[[str], Any]) -> None:
+    file = tmp_path / "d.db"
+    with closing(opened(str(file))):
+        assert modes(tmp_path) == {"d.db": "0o640", "d.db-wal": "0o640", "d.db-shm": "0o640"}
+        for each in tmp_path.iterdir():
+            each.chmod(0o664)  # of an earlier release
+        with closing(opened(str(file))):
+            assert modes(tmp_path) == {"d.db": "0o660", "d.db-wal": "0o660", "d.db-shm": "0o660"}
+
+
+def test_database_of_another_owner_is_opened_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, mode: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    StateDatabase(str(tmp_path / "d.db")).close()
+    (tmp_path / "d.db").chmod(0o644)
+    monkeypatch.setattr(os, "chmod", refuse)
+    StateDatabase(str(tmp_path / "d.db")).close()
+
+
 @OPENERS
 def test_file_that_is_no_database_is_for_the_operator(tmp_path: Path, opened: Callable[[str], Any]) -> None:
     file = tmp_path / "notes.txt"
