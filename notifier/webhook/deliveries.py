@@ -144,20 +144,20 @@ class Deliveries:
         """Let no repeat begin later than this."""
         self._db.run(sql.BOUND, (latest, latest))
 
-    def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> int:
-        """Queue these deliveries again as new; return how many were queued.
+    def redeliver(self, numbers: Sequence[int], *, who: str, now: float) -> list[int]:
+        """Queue these deliveries again as new; return those that were queued.
 
         Those whose subscription is removed are not queued.
         """
-        done = 0
+        done = []
         with self._db.writing():
             for number in numbers:
                 changed = (
                     self._db.run(sql.REQUEUE, (now, number)).rowcount
                     or self._db.run(sql.HASTEN, (now, number)).rowcount
                 )
-                done += changed
                 if changed:
+                    done.append(number)
                     self._db.run(sql.HISTORY, (now, f"delivery {number}", "redelivered", who))
         return done
 

@@ -175,6 +175,32 @@ def test_delivery_is_shown_and_sent_again(file: Path, running: Notifier, log: Lo
         eventually(lambda: "2 delivered" in say(file, "deliveries", "list"))
 
 
+def test_redelivery_that_queues_nothing_is_refused(file: Path, running: Notifier, log: Log) -> None:
+    with Endpoint() as endpoint:
+        say(file, "subscription", "add", "ci", endpoint.url)
+        publish_pushes(log, "x", 1, 2)
+        eventually(lambda: "2 delivered" in say(file, "deliveries", "list"))
+        for words, complaint in (
+            ((), "expected numbers of deliveries, or --exhausted SUBSCRIPTION"),
+            (("7",), "nothing was queued: there is no delivery 7"),
+            (("7", "8", "--yes"), "nothing was queued: there is no delivery 7, 8"),
+            (("--exhausted", "ci"), "no delivery to ci was given up"),
+            (("--exhausted", "other", "--yes"), "no delivery to other was given up"),
+        ):
+            with pytest.raises(ReplicationError, match=complaint):
+                say(file, "deliveries", "redeliver", *words)
+        assert say(file, "deliveries", "redeliver", "1", "7", "--yes") == "1 queued again; there is no delivery 7\n"
+        say(file, "subscription", "remove", "ci", "--yes")
+        with pytest.raises(ReplicationError, match="nothing was queued: the subscription of delivery 1, 2 was removed"):
+            say(file, "deliveries", "redeliver", "1", "2", "--yes")
+
+
+def test_redelivery_away_from_the_notifiers_machine_is_refused(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReplicationError, match=r"hooks\.database: .*: expected the notifier's database, found no file"):
+        say(file, "deliveries", "redeliver", "1")
+    assert [each.name for each in tmp_path.iterdir() if "deliveries" in each.name] == []
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

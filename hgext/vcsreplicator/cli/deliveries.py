@@ -2,7 +2,7 @@
 """`vcsreplicator deliveries`: the messages to each subscription of webhooks."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -72,12 +72,29 @@ def redeliver(
     config: Config, destination: str | None, numbers: tuple[int, ...], exhausted: str | None, yes: bool
 ) -> None:
     """Send deliveries again; several need --yes."""
-    with open_deliveries(config, destination) as deliveries:
+    if not numbers and exhausted is None:
+        raise Refused("expected numbers of deliveries, or --exhausted SUBSCRIPTION")
+    with open_deliveries(config, destination, must_exist=True) as deliveries:
         chosen = list(numbers)
         if exhausted is not None:
             found = deliveries.newest(state="exhausted", subscription=exhausted, limit=1_000_000)
             chosen += [row["id"] for row in reversed(found)]
+        if not chosen:
+            raise Refused(f"no delivery to {exhausted} was given up")
         if len(chosen) > 1 and not yes:
             raise Refused(f"{len(chosen)} deliveries would be sent again; add --yes to do it")
         done = deliveries.redeliver(chosen, who=who(), now=time.time())
-    click.echo(f"{done} queued again")
+        reasons = _explain_left(deliveries, sorted(set(chosen) - set(done)))
+    if not done:
+        raise Refused(f"nothing was queued: {'; '.join(reasons)}")
+    click.echo("; ".join([f"{len(done)} queued again", *reasons]))
+
+
+def _explain_left(deliveries: Any, left: Sequence[int]) -> list[str]:
+    """Return why these deliveries were not queued."""
+    unknown = [str(number) for number in left if deliveries.show(number) is None]
+    removed = [str(number) for number in left if str(number) not in unknown]
+    return [
+        *([f"there is no delivery {', '.join(unknown)}"] if unknown else []),
+        *([f"the subscription of delivery {', '.join(removed)} was removed"] if removed else []),
+    ]

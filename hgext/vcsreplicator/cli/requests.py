@@ -126,10 +126,13 @@ def ask_destination(
 
 
 @contextmanager
-def open_deliveries(config: Config, destination: str | None, *, create: bool = False) -> Iterator[Any]:
+def open_deliveries(
+    config: Config, destination: str | None, *, create: bool = False, must_exist: bool = False
+) -> Iterator[Any]:
     """Open the table of deliveries of a webhook destination within the block.
 
-    A missing table is empty, and is created only if `create` is set. Raises Refused unless exactly one webhook destination fits.
+    A missing table is empty, and is created only if `create` is set. Raises Refused unless exactly one webhook destination fits,
+    and with `must_exist` if its table is missing.
     """
     from notifier.database import NOWHERE, is_there
     from notifier.settings import read
@@ -144,7 +147,12 @@ def open_deliveries(config: Config, destination: str | None, *, create: bool = F
     if len(found) != 1:
         names = ", ".join(found)
         raise Refused(f"expected one webhook destination in {config.file}, found {names or 'none'}; use --destination")
-    [settings] = found.values()
+    [(name, settings)] = found.items()
+    if must_exist and not is_there(settings.database):
+        raise Refused(
+            f"{config.file}: notifier.{name}.database: {settings.database}: expected the notifier's database, found no file;"
+            " run this on the notifier's machine, after the notifier has started there once"
+        )
     is_used = create or is_there(settings.database)
     with closing(Deliveries(settings.database if is_used else NOWHERE)) as deliveries:
         yield deliveries

@@ -105,7 +105,7 @@ def test_delivery_that_reaches_the_end_of_the_ladder_is_kept_and_can_be_redelive
         [kept] = deliveries.newest(state="exhausted")
         assert (kept["attempt"], kept["status"], kept["error"]) == (3, 500, "status 500")
         endpoint.reply = lambda request: Reply()
-        assert deliveries.redeliver([kept["id"]], who="dana", now=time.time()) == 1
+        assert deliveries.redeliver([kept["id"]], who="dana", now=time.time()) == [kept["id"]]
         eventually(lambda: states(deliveries) == {"delivered": 1})
         assert (deliveries.subscriptions.history(1)[0][2:]) == ("redelivered", "dana")
 
@@ -256,7 +256,7 @@ def test_nothing_is_queued_for_a_subscription_that_was_removed(deliveries: Deliv
     assert len(deliveries.enqueue([(first, wanting)], 2.0)) == 1
     deliveries.subscriptions.remove("ci", who="dana", now=3.0)
     assert deliveries.enqueue([(second, wanting)], 4.0) == []
-    assert deliveries.redeliver([1], who="dana", now=5.0) == 0
+    assert deliveries.redeliver([1], who="dana", now=5.0) == []
     assert states(deliveries) == {"cancelled": 1}
 
 
