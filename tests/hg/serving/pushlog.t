@@ -107,7 +107,7 @@ Answers say which release they are of. A request may wait for a push: it is answ
   x-vcsreplicator-event: 2
   x-vcsreplicator-pushid: 2
   $ etag=$(get --headeronly json-pushes etag | sed -n 's/^etag: //p')
-  $ get json-pushes --requestheader "If-None-Match=$etag" | head -1
+  $ get json-pushes --requestheader "If-None-Match=$etag" | sed -n 1p
   304 Not Modified
   $ get 'json-pushes?version=2&wait=3' > waited.txt & waiting=$!
   $ get 'json-pushes?version=2' | grep lastpushid
