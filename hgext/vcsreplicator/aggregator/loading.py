@@ -117,9 +117,10 @@ def _recover(core: Aggregation, notices: Iterator[Notice]) -> int:
 def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[Notice]:
     """Yield the notices from this offset on, the oldest first."""
     [beginning], [end] = log.beginnings(NOTICES).values(), log.ends(NOTICES).values()
-    if max(since, beginning) >= end:
+    start = max(since, beginning)
+    if start >= end:
         return
-    for record in read_records(log, {(NOTICES, 0): min(max(since, beginning), end)}, stop=stop):
+    for record in read_records(log, {(NOTICES, 0): start}, stop=stop):
         try:
             yield from_json(Notice, record.value or b"")
         except MalformedEvent as error:

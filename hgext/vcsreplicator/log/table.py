@@ -27,8 +27,8 @@ POLL = 0.2
 # Records of one read.
 BATCH = 5000
 
-# Seconds that the oldest record of a partition may take.
-PATIENCE = 10.0
+# Seconds that the oldest record of a partition may take: a stop waits for it too.
+PATIENCE = 2.0
 
 TopicPartition = tuple[str, int]
 
