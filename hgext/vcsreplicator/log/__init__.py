@@ -13,7 +13,8 @@ Guarantees of every adapter:
   messages again, so a record may stand twice, but *first appearances are in order* within a partition.
 - `Transactor.commit` appends all messages and stores all positions, or none; readers never see part of it. When it raises
   Unavailable the outcome is unknown: `renew` the transactor, read the stored positions, and go on from there.
-- A new transactor fences every older one of the same identity: those raise Fenced from then on and can write nothing.
+- A new transactor fences every older one of the same identity: those raise Fenced from then on and can write nothing. Once it is
+  open, or was renewed, readers and `ends` see all that it and the older ones committed.
 - A reader sees committed records only, of each partition in offset order, each once. It never skips: a position before the
   beginning raises Expired, one beyond the end, of a log that lost records, Rewound.
 - A log that lost records under a running reader (restored from a copy, a topic made anew) makes `poll` raise Rewound, a kind of

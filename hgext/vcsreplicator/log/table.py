@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Topics read to their end: whole tables, and every record.
 
-**End** here means the ends as of the call: every record that was committed before the call is read, and some that were committed
-later may be. On Kafka the markers of transactions have offsets too; a reader passes them without returning a record, so its
-positions decide whether the end is reached, never the offset of a record.
+**End** here means the ends as of the call: every record that readers could see then is read, and some that came later may be. On
+Kafka they see a commit only milliseconds after it has returned; a caller that needs all that a transactor committed opens one of
+the same identity first. On Kafka, too, the markers of transactions have offsets; a reader passes them without returning a record,
+so its positions decide whether the end is reached, never the offset of a record.
 
 - A log that loses records meanwhile has its end earlier: reading stops there instead of waiting for records that are gone.
 - Unavailable, Expired and Rewound of the reader reach the caller. What was read until then is not whole: the caller reads again,
