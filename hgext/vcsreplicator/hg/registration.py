@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from mercurial import extensions, registrar
+from mercurial import bundle2, extensions, registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
@@ -77,6 +77,7 @@ def _wrap_seams(*, locking: bool) -> None:
     journal.install()
     offer.register()
     streams.refuse_pushed()
+    _guard_changegroups()
     requirement.register(locking=locking)
     seams.check("mercurial.localrepo", "localrepository.transaction", "localrepository.rollback")
     seams.check("mercurial.transaction", "transaction.add", "transaction.addbackup")
@@ -86,6 +87,15 @@ def _wrap_seams(*, locking: bool) -> None:
     seams.wrap("mercurial.revlog", "revlog.censorrevision", seams.loading(_STRIPPING, "censor"))
     seams.wrap("mercurial.cmd_impls.clone", "clone", seams.loading(f"{_MASTER}.transactions", "after_clone"))
     seams.wrap("mercurial.localrepo", "createrepository", seams.loading(f"{_MASTER}.creation", "note_creation"))
+
+
+def _guard_changegroups() -> None:
+    """Wrap the handler of changegroups, which Mercurial keeps in a table."""
+    handlers = bundle2.parthandlermapping
+    if b"changegroup" not in handlers:
+        raise seams.MissingSeam("mercurial.bundle2.parthandlermapping has no part changegroup")
+    guarded = functools.partial(seams.loading(f"{_MASTER}.formats", "handle_changegroup"), handlers[b"changegroup"])
+    handlers[b"changegroup"] = functools.wraps(handlers[b"changegroup"])(guarded)  # with its `params`
 
 
 def reposetup(ui: Ui, repo: localrepository) -> None:

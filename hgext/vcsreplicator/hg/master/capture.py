@@ -37,11 +37,11 @@ from ..text import text, utf8
 from . import durability, outside, repository
 from .announcing import CAPTURE, LIFECYCLE, NOTHING, Announcement, announce_created
 from .creation import TRANSACTION as CREATION
+from .formats import refuse_format, refuse_large_files
 from .pushes import has_fetched, public_markers, push_entry, pusher_connection
 from .refusals import (
     fitting,
     refuse_fork,
-    refuse_format,
     refuse_odd_bookmarks,
     refuse_odd_markers,
     refuse_odd_phases,
@@ -77,8 +77,9 @@ class Capture:
         """
         entries = self._make_entries(tr)
         if entries:
-            # Once more: a push can bring the first large file.
+            # Once more: a push can bring another format.
             refuse_format(self.repo)
+            refuse_large_files(self.repo, tr)
             box = Outbox(self.repo.svfs)
             box.reserve(tr)
             durability.before_outbox(self.repo, tr, self.configuration.durability)

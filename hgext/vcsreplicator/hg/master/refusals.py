@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
 # Bytes of that for everything but the changes.
 EVENT_REST = 16 * 1024
-REFUSED_REQUIREMENTS = {
-    b"lfs": "LFS",
-    b"largefiles": "largefiles",
-    b"narrowhg-experimental": "narrow clones",
-    b"treemanifest": "tree manifests",
-}
 # What a pusher reads whom Mercurial alone would answer with an internal error.
 NO_ROOM = b"no room on the disk of the server; the push is rolled back"
 _CONTROL = r"[\x00-\x1f\x7f]"
@@ -59,16 +53,6 @@ def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *ar
         # In what form the client reads it. The problem may be of the rollback, which says nothing about that.
         refusal.duringunbundle2 = isinstance(cg, bundle2.unbundle20)
         raise refusal from problem
-
-
-def refuse_format(repo: localrepository) -> None:
-    """Raise Abort for content that mirrors would not get."""
-    for requirement, name in REFUSED_REQUIREMENTS.items():
-        if requirement in repo.requirements:
-            raise error.Abort(
-                f"this repository uses {name}, which is not replicated".encode(),
-                hint=b"convert it, or keep it outside [vcsreplicator-roots]",
-            )
 
 
 def refuse_odd_markers(markers: list[_Marker]) -> None:

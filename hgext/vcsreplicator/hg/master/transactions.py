@@ -19,7 +19,7 @@ from ...relay.client import RelayLine
 from .. import requirement
 from ..settings import Durability, ExtensionSettings, LogUnavailable, root_of
 from ..text import path as path_text
-from . import announcing, capture, creation, durability, overlay, recovery, refusals, reporting, repository
+from . import announcing, capture, creation, durability, formats, overlay, recovery, refusals, reporting, repository
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -126,6 +126,7 @@ def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: 
     if settings.durability is Durability.STORE:
         durability.sync_before_change(repo, tr)
         tr.addfinalize(capture.FIRST, lambda tr: durability.reserve_and_sync(repo, tr))
+    formats.keep_requirements(repo, tr)
     tr.addfinalize(capture.FINALIZER, captured.finalize)
 
     def finish_commit(_tr: Transaction) -> None:

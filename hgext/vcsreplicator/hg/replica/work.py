@@ -24,7 +24,7 @@ from ...words.event import Type
 from ...words.levels import Reason
 from ...words.wire import Where
 from ..allowed import put
-from ..master.refusals import REFUSED_REQUIREMENTS
+from ..master.formats import REFUSED_REQUIREMENTS
 from ..observe import tip
 from . import healing, place, replicated, scan
 from .acts import carry_out

@@ -1,0 +1,104 @@
+A push that brings a format which is not replicated is refused, and the repository goes on as before.
+
+  $ . "$TESTDIR/master.sh"
+  $ requirements() {
+  >   sort repos/$1/.hg/requires repos/$1/.hg/store/requires | grep -E 'tree|lfs|large'
+  > }
+  $ hg init plain
+  $ echo a > plain/a
+  $ hg -R plain commit -qAm a plain/a
+
+Tree manifests, which Mercurial would let a push give to an empty repository.
+
+  $ hgm init -q repos/trees
+  $ hg init trees --config experimental.treemanifest=yes
+  $ echo t > trees/t
+  $ hg -R trees commit -qAm t trees/t
+  $ hg -R trees push ssh://user@dummy/$TESTTMP/repos/trees
+  pushing to ssh://user@dummy/$TESTTMP/repos/trees
+  searching for changes
+  remote: this repository would use tree manifests, which is not replicated
+  remote: (convert it, or keep it outside [vcsreplicator-roots])
+  abort: push failed on remote
+  [100]
+  $ requirements trees
+  [1]
+  $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/trees
+  $ hgm init -q repos/pulled
+  $ hgm -R repos/pulled pull -q trees
+  abort: this repository would use tree manifests, which is not replicated
+  (convert it, or keep it outside [vcsreplicator-roots])
+  [255]
+
+LFS, whose own hook would write it into the repository's format before ours can refuse the push.
+
+  $ hgm init -q repos/lfs
+  $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/lfs
+  $ cp master.hgrc before.hgrc
+  $ printf '[extensions]\nlfs =\n[lfs]\nusercache = %s/cache\n' $TESTTMP >> master.hgrc
+  $ hg clone -q plain lfs
+  $ cat >> lfs/.hg/hgrc <<E
+  > [extensions]
+  > lfs =
+  > [lfs]
+  > track = all()
+  > url = file://$TESTTMP/lfs-store
+  > usercache = $TESTTMP/cache
+  > E
+  $ echo l > lfs/l
+  $ hg -R lfs commit -qAm l lfs/l
+  $ hg -R lfs push -q ssh://user@dummy/$TESTTMP/repos/lfs
+  remote: this repository uses LFS, which is not replicated
+  remote: (convert it, or keep it outside [vcsreplicator-roots])
+  abort: push failed on remote
+  [100]
+  $ requirements lfs
+  [1]
+  $ echo b > plain/b
+  $ hg -R plain commit -qAm b plain/b
+  $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/lfs
+
+So does a push that is killed behind that hook, once it is rolled back.
+
+  $ printf '[hooks]\npretxnclose.kill = kill -9 $PPID\n' >> master.hgrc
+  $ hg -R lfs push -q -f ssh://user@dummy/$TESTTMP/repos/lfs > /dev/null 2>&1
+  [255]
+  $ requirements lfs
+  lfs
+  $ sed -i '/^\[hooks\]/,$d' master.hgrc
+  $ echo c > plain/c
+  $ hg -R plain commit -qAm c plain/c
+  $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/lfs
+  $ requirements lfs
+  [1]
+  $ cp before.hgrc master.hgrc
+
+Large files, whose content does not come with the push.
+
+  $ hgm init -q repos/large
+  $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/large
+  $ printf '[extensions]\nlargefiles =\n[largefiles]\nusercache = %s/cache\n' $TESTTMP >> master.hgrc
+  $ hg clone -q plain large
+  $ cp master.hgrc client.hgrc
+  $ printf '[extensions]\nlargefiles =\n[largefiles]\nusercache = %s/cache\n' $TESTTMP >> large/.hg/hgrc
+  $ echo large > large/big
+  $ hg --cwd large add -q --large big
+  $ hg -R large commit -qm big
+  $ hg -R large push -q ssh://user@dummy/$TESTTMP/repos/large
+  remote: this repository would use largefiles, which is not replicated
+  remote: (convert it, or keep it outside [vcsreplicator-roots])
+  abort: push failed on remote
+  [100]
+  $ requirements large
+  [1]
+  $ echo d > plain/d
+  $ hg -R plain commit -qAm d plain/d
+  $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/large
+  $ cp before.hgrc master.hgrc
+
+A repository without a store, as Mercurial made them before 0.9.2: the relay would not find its events.
+
+  $ hgm init repos/old --config format.usestore=no
+  abort: this repository has a format from before Mercurial 0.9.2, which is not replicated
+  (make it anew with 'hg clone --pull', or keep it outside [vcsreplicator-roots])
+  [255]
