@@ -1,8 +1,14 @@
+from typing import Protocol
+
 from .metadata import ChangingFiles
 from .revlog import revlog
 from .transaction import transaction
 
 def decodeextra(text: bytes) -> dict[bytes, bytes]: ...
+
+class _ChangelogRevision(Protocol):
+    @property
+    def files(self) -> list[bytes]: ...
 
 class changelog(revlog):
     filteredrevs: frozenset[int]
@@ -20,3 +26,4 @@ class changelog(revlog):
         extra: dict[bytes, bytes] | None = None,
     ) -> bytes: ...
     def _head_node_ids(self) -> list[bytes]: ...
+    def changelogrevision(self, nodeorrev: bytes | int) -> _ChangelogRevision: ...

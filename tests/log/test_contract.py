@@ -425,6 +425,22 @@ def test_a_running_reader_notices_a_loss_though_no_record_stands_where_its_last_
     assert notices_rewound(reader)
 
 
+@pytest.mark.sample(1, keep=("kafka",))
+def test_a_running_reader_notices_the_loss_of_the_last_record_alone_though_no_other_comes(
+    fragile: Storage, opened: ExitStack
+) -> None:
+    log = opened.enter_context(open_log(fragile.url))
+    patiently(lambda: log.create(TOPICS))
+    log.append([message(b"0", topic=NOTICES)])
+    fragile.copy()
+    patiently(lambda: log.append([message(b"1", topic=NOTICES)]))
+    reader = log.reader({(NOTICES, 0): 0})
+    opened.callback(reader.close)
+    read(reader, 2)
+    fragile.restore()
+    assert notices_rewound(reader)
+
+
 @pytest.mark.sample(1)
 def test_a_running_reader_goes_on_in_a_copy_that_lacks_nothing(fragile: Storage, opened: ExitStack) -> None:
     log = opened.enter_context(open_log(fragile.url))

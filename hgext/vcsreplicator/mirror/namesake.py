@@ -22,6 +22,7 @@ from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Beat
 from ..words.shape import from_json
 from .settings import MirrorSettings
+from .sources import Skipped
 
 # How many beats a mirror that lives gives for certain while another one waits.
 PATIENCE_BEATS = 3
@@ -74,7 +75,10 @@ class Namesakes:
             return
 
     def watch(self, report: Callable[[object], None]) -> None:
-        """Report from now on if this mirror must end because of another one."""
+        """Report from now on if this mirror must end because of another one.
+
+        Also report a log that lost acks: nothing else reads them here, and this mirror's may be among them.
+        """
         threading.Thread(target=self._watch, args=(report,), name="namesakes", daemon=True).start()
 
     def stop(self) -> None:
@@ -88,6 +92,7 @@ class Namesakes:
                 if lost is not None:
                     self._skip_to_end(lost)
                     lost = None
+                    report(Skipped(positions={}))
                 with contextlib.closing(self._open_reader()) as reader:
                     self._refuse_others(reader)
             except Expired as error:

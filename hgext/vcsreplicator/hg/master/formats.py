@@ -73,7 +73,10 @@ def keep_requirements(repo: localrepository, tr: Transaction) -> None:
 
 
 def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleoperation, part: unbundlepart) -> None:
-    """Wrap the handler of changegroups, which gives an empty repository the format of what it gets."""
+    """Wrap the handler of changegroups; refuse tree manifests.
+
+    Mercurial gives an empty repository the format of what it gets, at once and for good.
+    """
     if b"treemanifest" in part.params and replicated(operation.repo) is not None:
         raise _refusal("would use tree manifests")
     handler(operation, part)

@@ -238,7 +238,7 @@ class KafkaReader:
         """Ask the brokers for the ends while no records come.
 
         A consumer that has nothing to read and a consumer that is dead look the same. Raises KafkaError if a partition stands
-        where it already stood at the last look, before its end.
+        where it already stood at the last look, before its end, and Rewound if its end is before what was read.
         """
         every = [partition for partition in self._names if partition not in self._paused]
         led = [partition for partition in every if _is_led(consumer, partition)]
@@ -251,6 +251,12 @@ class KafkaReader:
             self._unanswered = True  # until the next look it is known which broker hangs
             return
         self._unanswered = False
+        for partition in self._unsure & ends.keys():
+            if ends[partition] < self._next[partition]:  # the last record is lost, and no other came in its place
+                raise Rewound(
+                    f"{self._broker.options.url}: topic {partition.topic}, partition {partition.partition}: the end "
+                    f"is {ends[partition]} now and was {self._next[partition]} or later: the log lost records"
+                )
         positions = {partition: self._position(partition) for partition in active}
         behind = {partition: at for partition, at in positions.items() if at < ends[partition]}
         stuck = behind.items() & self._behind.items()
