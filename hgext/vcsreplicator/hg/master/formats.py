@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Formats of repositories that are not replicated, and pushes that would bring one.
+"""Formats that are not replicated, and pushes that would bring one.
 
 Mercurial and its extensions write some formats into `requires` while a push is under way, two of them past the journal. What is
 refused here leaves `requires` as it was, killed or not: otherwise one refused push would make the repository refuse all others
@@ -34,9 +34,9 @@ _OUTSIDE = b"keep it outside [vcsreplicator-roots]"
 
 
 def refuse_format(repo: localrepository) -> None:
-    """Raise Abort for content that mirrors would not get, or events that would not be found."""
+    """Raise Abort for content that mirrors, or events that the relay, would not get."""
     for requirement, name in REFUSED_REQUIREMENTS.items():
-        if requirement in repo.requirements and not _is_taken_back(repo, requirement):
+        if requirement in repo.requirements and _is_required(repo, requirement):
             raise _refusal(f"uses {name}")
     if b"store" not in repo.requirements:
         raise _refusal("has a format from before Mercurial 0.9.2", convert=b"make it anew with 'hg clone --pull'")
@@ -82,12 +82,15 @@ def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleope
     handler(operation, part)
 
 
-def _is_taken_back(repo: localrepository, requirement: bytes) -> bool:
-    """Forget a requirement that a rollback took back since the repository was opened; return whether it is one."""
+def _is_required(repo: localrepository, requirement: bytes) -> bool:
+    """Return whether the requirement is on disk; forget it if not.
+
+    A rollback may have taken it back since the repository was opened.
+    """
     if any(requirement in files.tryread(b"requires").split() for files in (repo.vfs, repo.svfs)):
-        return False
+        return True
     repo.requirements.discard(requirement)
-    return True
+    return False
 
 
 def _is_loaded(name: bytes) -> bool:
