@@ -63,8 +63,8 @@ class MasterRepositories(RepositoryOpener):
         """
         repo = self.open(folder)
         if Outbox(repo.svfs).end() is None:
-            transactions.set_up(repo, self._settings)
             try:
+                transactions.set_up(repo, self._settings)
                 with repo.lock(wait=False), repo.transaction(b"vcsreplicator-adopted"):
                     pass
             except error.LockError:
