@@ -137,7 +137,8 @@ def _without_leash(arguments: Any) -> tuple[int | None, list[str]]:
 def _is_ours(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether a cold start of the command would import what the stem has imported."""
     names = {name for name in {*environment, *os.environ} if name.startswith(("PYTHON", "LD_", "HGMODULEPOLICY"))}
-    names -= {"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
+    # PYTHON is not Python's but make's, which exports what it was given.
+    names -= {"PYTHON", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
     names -= {"PYTHONPATH", "PYTHONHASHSEED"} if STEPS in environment else set()
     return (
         command[:3] == PROGRAM

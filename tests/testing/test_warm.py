@@ -67,7 +67,7 @@ def test_a_worker_answers_through_the_descriptor_that_it_was_given(tmp_path: Pat
     ours, theirs = Pipe()
     with theirs:
         process = start(str(theirs.fileno()), module=WORKER, env=environment, pass_fds=[theirs.fileno()])
-    with process:
+    with process, ours:  # a worker ends once our end is closed
         assert is_warm(process)
         with ours:
             ours.send(MirrorSettings(name="alpha", root=str(tmp_path)))
