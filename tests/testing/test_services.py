@@ -41,7 +41,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, keep=("PostgreSQL",))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.services
 def test_a_killed_test_run_leaves_no_process_and_no_folder(kind: type[Service]) -> None:
@@ -139,6 +139,7 @@ def test_a_missing_program_is_one_line_that_names_the_package(monkeypatch: pytes
     assert "\n" not in str(missing.value)
 
 
+@pytest.mark.slow
 @pytest.mark.services
 def test_settings_that_kafka_refuses_are_an_error_that_says_why() -> None:
     with pytest.raises(ServiceMissing, match="not a number"), Kafka(properties={"node.id": "not a number"}):
