@@ -30,7 +30,7 @@ from .destination import DeliveryOutcome, Destination, DestinationSettings
 from .feed import NoticeFeed, group
 from .message import Message, messages
 from .orders import Orders
-from .rejects import Rejects, judged
+from .rejects import REJECTED, Rejects, judged
 from .settings import NotifierSettings
 from .state import StateDatabase
 from .window import Delivery, Window
@@ -48,7 +48,6 @@ _LABEL = ["destination"]
 DELIVERED = Counter("vcsreplicator_notifier_delivered_messages", "Confirmed by the destination", _LABEL)
 FAILED = Counter("vcsreplicator_notifier_failed_attempts", "Attempts that failed", _LABEL)
 RETRIED = Counter("vcsreplicator_notifier_retried_attempts", "Attempts that were not the first", _LABEL)
-REJECTED = Counter("vcsreplicator_notifier_rejected_messages", "Kept in the topic errors", _LABEL)
 REPLAYED = Counter("vcsreplicator_notifier_replayed_messages", "Sent again on request", _LABEL)
 
 logger = structlog.get_logger()
@@ -298,7 +297,6 @@ class _DeliveryLoop:
             self.window.retry(delivery.number, self.clock.monotonic(), self.courier.chance())
             return
         logger.error("delivery rejected", **delivery.message.names, attempt=delivery.attempt, reason=str(reason))
-        REJECTED.labels(self.name).inc()
         self.window.settle(delivery.number)
 
     def _count_confirmed(self, delivery: Delivery) -> None:

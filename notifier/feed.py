@@ -161,7 +161,7 @@ class NoticeFeed:
         """Return the seconds that must have passed since the last stored position."""
         if position == self.stored:
             return RENEW_EVERY
-        return STORE_EVERY if self._window.oldest is not None else 0.0
+        return STORE_EVERY if self._window.waiting else 0.0
 
     def _read_mark(self, position: int) -> NoticeMark | None:
         """Return the newest settled notice, as stored; None if unknown or expired."""
@@ -218,7 +218,7 @@ class NoticeFeed:
             f"the log lost notices: it ends at {end}, {self._name} had read to {self._read_to}; "
             "all that it has are sent again"
         )
-        self._rejects.keep(reason, b"", self._read_to, None)
+        self._rejects.keep(reason, b"", self._read_to, None, is_counted=False)
         logger.error("log lost records", reason=reason)
         self._log.acknowledge(group(self._name), NOTICES, {0: beginning})
         self._window.go_back(beginning)

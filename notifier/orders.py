@@ -209,7 +209,7 @@ class Orders:
             self._answer_request(request, f"{NOTHING}skipped: no such message waits for another attempt")
             return
         message = delivery.message
-        self.rejects.keep_message(message, f"skipped by {request.who}")
+        self.rejects.keep_message(message, f"skipped by {request.who}", is_counted=False)
         live = message if message.replay is None else None
         self._answer_request(request, f"skipped {message.id} of {message.repo_url}", skipped=live)
         self.window.settle(delivery.number)

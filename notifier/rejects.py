@@ -6,6 +6,8 @@ import errno
 import json
 from dataclasses import dataclass
 
+from prometheus_client import Counter
+
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.words.clock import Clock
@@ -17,6 +19,8 @@ from hgext.vcsreplicator.words.unexpected import UnexpectedError, fault
 from .message import Message
 
 ERROR_BYTES = 64 * 1024
+
+REJECTED = Counter("vcsreplicator_notifier_rejected_messages", "Kept in the topic errors", ["destination"])
 
 
 def judged(error: Exception) -> ReplicationError:
@@ -35,19 +39,29 @@ def judged(error: Exception) -> ReplicationError:
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """The rejects of the destination `name`, durable on return; raises Unavailable."""
+    """The rejects of the destination `name`, durable on return; raises Unavailable.
+
+    Each is counted, unless the destination lacks nothing by it or an operator wanted it (`is_counted`).
+    """
 
     name: str
     log: Log
     clock: Clock
 
-    def keep_message(self, message: Message, reason: str | ReplicationError) -> None:
+    def keep_message(self, message: Message, reason: str | ReplicationError, *, is_counted: bool = True) -> None:
         """Keep a message as it would have been sent."""
         value = json.dumps({**message.envelope, "id": message.id}, sort_keys=True).encode()
-        self.keep(reason, value, message.offset, message.repository, where=f"{message.id}: ")
+        self.keep(reason, value, message.offset, message.repository, where=f"{message.id}: ", is_counted=is_counted)
 
     def keep(
-        self, reason: str | ReplicationError, value: bytes, offset: int, key: str | None, *, where: str = ""
+        self,
+        reason: str | ReplicationError,
+        value: bytes,
+        offset: int,
+        key: str | None,
+        *,
+        where: str = "",
+        is_counted: bool = True,
     ) -> None:
         """Keep a record of `notices`, or the fact that it is gone."""
         key = None if key is None else key[:KEY_KEPT]
@@ -65,3 +79,5 @@ class Rejects:
             destination=self.name,
         )
         self.log.append([LogMessage(topic=ERRORS, key=key, value=to_json(record))])
+        if is_counted:
+            REJECTED.labels(self.name).inc()

@@ -240,8 +240,11 @@ class Window:
 
     @property
     def oldest(self) -> Message | None:
-        """The message that has been here longest; None if there is none."""
-        return next(iter(self._entries.values())).message if self._entries else None
+        """The message that has been here longest; None if there is none.
+
+        Repeats of a replay do not count: they are old when they come.
+        """
+        return next((entry.message for entry in self._entries.values() if entry.message.replay is None), None)
 
     @property
     def in_flight(self) -> int:

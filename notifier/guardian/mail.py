@@ -32,8 +32,18 @@ Consume the messages, or limit the queue (x-max-length), or delete it if you do 
 """
 
 
+class Postponed(Unavailable):
+    """The server does not take this mail now; it may take others.
+
+    For example, the mailbox is full.
+    """
+
+
 def compose(reports: Sequence[QueueReport], settings: GuardianSettings, *, to: str, now: float) -> EmailMessage:
-    """Return one mail with all these reports, oldest first."""
+    """Return one mail with all these reports, oldest first.
+
+    A mail should have at most `LISTED`.
+    """
     first = reports[0]
     mail = EmailMessage()
     mail["From"], mail["To"] = settings.sender, to
@@ -41,9 +51,7 @@ def compose(reports: Sequence[QueueReport], settings: GuardianSettings, *, to: s
     mail["Date"] = format_datetime(datetime.datetime.fromtimestamp(now, datetime.UTC))
     mail["Message-ID"] = make_msgid(f"guardian-{first.id}", domain=settings.sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"
-    lines = [_describe_report(report) for report in reports[:LISTED]]
-    if len(reports) > LISTED:
-        lines.append(f"and {len(reports) - LISTED} more")
+    lines = [_describe_report(report) for report in reports]
     mail.set_content("\n".join([*lines, "", _limits(settings)]) + _ADVICE, cte="quoted-printable")
     return mail
 
@@ -81,8 +89,8 @@ class MailServer:
     def send(self, mail: EmailMessage) -> None:
         """Send the mail; return once the server took it.
 
-        Raises Unavailable, or Rejected for an address or a mail that the server refuses for good. A refused sender is Unavailable:
-        it is the same for every mail, and an operator must correct it.
+        Raises Unavailable, Postponed for an address or a mail that the server refuses for now, or Rejected if for good. A refused
+        sender is Unavailable: it is the same for every mail, and an operator must correct it.
         """
         try:
             server = self._connect()
@@ -133,5 +141,7 @@ class MailServer:
 
     def _refusal(self, code: int, reply: bytes | str) -> Rejected | Unavailable:
         text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else reply
-        kind = Rejected if 500 <= code < 600 else Unavailable
+        kind: type[Rejected | Unavailable] = Rejected if 500 <= code < 600 else Unavailable
+        if 400 <= code < 500 and code != 421:  # with 421 it closes the connection
+            kind = Postponed
         return kind(f"mail server {self._parts.hostname}: {visible(text)[:200]}")

@@ -24,7 +24,7 @@ from ..window import RETRY
 from .broker import DeletionOutcome, delete_queue
 from .clients import Clients, client_of, is_queue_name
 from .filling import Filling, QueueStep, WatchedQueue, next_step, read_queue
-from .mail import GONE_MEANWHILE, MailServer, compose
+from .mail import GONE_MEANWHILE, LISTED, MailServer, Postponed, compose
 from .management import Management
 from .settings import GuardianSettings
 from .state import GuardianState, QueueReport
@@ -75,7 +75,8 @@ class QueueWatch:
         self.state = GuardianState(NOWHERE if is_dry_run else settings.state)
         self._named: dict[str, set[str]] = {}
         self._is_checked = False
-        self._mail_trouble: str | None = None
+        # Why mails wait: by owner, "" for all.
+        self._unsent: dict[str, str] = {}
 
     def close(self) -> None:
         self.state.close()
@@ -168,26 +169,34 @@ class QueueWatch:
         self._named = odd
 
     def _send_mails(self) -> None:
-        """Send the waiting reports, one mail for each owner.
+        """Send the waiting reports, one mail for each owner and round.
 
-        What the server does not take now waits for the next round.
+        What the server does not take now waits for the next round, and so do reports for which a mail has no room.
         """
         waiting = self.state.reports()
-        for owner, reports in waiting.items() if not self._is_dry_run else ():
+        for owner, every in waiting.items() if not self._is_dry_run else ():
+            reports = every[:LISTED]
             try:
                 self._mail.send(compose(reports, self.settings, to=owner, now=self._clock.now()))
+            except Postponed as error:
+                self._note_unsent(owner, error, reports)
             except Unavailable as error:
-                if str(error) != self._mail_trouble:
-                    logger.error("mail not sent", reason=str(error), reports=len(reports))
-                self._mail_trouble = str(error)
+                self._note_unsent("", error, reports)
                 break
             except Rejected as error:
                 self._note_refusal(owner, reports, error)
             else:
-                self._mail_trouble = None
+                for known in ("", owner):
+                    self._unsent.pop(known, None)
                 MAILED.inc()
                 self.state.forget_reports(reports)
         WAITING.set(sum(map(len, self.state.reports().values())))
+
+    def _note_unsent(self, owner: str, error: Unavailable, reports: Sequence[QueueReport]) -> None:
+        """Log why a mail waits, once for each reason; without an owner, all wait."""
+        if self._unsent.get(owner) != str(error):
+            logger.error("mail not sent", owner=owner, reason=str(error), reports=len(reports))
+        self._unsent[owner] = str(error)
 
     def _note_refusal(self, owner: str, reports: Sequence[QueueReport], error: Rejected) -> None:
         """Give refused reports to the operator, or leave them to the log.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import urllib3
 
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
 
 from ..authorities import trusting
 from ..message import Message
@@ -59,9 +59,10 @@ class ChangesetLookup:
         return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
 
     def _fetch_changesets(self, url: str, number: int) -> tuple[str, ...]:
-        """Return the changesets of a push; () if the mirrors no longer know it.
+        """Return the changesets of a push; () if no mirror can list them.
 
-        Raises Unavailable.
+        The mirrors no longer know the push, or their answer is longer than a notice may be. Raises Unavailable, also for what is
+        no answer of a pushlog, such as a page of a load balancer.
         """
         if self._mirror_url is not None:
             url = f"{self._mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
@@ -74,7 +75,13 @@ class ChangesetLookup:
             return ()
         if answer.status != 200:
             raise Unavailable(f"{url}: status {answer.status}, expected 200")
-        return next((push.changesets for push in read_answer(text, url).pushes if push.id == number), ())
+        if len(text) > LARGEST:
+            return ()
+        try:
+            answered = read_answer(text, url)
+        except MalformedEvent as error:
+            raise Unavailable(str(error)) from error
+        return next((push.changesets for push in answered.pushes if push.id == number), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class PulseSettings(BrokerSettings):
         for template in self.cc:
             try:
                 template.format(type="", key="")
-            except (LookupError, ValueError):
+            except (LookupError, ValueError, AttributeError, TypeError):
                 raise ValueError(f"cc: expected text with {{type}} or {{key}}, got {template!r}") from None
 
     def open(self, name: str, clock: Clock) -> Destination:

@@ -184,12 +184,15 @@ class Deliveries:
         return dict(self._db.rows(sql.COUNTS))
 
     def purge(self, *, delivered_before: float, failed_before: float) -> int:
-        """Remove some deliveries that finished before these times; return how many."""
+        """Remove some deliveries that finished before these times; count what is gone.
+
+        Messages without a delivery are removed, too.
+        """
         with self._db.writing():
             removed = self._db.run(sql.PURGE, (DeliveryState.DELIVERED.value, delivered_before)).rowcount
             for state in (DeliveryState.EXHAUSTED, DeliveryState.CANCELLED):
                 removed += self._db.run(sql.PURGE, (state.value, failed_before)).rowcount
-            self._db.run(sql.PURGE_MESSAGES)
+            removed += self._db.run(sql.PURGE_MESSAGES).rowcount
         return removed
 
 

@@ -142,7 +142,10 @@ class Dispatcher(threading.Thread):
         QUEUED.labels(self.destination).set(self._queues.waiting)
 
     def _load_queues(self, deliveries: Deliveries) -> None:
+        former = {each.name for each in self._subscriptions.values()}
         self._subscriptions = {each.id: each for each in deliveries.subscriptions.all()}
+        for name in former - {each.name for each in self._subscriptions.values()}:
+            PAUSED.remove(self.destination, name)
         queues = Queues(workers=self.settings.workers)
         for number, each in self._subscriptions.items():
             PAUSED.labels(self.destination, each.name).set(each.paused_reason is not None)
@@ -241,7 +244,7 @@ class Dispatcher(threading.Thread):
     def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
         """Note whether an endpoint fails; pause one that is gone or fails for long.
 
-        A failing endpoint gets one request at a time.
+        A failing endpoint gets one first attempt and one repeat at a time.
         """
         stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
         if stored is None or member is None or member.paused:

@@ -4,7 +4,8 @@
 Each subscription has one queue of first attempts and one of repeats, first in first out by maturity, fair between subscriptions.
 
 - First attempts and repeats have workers of their own, so retries never delay new deliveries.
-- Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit of one.
+- Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit
+  of one. The limit is that of each queue.
 - In strict order a delivery waits for those before it of the same repository and of the same URL; with `speed` nothing waits.
 """
 

@@ -110,7 +110,8 @@ LAST_ERROR = """SELECT error FROM deliveries
     WHERE subscription = ? AND error IS NOT NULL ORDER BY id DESC LIMIT 1"""
 PURGE = """DELETE FROM deliveries WHERE id IN
     (SELECT id FROM deliveries WHERE state = ? AND finished_at < ? LIMIT 500)"""
-PURGE_MESSAGES = "DELETE FROM messages WHERE number < (SELECT MIN(message) FROM deliveries)"
+PURGE_MESSAGES = """DELETE FROM messages WHERE number IN (SELECT number FROM messages m
+    WHERE NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.message = m.number) LIMIT 500)"""
 
 # The columns of `LIST` and `SHOW`.
 COLUMNS = (

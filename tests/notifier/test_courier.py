@@ -135,6 +135,17 @@ def test_notices_behind_a_malformed_one_wait_until_its_reject_is_kept(turns: Tur
     assert (turns.position, len(turns.log.records(ERRORS))) == (5, 1)
 
 
+def rejected() -> float:
+    return REGISTRY.get_sample_value("vcsreplicator_notifier_rejected_messages_total", {"destination": "it"}) or 0.0
+
+
+def test_a_notice_that_cannot_be_read_counts_as_rejected_so_that_an_alert_sees_it(turns: Turns) -> None:
+    before = rejected()
+    turns.log.append([NewRecord(topic=NOTICES, key="x", value=b"no notice")])
+    turns.take(5)
+    assert rejected() == before + 1
+
+
 def test_line_about_a_rejected_notice_names_repository_sequence_and_event(turns: Turns) -> None:
     event = replace(an_event("x", 7), path="../x")
     turns.log.append([NewRecord(topic=NOTICES, key="a" * 5000, value=b"no notice")])

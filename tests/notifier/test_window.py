@@ -296,6 +296,16 @@ def test_replay_goes_beside_the_live_stream_and_leaves_the_position_alone() -> N
     assert window.position == 1
 
 
+def test_a_replay_of_old_messages_makes_the_destination_no_later() -> None:
+    window = a_window()
+    [old] = push("x", 7, 0)
+    window.take_replay(replace(old, replay="dana #1"))
+    assert window.oldest is None
+    fill(window, "y")
+    assert window.oldest is not None
+    assert window.oldest.replay is None
+
+
 @given(st.lists(st.sampled_from("wxyz"), max_size=30), st.randoms(use_true_random=False), st.integers(1, 4))
 def test_any_course_of_events_keeps_order_and_settles_everything(
     paths: list[str], dice: Random, in_flight: int

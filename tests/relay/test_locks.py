@@ -31,5 +31,5 @@ def test_a_repository_whose_path_mirrors_cannot_have_is_refused(tmp_path: Path) 
     initialize()
     folder = str(tmp_path / "blank ")
     factory.repository(uimod.ui.load(), os.fsencode(folder), create=True)
-    with pytest.raises(Refused, match="'blank ' begins or ends.*rename the repository"):
+    with pytest.raises(Refused, match=r"'blank ' begins or ends.*rename the repository"):
         MasterRepositories({str(tmp_path): ""}, "hg://master").announce(folder)

@@ -266,6 +266,35 @@ def test_what_an_owners_address_refuses_goes_to_the_operator(
     assert watch.state.reports() == {}
 
 
+def test_an_address_that_takes_nothing_now_holds_up_no_other(
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
+) -> None:
+    mailbox.replies["alice@owners.example"] = "452 4.2.2 mailbox full"
+    full = filled(guarded, guarded.add("alice", "alice@owners.example"), 4)
+    other = filled(guarded, guarded.add("bob", "bob@owners.example"), 4)
+    with structlog.testing.capture_logs() as lines:
+        watch.round()
+        watch.round()
+    assert subjects(mailbox, "bob@owners.example") == [f"Pulse: {other}: {NEAR}"]
+    assert [line["owner"] for line in lines if line["event"] == "mail not sent"] == ["alice@owners.example"]
+    del mailbox.replies["alice@owners.example"]
+    watch.round()
+    assert subjects(mailbox, "alice@owners.example") == [f"Pulse: {full}: {NEAR}"]
+
+
+def test_reports_for_which_a_mail_has_no_room_are_in_the_next(
+    guarded: Guarded, watch: QueueWatch, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LISTED", 2)
+    queues = {filled(guarded, "stranger", 4, f"q{number}") for number in range(3)}
+    for _ in range(2):
+        watch.round()
+    assert len(mailbox.to(OPERATOR)) == 2
+    told = " ".join(mail.get_content() for mail in mailbox.to(OPERATOR))
+    assert all(queue in told for queue in queues)
+    assert watch.state.reports() == {}
+
+
 def test_what_the_operators_address_refuses_is_not_tried_for_ever(
     guarded: Guarded, watch: QueueWatch, mailbox: Mailbox
 ) -> None:

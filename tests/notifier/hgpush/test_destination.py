@@ -107,6 +107,27 @@ def test_push_waits_for_a_mirror_that_answers(log: Log, notifier: Notifier, rece
     eventually(lambda: receiver.told() == [("x", 1), ("x", 2)], "both pushes, in order")
 
 
+def test_push_waits_while_something_else_answers_for_the_mirrors(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver
+) -> None:
+    answer, receiver.mirror.reply = receiver.mirror.reply, lambda request: Reply(body=b"<html>maintenance</html>")
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, "x", 1, 1)
+    eventually(lambda: len(receiver.mirror.requests) > 6, "more attempts than a refused message gets")
+    receiver.mirror.reply = answer
+    eventually(lambda: receiver.told() == [("x", 1)], "the push")
+
+
+def test_push_whose_answer_is_longer_than_a_notice_is_sent_with_its_heads(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "LARGEST", 20)
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, "x", 1, 1)
+    eventually(receiver.told)
+    assert receiver.bodies[0]["pushes"][0]["changesets"] == [node("x", 1)]
+
+
 @pytest.mark.parametrize(
     "start", [b"HTTP/1.1 200 OK\r\nx-long: ", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["headers", "body without a length"]
 )

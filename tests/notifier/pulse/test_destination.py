@@ -99,6 +99,12 @@ def test_wrong_name_of_an_exchange_is_refused_at_start(exchange: str) -> None:
         PulseSettings(url="amqp://h", exchange=exchange)
 
 
+@pytest.mark.parametrize("template", ["{type.value}", "{type[a]}", "{0}", "{"])
+def test_a_copy_under_a_template_of_anything_else_is_refused(template: str) -> None:
+    with pytest.raises(ValueError, match="cc: expected text with"):
+        PulseSettings(url="amqp://h", exchange="exchange/me/v2", cc=(template,))
+
+
 def test_v1_has_no_other_types() -> None:
     assert PulseSettings(url="amqp://h", exchange="exchange/me/v1", stream="v1").types == ("changegroup.1",)
     with pytest.raises(ValueError, match=r"types: the stream v1 has changegroup\.1 only"):

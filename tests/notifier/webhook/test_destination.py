@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import structlog
+from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import DAY, SystemClock
@@ -258,6 +259,37 @@ def test_nothing_is_queued_for_a_subscription_that_was_removed(deliveries: Deliv
     assert deliveries.enqueue([(second, wanting)], 4.0) == []
     assert deliveries.redeliver([1], who="dana", now=5.0) == []
     assert states(deliveries) == {"cancelled": 1}
+
+
+def test_messages_are_removed_with_their_deliveries_though_an_older_one_waits(deliveries: Deliveries) -> None:
+    for name in ("paused", "ci"):
+        deliveries.subscriptions.add(name, Subscription(url="https://x/"), origin="command", who="dana", now=1.0)
+    paused, ci = deliveries.subscriptions.all()
+    each = [messages(a_notice(an_event("x", seq)), seq, PUBLIC)[0] for seq in range(1, 5)]
+    deliveries.enqueue([(message, [ci if number else paused]) for number, message in enumerate(each)], 2.0)
+    deliveries.subscriptions.remove("ci", who="dana", now=3.0)
+    deliveries.purge(delivered_before=9.0, failed_before=9.0)
+    assert deliveries._db.rows("SELECT sequence FROM messages") == [(1,)]
+    deliveries.subscriptions.remove("paused", who="dana", now=4.0)
+    deliveries.purge(delivered_before=9.0, failed_before=9.0)
+    assert deliveries._db.rows("SELECT sequence FROM messages") == []
+
+
+def test_metric_of_a_paused_subscription_ends_when_it_is_removed(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    def paused() -> float | None:
+        labels = {"destination": "hooks", "subscription": "gone"}
+        return REGISTRY.get_sample_value("vcsreplicator_notifier_subscription_paused_flag", labels)
+
+    with Endpoint(lambda request: Reply(status=410)) as endpoint:
+        deliveries.subscriptions.add("gone", to(endpoint), origin="command", who="dana", now=1.0)
+        notifier.start(hooks=settings)
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: paused() == 1)
+        deliveries.subscriptions.remove("gone", who="dana", now=2.0)
+        publish_pushes(log, "x", 2, 2)
+        eventually(lambda: paused() is None)
 
 
 def test_subscription_added_by_a_command_works_at_once(
