@@ -37,7 +37,10 @@ FIRING = {
     "VcsreplicatorNoticesStalled": {"vcsreplicator_aggregator_stalled_seconds": "0+60x90"},
     "VcsreplicatorAggregatorAlarm": {'vcsreplicator_aggregator_alarms{alarm="events lost"}': "1+0x90"},
     "VcsreplicatorMirrorSilent": {'vcsreplicator_aggregator_mirror_silent_seconds{mirror="alpha"}': "0+60x90"},
-    "VcsreplicatorMirrorBehind": {'vcsreplicator_aggregator_mirror_lag_events{mirror="alpha"}': "601+0x90"},
+    "VcsreplicatorMirrorBehind": {
+        'vcsreplicator_aggregator_mirror_lag_events{mirror="alpha"}': "601+0x90",
+        'vcsreplicator_aggregator_mirror_silent_seconds{mirror="alpha"}': "6+0x90",
+    },
     "VcsreplicatorRepositoryDetached": {"vcsreplicator_mirror_detached_repositories": "1+0x90"},
     "VcsreplicatorMirrorDiffers": {'vcsreplicator_verify_differing_repositories{mirror="alpha"}': "1+0x90"},
     "VcsreplicatorWorkersFail": {
@@ -85,6 +88,7 @@ HEALTHY = {
     'vcsreplicator_aggregator_alarms{alarm="mirror silent"}': "1+0x90",
     'vcsreplicator_aggregator_mirror_silent_seconds{mirror="alpha"}': "6+0x90",
     'vcsreplicator_aggregator_mirror_lag_events{mirror="alpha"}': "200+0x90",
+    'vcsreplicator_aggregator_mirror_lag_events{mirror="inactive"}': "5000+0x90",
     "vcsreplicator_mirror_detached_repositories": "0+0x26 1+0x5 0+0x60",
     'vcsreplicator_verify_differing_repositories{mirror="alpha"}': "0+0x90",
     "vcsreplicator_mirror_died_workers_total": "1+0x90",

@@ -80,7 +80,8 @@ class Alarm:
 class MirrorLag:
     """What waits for one mirror.
 
-    `lag` counts the events that it has not applied, `held` the notices of those and of what it does not serve yet.
+    `lag` counts the events that it has not applied, of all repositories that it carries and is not deactivated for. `held` counts
+    the notices of those that it gates, and of what it does not serve yet.
     """
 
     lag: int = 0
@@ -219,7 +220,7 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
 
     `silence` remembers the signs that were seen before.
     """
-    mirrors = {mirror.name: MirrorLag() for mirror in core.roster.mirrors}
+    mirrors = {one.name: MirrorLag() for one in core.roster.mirrors if one.state is not MirrorState.REMOVED}
     alone = repositories = 0
     newer, broken, seconds = [], [], {}
     for repository in core.repositories.values():
@@ -227,16 +228,19 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
             seconds[repository.id] = _measure_held(repository, silence, now)
         if repository.newer or repository.is_stored_newer:
             newer.append(len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0))
+        for name, lag in repository.measure_lags(core.roster):
+            mirrors[name].lag += lag
         if repository.id in core.poison.repositories:
             broken.append(len(repository.queue) + len(repository.newer))
             continue
+        if not repository.queue:
+            continue
         gating = repository.gating(core.roster)
-        if repository.queue and not gating and not core.roster.allow_empty:
+        if not gating and not core.roster.allow_empty:
             alone, repositories = alone + len(repository.queue), repositories + 1
         for mirror in gating:
             ack = repository.ack(mirror.name)
             applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
-            mirrors[mirror.name].lag += sum(held.seq > applied for held in repository.queue)
             released = repository.state.released if repository.state else 0
             mirrors[mirror.name].held += sum(
                 held.seq > (serving if held.seq <= released else applied) for held in repository.queue

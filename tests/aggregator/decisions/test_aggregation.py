@@ -1175,6 +1175,42 @@ def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
     }
 
 
+def test_the_lag_of_a_backup_counts_what_it_has_not_applied_after_the_notices_too() -> None:
+    backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=MirrorRole.BACKUP)
+    hands, chain = Hands("alpha", backup, inactive("spare")), Chain("x")
+    hands.event(*chain.take(3))
+    hands.ack(chain.ack("alpha", 3), chain.ack("backup", 1))
+    assert hands.commit() == [1, 2, 3]
+    found = survey(hands.core, hands.silence, hands.now).mirrors
+    assert {name: (one.lag, one.held) for name, one in found.items()} == {
+        "alpha": (0, 0),
+        "backup": (2, 0),
+        "spare": (3, 0),
+    }
+
+
+def test_no_lag_is_counted_of_what_a_mirror_leaves_out_or_was_deactivated_for() -> None:
+    chain, deleted = Chain("x"), Chain("y")
+    hands = Hands(
+        Mirror(name="alpha", state=MirrorState.ACTIVE, deactivated=(chain.repository,)),
+        Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(exclude=("path:x",), include=("path:y",))),
+        allow_empty=True,
+    )
+    hands.event(*chain.take(2), deleted.next(), deleted.next(Type.DELETED))
+    hands.commit()
+    assert {name: one.lag for name, one in survey(hands.core, hands.silence, hands.now).mirrors.items()} == {
+        "alpha": 0,
+        "beta": 0,
+    }
+
+
+def test_a_removed_mirror_has_no_figures() -> None:
+    hands, chain = Hands("alpha", Mirror(name="gone", state=MirrorState.REMOVED)), Chain("x")
+    hands.event(*chain.take(1))
+    hands.commit()
+    assert list(survey(hands.core, hands.silence, hands.now).mirrors) == ["alpha"]
+
+
 def test_held_notices_without_a_gating_mirror_are_an_alarm() -> None:
     hands, chain = Hands(inactive("alpha")), Chain("x")
     hands.event(*chain.take(3))

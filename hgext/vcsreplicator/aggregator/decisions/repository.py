@@ -27,7 +27,7 @@ class Repository:
     """
 
     __slots__ = (
-        "_gating",
+        "_members",
         "_newer_from",
         "_standings",
         "acks",
@@ -52,7 +52,8 @@ class Repository:
         self.newest_at = 0.0
         self.is_stored_newer = False
         self.is_incomplete = False
-        self._gating: tuple[int, str, tuple[Mirror, ...]] = (-1, "", ())
+        # By version of the roster and path: the mirrors that must apply its events, and those of them that gate it.
+        self._members: tuple[int, str, tuple[Mirror, ...], tuple[Mirror, ...]] = (-1, "", (), ())
         self._standings: dict[str, Standing] = {}
 
     @property
@@ -216,11 +217,33 @@ class Repository:
 
     def gating(self, roster: Roster) -> tuple[Mirror, ...]:
         """Return the mirrors that notices of this repository wait for."""
+        return self._find_members(roster)[1]
+
+    def _find_members(self, roster: Roster) -> tuple[tuple[Mirror, ...], tuple[Mirror, ...]]:
+        """Return the mirrors that must apply its events, and those that gate it.
+
+        The first are not deactivated for it.
+        """
         path = self.state.path if self.state else ""
-        if self._gating[:2] != (roster.version, path):
-            mirrors = tuple(mirror for mirror in roster.mirrors if mirror.gates(self.id, path))
-            self._gating = (roster.version, path, mirrors)
-        return self._gating[2]
+        if self._members[:2] != (roster.version, path):
+            carrying = tuple(one for one in roster.mirrors if one.carries(path) and self.id not in one.deactivated)
+            gating = tuple(mirror for mirror in carrying if mirror.gates(self.id, None))
+            self._members = (roster.version, path, carrying, carrying if gating == carrying else gating)
+        return self._members[2:]
+
+    def measure_lags(self, roster: Roster) -> Iterator[tuple[str, int]]:
+        """Yield each mirror that must apply its events and lacks some, and how many.
+
+        No mirror must apply those of a deleted repository that it does not have.
+        """
+        state = self.state
+        if state is None:
+            return
+        for mirror in self._find_members(roster)[0]:
+            ack = self.acks.get(mirror.name)
+            applied = ack.applied if ack is not None and ack.incarnation == state.incarnation else 0
+            if applied < state.seq and not (ack is None and state.deleted):
+                yield mirror.name, state.seq - applied
 
     def heard(self, mirror: str, ack: Ack | None) -> None:
         """Take the mirror's newest level, or the end of it."""
