@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.mirror import MirrorSettings
@@ -189,3 +190,19 @@ def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.Mo
     monkeypatch.setattr(verify, "compare", compare)
     verify.run(SETTINGS, round_.log, OPTIONS, stop=stop)
     assert rounds == []
+
+
+def test_the_metric_of_a_round_counts_all_that_an_operator_must_act_on(
+    round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+
+    def compare(settings: MirrorSettings, *arguments: object, report: Callable[[Verdict], None], **more: object) -> None:
+        for outcome in ComparisonOutcome:
+            report(Verdict(mirror="counted", repository="1" * 32, path="one", outcome=outcome, seq=3, note=""))
+        stop.set()
+
+    monkeypatch.setattr(verify, "compare", compare)
+    verify.run(replace(SETTINGS, name="counted"), round_.log, OPTIONS, stop=stop)
+    labels = {"mirror": "counted"}
+    assert REGISTRY.get_sample_value("vcsreplicator_verify_differing_repositories", labels) == 3

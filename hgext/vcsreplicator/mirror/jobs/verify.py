@@ -31,7 +31,9 @@ from . import crew
 
 COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome", ["mirror", "outcome"])
 DIFFERING = Gauge(
-    "vcsreplicator_verify_differing_repositories", "Repositories that differ, in the last round", ["mirror"]
+    "vcsreplicator_verify_differing_repositories",
+    "Repositories that differ, are missing, or are ahead of the master, in the last round",
+    ["mirror"],
 )
 # Seconds after which a round that failed begins again, and a log that does not answer is asked again.
 RETRY = 5.0
@@ -229,7 +231,7 @@ def run(
                 logger.exception("round failed", mirror=settings.name)
             stop.wait(RETRY)
             continue
-        DIFFERING.labels(settings.name).set(counts[ComparisonOutcome.DIFFERS])
+        DIFFERING.labels(settings.name).set(sum(counts[outcome] for outcome in NEEDS_OPERATOR))
         logger.info("compared", mirror=settings.name, **{outcome.value: number for outcome, number in counts.items()})
         stop.wait(max(0.0, began + options.rest - clock.monotonic()))
 
