@@ -88,7 +88,17 @@ def test_root_reads_that_no_rights_are_checked_and_what_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    make_all(tmp_path)
     [line] = said(tmp_path)
     assert line.startswith("rights on blobs and secrets not checked, because root has them all; ")
     assert line.endswith(f"type: sudo -u USER {Path(sys.executable).parent}/vcsreplicator config check")
     assert said(tmp_path, 'log = "sqlite:///log.db"') == []
+
+
+def test_root_too_reads_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    make_all(tmp_path)
+    (tmp_path / "ci.secret").unlink()
+    assert said(tmp_path)[1:] == [
+        "FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: FOLDER/ci.secret is missing, or this user may not see it"
+    ]

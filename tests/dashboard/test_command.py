@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 
@@ -60,16 +61,26 @@ def test_a_wrong_section_is_refused_with_file_and_key(tmp_path: Path, section: s
     [
         ('listen = "127.0.0.1:1"', "users: expected the path of a file"),
         ('listen = "0.0.0.0:1"\nanonymous = "guest"', "dashboard.listen: tokens in plain text"),
-        ('listen = "127.0.0.1:1"\nusers = "/nonexistent"', "/nonexistent cannot be read"),
+        ('listen = "127.0.0.1:1"\nusers = "{folder}"', "services.toml: dashboard.users: "),
         ('listen = "127.0.0.1:1"\nusers = "{users}"', "dashboard.acts: expected the path of a database, as olga is"),
         ('listen = "127.0.0.1:1"\nanonymous = "operator"', "anonymous: an act is recorded with who did it"),
     ],
 )
 def test_what_the_dashboard_would_refuse_config_check_refuses(tmp_path: Path, section: str, words: str) -> None:
-    section = section.replace("{users}", users_file(tmp_path))
+    section = section.replace("{users}", users_file(tmp_path)).replace("{folder}", str(tmp_path))
     result = CliRunner().invoke(program, ["config", "check", "--config", config(tmp_path, f"[dashboard]\n{section}")])
     assert isinstance(result.exception, BadConfig)
     assert words in str(result.exception)
+
+
+def test_config_check_continues_on_a_machine_without_the_file_of_users(tmp_path: Path) -> None:
+    file = config(tmp_path, '[dashboard]\nlisten = "127.0.0.1:1"\nusers = "/nonexistent"')
+    with closing(open_log(f"sqlite://{tmp_path}/log.db")) as log:
+        log.create(topics())
+    result = CliRunner().invoke(program, ["config", "check", "--config", file])
+    assert result.exit_code == 0, result.output
+    assert "the log answers" in result.output
+    assert f"{file}: dashboard.users: /nonexistent is missing, or this user may not see it\n" in result.output
 
 
 @pytest.mark.parametrize(

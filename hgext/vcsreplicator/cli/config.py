@@ -13,7 +13,7 @@ from ..words.errors import BadConfig, TopicMissing
 from ..words.shape import nearest
 from .display import print_json
 from .hgrc import RelayHere, check_hgrc
-from .options import log_of, mirror_settings, with_config, with_json
+from .options import log_of, mirror_settings, naming, with_config, with_json
 from .rights import report_rights
 
 # Services that have an address in [listen], beside mirrors.
@@ -145,7 +145,10 @@ def _check_dashboard(config: Config) -> None:
     from .dashboard import read_settings
 
     settings = read_settings(config)
-    Readers(settings, read_users(settings.users) if settings.users else ())
+    # The file of users need not be on this machine, or readable by this user: see `rights`.
+    is_here = settings.users is not None and os.access(settings.users, os.R_OK)
+    with naming(config):
+        Readers(settings, read_users(settings.users) if is_here else ())
 
 
 def _check_listen(config: Config) -> None:

@@ -2,7 +2,7 @@
 """`config check` for the rights of the user that runs it.
 
 The question is whether it may use the blobs and the secrets that the file names. Nothing here is a mistake: each service has its
-own user, and the file does not say which.
+own user and machine, and the file does not say which.
 """
 
 import os
@@ -31,22 +31,23 @@ class NeededRight:
 
 
 def report_rights(config: Config, report: Callable[[str], object]) -> None:
-    """Report what this user may not do.
+    """Report what this user may not do, and what is missing.
 
-    Root may do everything, so nothing is checked for it.
+    Root may do everything, so no right is checked for it.
     """
-    needed = list(list_needed(config.tables))
-    if needed and os.geteuid() == 0:
+    needed, is_root = list(list_needed(config.tables)), os.geteuid() == 0
+    if needed and is_root:
         program = Path(sys.executable).with_name("vcsreplicator")  # which is not on the PATH that sudo sets
         report(
             "rights on blobs and secrets not checked, because root has them all; "
             f"for those of a service, type: sudo -u USER {program} config check"
         )
-        return
     for right in needed:
         if not os.path.exists(right.path) and not right.is_made:
             report(f"{config.file}: {right.key}: {right.path} is missing, or this user may not see it")
-        elif not os.access(right.path if os.path.exists(right.path) else os.path.dirname(right.path), right.mode):
+        elif not is_root and not os.access(
+            right.path if os.path.exists(right.path) else os.path.dirname(right.path), right.mode
+        ):
             report(f"{config.file}: {right.key}: this user may not {right.text}")
 
 
@@ -59,6 +60,9 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
                 yield _need_blobs(key, unquote(urlsplit(value).path))
             if name == "master-auth":
                 yield _need_secret(key, value)
+            if key == "dashboard.users":
+                text = f"read {value}, but the user of the dashboard must"
+                yield NeededRight(key=key, path=value, mode=os.R_OK, text=text)
         elif name == "headers":
             continue
         elif isinstance(value, Mapping) and value.keys() == {"file"}:

@@ -197,7 +197,9 @@ def test_the_metric_of_a_round_counts_all_that_an_operator_must_act_on(
 ) -> None:
     stop = threading.Event()
 
-    def compare(settings: MirrorSettings, *arguments: object, report: Callable[[Verdict], None], **more: object) -> None:
+    def compare(
+        settings: MirrorSettings, *arguments: object, report: Callable[[Verdict], None], **more: object
+    ) -> None:
         for outcome in ComparisonOutcome:
             report(Verdict(mirror="counted", repository="1" * 32, path="one", outcome=outcome, seq=3, note=""))
         stop.set()
