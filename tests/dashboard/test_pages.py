@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.routing import Mount, Route
 
+from hgext.vcsreplicator.dashboard.readers import DashboardUser, Readers
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from testing.waiting import eventually
 from tests.dashboard.conftest import (
@@ -163,6 +164,26 @@ def test_a_proxy_that_is_trusted_names_the_user(installation: Installation, tmp_
         assert site.get("/", headers={"X-Remote-User": "proxied"}).status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("trusted", "client"),
+    [
+        ("::0001", "::1"),
+        ("2001:DB8::1", "2001:db8::1"),
+        ("10.0.0.7", "::ffff:10.0.0.7"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+    ],
+)
+def test_a_trusted_proxy_is_known_by_its_address_however_it_is_written(
+    tmp_path: Path, trusted: str, client: str
+) -> None:
+    made = settings(tmp_path, proxy_header="X-User", trusted_proxies=(trusted,))
+    readers = Readers(made, [DashboardUser(name="dana", role=DashboardRole.READER, digest=None)])
+    found = readers.find_user([(b"x-user", b"dana")], client)
+    assert found is not None
+    assert found.name == "dana"
+    assert readers.find_user([(b"x-user", b"dana")], "testclient") is None
+
+
 def test_another_name_for_this_machine_is_refused(installation: Installation, tmp_path: Path) -> None:
     with pages(installation, settings(tmp_path, hosts=("status.example",))) as site:
         assert site.get("/", headers={**AS_READER, "host": "evil.example"}).status_code == 400
@@ -276,6 +297,12 @@ def test_pages_say_since_when_the_log_is_away_and_show_what_was_known(tmp_path: 
         ({"anonymous": DashboardRole.GUEST, "proxy_header": "X-User"}, "proxy-header"),
         ({"anonymous": DashboardRole.GUEST, "proxy_header": "X-User", "trusted_proxies": ("::1",)}, "users"),
         ({"anonymous": DashboardRole.GUEST, "hosts": ("*",)}, "hosts"),
+        ({"users": "/users", "proxy_header": "X-User", "trusted_proxies": ("10.0.0.0/8",)}, "trusted-proxies"),
+        ({"users": "/users", "proxy_header": "X-User", "trusted_proxies": ("::1", "localhost")}, "trusted-proxies"),
+        ({"users": "/users", "proxy_header": "X-User", "trusted_proxies": ("",)}, "trusted-proxies"),
+        ({"users": "/users", "proxy_header": "X Remote: Üser", "trusted_proxies": ("::1",)}, "proxy-header"),
+        ({"users": "/users", "proxy_header": "", "trusted_proxies": ("::1",)}, "proxy-header"),
+        ({"users": "/users", "proxy_header": "Authorization", "trusted_proxies": ("::1",)}, "proxy-header"),
     ],
 )
 def test_settings_that_let_in_anybody_are_refused(members: dict[str, object], key: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..words.errors import BadConfig
-from .settings import DashboardRole, DashboardSettings
+from .settings import DashboardRole, DashboardSettings, parse_address
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
@@ -70,6 +70,7 @@ class Readers:
 
     def __init__(self, settings: DashboardSettings, users: Sequence[DashboardUser]) -> None:
         self._settings = settings
+        self._proxies = frozenset(parse_address(address) for address in settings.trusted_proxies)
         self._by_name = {user.name: user for user in users}
         self._by_digest = {user.digest: user for user in users if user.digest}
         operators = [user.name for user in users if user.role.may_act]
@@ -86,7 +87,7 @@ class Readers:
             token = _find_token(credentials[0]) if len(credentials) == 1 else None
             return None if token is None else self._by_digest.get(hashlib.sha256(token).hexdigest())
         settings = self._settings
-        if settings.proxy_header is not None and client in settings.trusted_proxies:
+        if settings.proxy_header is not None and parse_address(client) in self._proxies:
             wanted = settings.proxy_header.lower().encode()
             named = [value.decode("latin-1") for name, value in headers if name == wanted]
             if named:

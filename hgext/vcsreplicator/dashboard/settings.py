@@ -3,9 +3,14 @@
 
 import enum
 import os
+import re
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from ..words.secrecy import is_loopback
+
+# The name of a header: a token of HTTP.
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 
 
 class DashboardRole(enum.StrEnum):
@@ -59,6 +64,15 @@ class DashboardSettings:
             raise ValueError('anonymous: "reader" shows all names; on an address that others reach, expected "guest"')
         if (self.proxy_header is None) != (not self.trusted_proxies):
             raise ValueError("proxy-header: expected together with trusted-proxies")
+        for address in self.trusted_proxies:
+            if parse_address(address) is None:
+                raise ValueError(f"trusted-proxies: expected IP addresses, without names and networks, got {address!r}")
+        if self.proxy_header is not None and not _HEADER.match(self.proxy_header):
+            raise ValueError(f"proxy-header: expected the name of a header, got {self.proxy_header!r}")
+        if self.proxy_header is not None and self.proxy_header.lower() == "authorization":
+            raise ValueError(
+                "proxy-header: Authorization carries tokens; expected a header of its own for the user's name"
+            )
         if self.proxy_header is not None and self.users is None:
             raise ValueError("users: expected a file that gives a role to each user that the proxy names")
         if any(not host or "*" in host or ":" in host for host in self.hosts):
@@ -68,3 +82,12 @@ class DashboardSettings:
     def is_local(self) -> bool:
         """Whether only this machine reaches the dashboard."""
         return is_loopback(self.listen.rpartition(":")[0].strip("[]"))
+
+
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Return the IP address, an IPv4 one also where IPv6 carries it; None if it is none."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
