@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError
 from notifier.state import Kind, StateDatabase
 from notifier.webhook.deliveries import Deliveries
 
@@ -117,6 +117,27 @@ def test_a_check_of_the_configuration_says_what_is_right_and_the_mistake(file: P
     mistake = json.loads(done.output)["mistake"]
     assert mistake == str(done.exception)
     assert "relay" in mistake
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("log = [", "not TOML"),
+        ('[nothing]\nlog = "x"', "nothing: unknown, expected one of"),
+        (None, "cannot be read"),
+        ('log = "sqlite:///nonexistent/log.db"', "/nonexistent"),
+        ('log = "kafka://127.0.0.1:9"', "127.0.0.1:9"),
+    ],
+)
+def test_a_check_of_a_file_that_cannot_be_used_is_json_too(tmp_path: Path, text: str | None, words: str) -> None:
+    file = tmp_path / "broken.toml"
+    if text is not None:
+        file.write_text(text)
+    done = CliRunner().invoke(program, ["config", "check", "--json", "--config", str(file)])
+    assert isinstance(done.exception, ReplicationError)
+    answer = json.loads(done.stdout)
+    assert answer["mistake"] == str(done.exception)
+    assert words in answer["mistake"]
 
 
 def test_a_listing_for_people_is_a_table(file: Path) -> None:

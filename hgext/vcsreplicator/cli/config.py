@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import click
 
-from ..config import Config, address
+from ..config import Config, address, load
 from ..log import topics
-from ..words.errors import BadConfig, TopicMissing
+from ..words.errors import BadConfig, ReplicationError, TopicMissing
 from ..words.shape import nearest
 from .display import print_json
 from .hgrc import RelayHere, check_hgrc
-from .options import log_of, mirror_settings, naming, with_config, with_json
+from .options import log_of, mirror_settings, naming, with_config_file, with_json
 from .rights import report_rights
 
 # Services that have an address in [listen], beside mirrors.
@@ -30,13 +30,13 @@ def command() -> None:
     "--hgrc", "files", multiple=True, metavar="FILE", help="An hgrc of a master or mirror. Default: HGRCPATH."
 )
 @with_json
-@with_config
-def check(config: Config, files: tuple[str, ...], as_json: bool) -> None:
+@with_config_file
+def check(file: str, files: tuple[str, ...], as_json: bool) -> None:
     """Check sections, log and hgrc; stop at the first mistake."""
     found: list[str] = []
     try:
-        _check_all(config, files, found.append if as_json else click.echo)
-    except BadConfig as error:
+        _check_all(load(file), files, found.append if as_json else click.echo)
+    except ReplicationError as error:
         if as_json:
             print_json({"found": found, "mistake": str(error)})
         raise
@@ -45,7 +45,7 @@ def check(config: Config, files: tuple[str, ...], as_json: bool) -> None:
 
 
 def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], object]) -> None:
-    """Report what is right, in order; raise BadConfig for the first mistake."""
+    """Report what is right, in order; raise ReplicationError for the first mistake."""
     _check_sections(config)
     report(f"{config.file}: all sections are correct")
     if "notifier" in config.tables and not config.tables.get("public", {}).get("urls"):

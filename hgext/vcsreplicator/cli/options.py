@@ -55,19 +55,23 @@ with_wait = functools.partial(click.option, "--wait", type=SECONDS, show_default
 with_yes = click.option("--yes", is_flag=True, help="Do it. Without --yes, only print what the command would do.")
 
 
+# The verb gets the path; `with_config` reads the file too.
+with_config_file = click.option(
+    "-c",
+    "--config",
+    "file",
+    default=DEFAULT_FILE,
+    envvar="VCSREPLICATOR_CONFIG",
+    show_default=True,
+    metavar="FILE",
+    help="The TOML file of the services.",
+)
+
+
 def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--config FILE`; the verb gets the `Config` as its first argument."""
 
-    @click.option(
-        "-c",
-        "--config",
-        "file",
-        default=DEFAULT_FILE,
-        envvar="VCSREPLICATOR_CONFIG",
-        show_default=True,
-        metavar="FILE",
-        help="The TOML file of the services.",
-    )
+    @with_config_file
     @functools.wraps(function)
     def wrapped(*arguments: Any, file: str, **options: Any) -> Any:
         config: Config = load(file)
