@@ -22,9 +22,9 @@ from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
 COMMAND = re.compile(
-    r"`((?:vcsreplicator|hg|systemctl start|sqlite3|cp|mv|chown|rabbitmqctl|rabbitmq-plugins|redis-cli)(?: [^`]+)?)`"
+    r"`((?:vcsreplicator|hg|systemctl start|sqlite3|cp|mv|rm|chown|rabbitmqctl|rabbitmq-plugins|redis-cli)(?: [^`]+)?)`"
 )
-PLACEHOLDER = re.compile(r"\b[A-Z][A-Z-]+\b")
+PLACEHOLDER = re.compile(r"\b[A-Z][A-Z-]*[A-Z]\b")
 
 
 def entries() -> dict[str, str]:

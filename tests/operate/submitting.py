@@ -138,7 +138,7 @@ def edge_set_aside(on_call: OnCall, entry: Entry) -> None:
             eventually(lambda: metric_of(folder, "edge", aside) == 1, "the log refuses the message")
             assert str(folder / "queue/rejected.log") in on_call.cluster.output("edge")
         assert not list(folder.glob("*.ndjson"))
-        entry.do("mv QUEUE/rejected.log QUEUE/0000000000.log", QUEUE=folder / "queue")
+        entry.do("mv -n QUEUE/rejected.log QUEUE/0000000000.log", QUEUE=folder / "queue")
         on_call.cluster.stop("edge")
         entry.type("systemctl start", unit="edge")
         eventually(lambda: list(folder.glob("*.ndjson")), "the message is delivered")

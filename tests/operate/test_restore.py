@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Backup and restore, rehearsed with the commands of the page on real files."""
 
+import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,21 @@ def on_call(tmp_path: Path) -> Iterator[OnCall]:
         yield OnCall(cluster, endpoint)
 
 
+@contextmanager
+def leaving_journals(databases: list[Path]) -> Iterator[None]:
+    """Leave the journals of what is closed in the block, as a machine that stops at once does."""
+    files = [Path(f"{database}{ending}") for database in databases for ending in ("", "-wal", "-shm")]
+    with ExitStack() as opened:
+        for database in databases:
+            reading = opened.enter_context(closing(sqlite3.connect(database)))
+            assert reading.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+        yield
+        left = {file: file.read_bytes() for file in files}
+    for file, content in left.items():
+        assert content
+        file.write_bytes(content)
+
+
 def test_a_machine_is_restored_and_what_came_between_the_copies_is_sent_again(on_call: OnCall, tmp_path: Path) -> None:
     cluster, copies = on_call.cluster, tmp_path / "copies"
     first, second = on_call.repository(), on_call.repository()
@@ -31,17 +49,21 @@ def test_a_machine_is_restored_and_what_came_between_the_copies_is_sent_again(on
     on_call.push(first)  # the copy of the log lacks it
     on_call.wait_announced(first)
     backup.do('sqlite3 STATE ".backup COPY"', STATE=tmp_path / "notifier.db", COPY=copies / "notifier.db")
-    backup.do("cp -a ROOT COPY", ROOT=cluster.master_root, COPY=copies / "master")
+    backup.do("cp -aT ROOT COPY", ROOT=cluster.master_root, COPY=copies / "master")
     assert not backup.untyped
 
-    cluster.stop(*cluster.roles)
-    shutil.rmtree(cluster.master_root)
-    for name in ("log.db", "log.db-wal", "log.db-shm", "notifier.db", "notifier.db-wal", "notifier.db-shm"):
-        (tmp_path / name).unlink(missing_ok=True)
+    databases = [tmp_path / "log.db", tmp_path / "notifier.db"]
+    with leaving_journals(databases):
+        cluster.stop(*cluster.roles)
     restore = Entry(cluster, "Restore", operation("Restore the whole machine"))
-    restore.do("cp COPY LOG", COPY=copies / "log.db", LOG=tmp_path / "log.db")
-    restore.do("cp COPY LOG", COPY=copies / "notifier.db", LOG=tmp_path / "notifier.db")
-    restore.do("cp -a COPY ROOT", COPY=copies / "master", ROOT=cluster.master_root)
+    restore.do("mv ROOT AWAY", ROOT=cluster.master_root, AWAY=tmp_path / "away")
+    restore.do("cp -aT COPY ROOT", COPY=copies / "master", ROOT=cluster.master_root)
+    for database in databases:
+        owner, mode = database.stat().st_uid, database.stat().st_mode
+        restore.do("rm -f DATABASE-wal DATABASE-shm", DATABASE=database)
+        restore.do("cp COPY DATABASE", COPY=copies / database.name, DATABASE=database)
+        assert (database.stat().st_uid, database.stat().st_mode) == (owner, mode)
+        restore.do("chown USER:GROUP DATABASE", DATABASE=database, USER=os.getuid(), GROUP=os.getgid())
     cluster.start(*cluster.roles)
     restore.until_ok()
     eventually(lambda: restore.type("vcsreplicator verify").code == 0, "all are equal", every=1)
@@ -61,10 +83,10 @@ def test_an_older_copy_of_a_repository_is_adopted_and_what_mirrors_have_comes_ba
     on_call.push(name)
     on_call.wait_announced(name)
     newest = cluster.hg("--cwd", tmp_path / "work" / name, "log", "-r", ".", "-T", "{node}")
-    shutil.rmtree(folder)
 
     page = Entry(cluster, "Restore repositories", operation("Restore repositories"))
-    page.do("cp -a COPY FOLDER", COPY=copy, FOLDER=folder)
+    page.do("mv FOLDER AWAY", FOLDER=folder, AWAY=tmp_path / "away")
+    page.do("cp -aT COPY FOLDER", COPY=copy, FOLDER=folder)
     mirror = {each["name"]: each["url"] for each in cluster.about["mirrors"]}["alpha"]
     page.do("hg clone MIRROR-URL SAVED", **{"MIRROR-URL": mirror + name, "SAVED": saved})
     page.do("hg -R FOLDER replicateadopt --yes", FOLDER=folder)

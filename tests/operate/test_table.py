@@ -3,12 +3,15 @@
 
 import ast
 import re
+import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from testing.services.cache import CHECKOUT
 
-from .page import entries
+from .page import COMMAND, entries
 from .provocations import PROVOCATIONS
 
 # Their texts in the tests are shorter.
@@ -25,6 +28,14 @@ SHORTER = {
 def test_every_entry_is_provoked_and_repaired_by_its_words() -> None:
     # The alert of the aggregator's alarms is a table, each row an entry.
     assert entries().keys() - {"VcsreplicatorAggregatorAlarm"} == PROVOCATIONS.keys()
+
+
+def test_what_the_edge_set_aside_does_not_replace_what_an_earlier_attempt_has_not_sent(tmp_path: Path) -> None:
+    [move] = [found for found in COMMAND.findall(entries()["VcsreplicatorEdgeSetAside"]) if "rejected.log" in found]
+    for name in ("rejected.log", "0000000000.log"):
+        (tmp_path / name).write_text(name)
+    subprocess.run([word.replace("QUEUE", str(tmp_path)) for word in shlex.split(move)])
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["0000000000.log", "rejected.log"]
 
 
 def lines_for_pushers() -> list[str]:
