@@ -12,7 +12,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from click.testing import CliRunner
 
+from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.demo.ports import free_port
 from testing.waiting import PATIENCE, eventually
 from testing.warm_hg import shared_hg
@@ -28,9 +30,9 @@ def url(tmp_path: Path) -> Iterator[str]:
     subprocess.run([shared_hg(), "init", str(tmp_path / "root" / "known")], check=True)
     (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n[pushlog]\nmaxwait = 600\n")
     where = f"127.0.0.1:{free_port()}"
-    program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
     environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
-    with subprocess.Popen([*program, "--listen", where, "--threads", str(THREADS)], env=environment) as server:
+    with subprocess.Popen([*command, "--listen", where, "--threads", str(THREADS)], env=environment) as server:
         eventually(lambda: is_answering(f"http://{where}/known?style=raw"), "the server")
         yield f"http://{where}/known"
         server.kill()
@@ -67,3 +69,20 @@ def test_a_request_has_no_user_so_rules_for_readers_close_a_repository_to_all(
     with pytest.raises(HTTPError) as refused:
         urlopen(Request(f"{url.replace('known', 'ruled')}?style=raw", headers=named), timeout=PATIENCE)
     assert (refused.value.code, refused.value.reason) == (401, "read not authorized")
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "251"])
+def test_a_number_of_threads_that_answers_nobody_is_refused(tmp_path: Path, threads: str) -> None:
+    words = ["web", "--root", str(tmp_path), "--listen", "127.0.0.1:1", "--threads", threads]
+    done = CliRunner().invoke(program, words)
+    assert done.exit_code == 2
+    assert "--threads" in done.output
+
+
+@pytest.mark.parametrize(("name", "reason"), [("missing", "No such file or directory"), ("file", "Not a directory")])
+def test_a_root_that_cannot_be_used_is_named_and_not_the_address(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--listen", f"127.0.0.1:{free_port()}"]
+    done = subprocess.run([*command, "--root", str(tmp_path / name)], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 78
+    assert json.loads(done.stderr)["reason"] == f"--root: {tmp_path / name}: cannot be used: {reason}"

@@ -136,3 +136,10 @@ def test_a_sound_request_is_answered(port: int, host: bytes) -> None:
 
 def test_without_a_host_the_address_is_the_name(port: int) -> None:
     assert b" 127.0.0.1 " in answers(port, b"GET / HTTP/1.0\r\n\r\n")
+
+
+@pytest.mark.parametrize("host", ["nohost.invalid", "a..b", "x" * 300])
+def test_a_host_that_cannot_be_found_is_an_error_of_the_system(host: str) -> None:
+    with pytest.raises(OSError, match=r".") as caught:
+        listening.create_server(lambda *_: [], host=host, port=0, threads=1)
+    assert caught.value.strerror

@@ -3,6 +3,7 @@
 
 import errno
 import signal
+import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 
@@ -62,6 +63,8 @@ def ends(error: Exception) -> tuple[int, list[dict[str, object]]]:
         (because_of(OSError(errno.EIO, "Input/output error")), 1),
         (because_of(full_database()), 1),
         (because_of(OSError(errno.EADDRINUSE, "Address already in use")), 1),
+        (because_of(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")), 1),
+        (because_of(socket.gaierror(socket.EAI_NONAME, "Name or service not known")), 78),
         (TopicMissing("topic events: not in the log"), 1),
         (OSError(errno.EMFILE, "Too many open files"), 1),
         (Unavailable("the log is away"), 1),
@@ -74,6 +77,14 @@ def test_a_unit_stays_down_only_for_what_an_operator_must_change(error: Exceptio
     assert ended == code
     assert line["log_level"] == "error"
     assert line["reason"] == str(error)
+
+
+def test_a_host_that_cannot_be_found_is_named_in_one_line() -> None:
+    with structlog.testing.capture_logs() as lines:
+        serve(lambda *_: None, listen=("nohost.invalid", 9103))
+    [line] = lines
+    assert "exc_info" not in line
+    assert str(line["reason"]).startswith("listen: nohost.invalid:9103 cannot be used: ")
 
 
 def test_a_fault_of_ours_is_reported_with_its_traceback() -> None:

@@ -9,7 +9,7 @@ import click
 
 from ..config import address
 from ..service import configure_logging, serve
-from ..service.listening import create_server
+from ..service.listening import CONNECTIONS, create_server
 from ..words.errors import BadConfig
 
 # Bytes of the largest request, a push.
@@ -20,7 +20,13 @@ MAX_PUSH = 16 * 1024**3
 @click.option("--root", required=True, metavar="DIR", help="The folder with the repositories.")
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Address to listen on.")
 @click.option("--role", default="web", help="Name of the service in log lines.")
-@click.option("--threads", default=8, show_default=True, help="Requests answered in parallel.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, CONNECTIONS),
+    default=8,
+    show_default=True,
+    help="Requests answered in parallel.",
+)
 def command(root: str, listen: str, role: str, threads: int) -> None:
     """Serve the repositories in a folder over HTTP.
 
@@ -34,8 +40,12 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
         from ..hg.serving.web import application
 
         try:
+            repositories = application(root, threads=threads)
+        except OSError as error:
+            raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
+        try:
             server = create_server(
-                application(root, threads=threads),
+                repositories,
                 host=host,
                 port=port,
                 threads=threads,

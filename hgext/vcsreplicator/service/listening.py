@@ -5,6 +5,7 @@ When the server has as many connections as it takes, it closes the one that has 
 request. So a client that opens connections and stays silent cannot keep others out, not even from `/health`.
 """
 
+import errno
 import re
 import socket
 from collections.abc import Callable
@@ -26,6 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, **options: Any) -> Any:
     """Make a server that listens; raise OSError if the address cannot be used."""
+    _find_host(host)
     server = waitress.server.create_server(
         application,
         host=host,
@@ -45,6 +47,14 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
         if hasattr(listener, "channel_class"):
             listener.channel_class = _Channel
     return server
+
+
+def _find_host(host: str) -> None:
+    """Raise OSError with the reason if there is no such host; waitress would not give it."""
+    try:
+        socket.getaddrinfo(None if host == "*" else host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as error:
+        raise OSError(errno.EINVAL, "not the name of a host") from error
 
 
 class _Parser(HTTPRequestParser):  # type: ignore[misc]

@@ -2,18 +2,20 @@
 """The errors that may pass while a service waits.
 
 They are shortages (memory, disk space, quota, file descriptors), a failing disk, a stale file handle, an interrupted call, a locked
-database, a port in use, an address that is not available, and a missing topic. All others do not pass.
+database, a port in use, an address that is not available, a name server that does not answer, and a missing topic. All others do
+not pass.
 """
 
 import errno
 import os
+import socket
 import sqlite3
 import stat
 
 from .errors import TopicMissing
 
 _ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR}
-_ERRNO |= {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
+_ERRNO |= {errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN}
 _SQLITE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
