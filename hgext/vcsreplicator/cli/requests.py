@@ -7,7 +7,6 @@ stops waiting for it.
 """
 
 import datetime
-import getpass
 import os
 import secrets
 import threading
@@ -21,6 +20,7 @@ import click
 from ..config import Config
 from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..words.errors import Refused
+from ..words.person import name_user
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 
@@ -36,7 +36,7 @@ class Unanswered(Refused):
 
 def who() -> str:
     """Return the user's name, as it is recorded."""
-    return f"{os.environ.get('SUDO_USER') or getpass.getuser()}@{os.uname().nodename}"
+    return f"{os.environ.get('SUDO_USER') or name_user()}@{os.uname().nodename}"
 
 
 def when(time_: float | None) -> str:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Prepares a local installation: files, topics, mirrors in the roster, SNS."""
 
-import getpass
 import os
 import time
 
 from ..log import ROSTER_REQUESTS, Log, NewRecord, topics
 from ..log.opening import open_log
+from ..words.person import name_user
 from ..words.roster import RosterRequest, Verb
 from ..words.shape import to_json
 from .layout import DemoOptions, Layout, write_files
@@ -28,9 +28,7 @@ def prepare(options: DemoOptions) -> Layout:
 def _add_mirrors(log: Log, names: list[str]) -> None:
     """Ask the aggregator to add each mirror; a repeated request changes nothing."""
     requests = [
-        RosterRequest(
-            id=f"demo-{name}", verb=Verb.ADD, mirror=name, who=getpass.getuser(), time=time.time(), reason="demo"
-        )
+        RosterRequest(id=f"demo-{name}", verb=Verb.ADD, mirror=name, who=name_user(), time=time.time(), reason="demo")
         for name in names
     ]
     log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request)) for request in requests])
