@@ -37,7 +37,7 @@ def addresses(installation: Installation, site: Site) -> list[str]:
             found.append(route.path)
         else:
             for chain in installation.chains.values():
-                found.append(route.path.replace("{repository}", chain.repository).replace("{seq:int}", "3"))
+                found.append(route.path.replace("{repository}", chain.repository).replace("{seq:seq}", "3"))
     return [*found, "/nowhere"]
 
 
@@ -182,6 +182,13 @@ def test_a_trusted_proxy_is_known_by_its_address_however_it_is_written(
     assert found is not None
     assert found.name == "dana"
     assert readers.find_user([(b"x-user", b"dana")], "testclient") is None
+
+
+def test_a_number_that_no_event_has_is_an_address_without_a_page(installation: Installation, site: Site) -> None:
+    chain = next(iter(installation.chains.values()))
+    for seq in ("9" * 5000, "9" * 19):
+        answer = site.get(f"/repository/{chain.repository}/event/{seq}", headers=AS_READER)
+        assert answer.status_code == 404
 
 
 def test_another_name_for_this_machine_is_refused(installation: Installation, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -49,6 +50,15 @@ REMEMBERED = 50_000
 logger = structlog.get_logger()
 
 
+class _SeqConvertor(IntegerConvertor):
+    """A sequence in an address: a number that can be one."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("seq", _SeqConvertor())
+
+
 def make_application(
     sources: Sources, watcher: LogWatcher, readers: Readers, journal: ActJournal | None, *, hosts: Sequence[str]
 ) -> Starlette:
@@ -62,7 +72,7 @@ def make_application(
         Route("/", pages.show_overview),
         Route("/repositories", pages.show_repositories),
         Route("/repository/{repository}", pages.show_repository),
-        Route("/repository/{repository}/event/{seq:int}", pages.show_event),
+        Route("/repository/{repository}/event/{seq:seq}", pages.show_event),
         Route("/pushes", pages.show_pushes),
         Route("/pushes/live", Feed(watcher, pages.name_for).answer),
         Route("/deliveries", pages.show_deliveries),
