@@ -94,6 +94,14 @@ def test_rejects_of_one_type_are_submitted_together(log: Log, tmp_path: Path) ->
     assert [again.payload for again in submitted(log)] == [b"{}", b"{}"]
 
 
+@pytest.mark.parametrize("kind", ["typo", ""])
+@pytest.mark.parametrize("words", [("--yes",), ()])
+def test_a_type_that_no_reject_has_is_refused(log: Log, tmp_path: Path, kind: str, words: tuple[str, ...]) -> None:
+    keep(log, a_raw({}))
+    done = errors(tmp_path, "retry", "--type", kind, *words)
+    assert str(done.exception) == f"no reject has the error_type {kind!r}; vcsreplicator errors list --json shows them"
+
+
 def test_what_cannot_be_submitted_again_is_refused_with_the_reason(log: Log, tmp_path: Path) -> None:
     keep(log, a_raw({}), place="queue:raw")
     keep(log, a_raw({}), place="raw")

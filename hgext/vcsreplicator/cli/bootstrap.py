@@ -36,7 +36,7 @@ EVERY = 10.0
 @click.argument("name")
 @with_rules
 @click.option("--backup", is_flag=True, help="No notice waits for the mirror, and it ignores deletions.")
-@click.option("--workers", type=click.IntRange(1), help="Repositories copied at a time.  [default: 4]")
+@click.option("--workers", type=click.IntRange(1, 100), help="Repositories copied at a time.  [default: 4]")
 @with_wait(default=30.0, help="How long to wait for each decision of the aggregator.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a display.")
 @with_config

@@ -10,7 +10,7 @@ import click
 from ..config import Config
 from ..words.errors import Refused
 from .display import print_json, print_listing
-from .options import takes_json, with_config, with_destination, with_json, with_last, with_yes
+from .options import TEXT, takes_json, with_config, with_destination, with_json, with_last, with_yes
 from .requests import open_deliveries, when, who
 
 _NUMBER = click.IntRange(1, 2**63 - 1)
@@ -24,7 +24,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--state", type=_STATES)
-@click.option("--subscription", metavar="NAME")
+@click.option("--subscription", type=TEXT, metavar="NAME")
 @with_last(default=30)
 @with_json
 @with_destination
@@ -64,7 +64,9 @@ def show(config: Config, destination: str | None, number: int) -> None:
 
 @command.command()
 @click.argument("numbers", type=_NUMBER, nargs=-1)
-@click.option("--exhausted", metavar="SUBSCRIPTION", help="All deliveries of this subscription that were given up.")
+@click.option(
+    "--exhausted", type=TEXT, metavar="SUBSCRIPTION", help="All deliveries of this subscription that were given up."
+)
 @with_yes
 @with_destination
 @with_config

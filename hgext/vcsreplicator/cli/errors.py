@@ -99,6 +99,8 @@ def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool)
         raise click.UsageError("expected NUMBERS or --type")
     with metered_log(config) as log:
         found = _to_submit(log, numbers, kind)
+        if not found:
+            raise Refused(f"no reject has the error_type {kind!r}; vcsreplicator errors list --json shows them")
         queued = [
             (record.offset, place[len(_QUEUE) :], raw) for record, place, raw in found if place.startswith(_QUEUE)
         ]

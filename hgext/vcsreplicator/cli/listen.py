@@ -41,7 +41,7 @@ _NO_VARIABLE = re.compile("[\0\ud800-\udfff]")
 @click.option(
     "--max-message", default=16 * 1024 * 1024, show_default=True, help="Bytes; a larger message ends the command."
 )
-@click.option("--count", type=int, metavar="N", help="Stop after N messages.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 @click.option("--whole", is_flag=True, help="Print properties and headers too.")
 @with_insecure
 def command(
@@ -121,7 +121,10 @@ def _split_command(run: str | None) -> list[str]:
 def _settings(url: str, exchange: str, *, queue: str | None, key: str, **options: Any) -> Any:
     from notifier.pulse.listener import ListenSettings, client_name
 
-    user = urllib.parse.urlsplit(url).username or "guest"
+    try:
+        user = urllib.parse.urlsplit(url).username or "guest"
+    except ValueError as error:
+        raise BadConfig(f"URL: expected amqps://USER@HOST/VHOST: {error}") from error
     try:
         return ListenSettings(
             url=url,

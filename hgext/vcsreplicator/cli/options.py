@@ -33,7 +33,21 @@ class Number(click.FloatRange):
         return number
 
 
+class Text(click.ParamType):
+    """Text; bytes that are no UTF-8 can be neither stored nor sent."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            self.fail("expected text in UTF-8", param, ctx)
+        return str(value)
+
+
 SECONDS = Number(0, 31 * DAY)
+TEXT = Text()
 HOW_MANY = click.IntRange(1, 1_000_000)
 
 with_destination = click.option(

@@ -33,12 +33,12 @@ def command(config: Config, repository: str, since: str, destination: str, wait:
 
 def read_since(text: str) -> dict[str, Any]:
     """Read where a replay begins, a time or a push id; raise BadParameter if neither."""
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < 19:
         return {"since_push": int(text)}
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"expected a time such as 2026-07-29T22:11, or a push id, got {text!r}") from None
+        raise click.BadParameter(f"expected a time such as 2026-07-29T22:11, or a push id, got {text[:60]!r}") from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=datetime.UTC)
     return {"since_time": time.timestamp()}

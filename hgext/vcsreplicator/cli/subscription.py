@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator subscription`: changes webhooks at once, and records who did."""
 
+import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,14 @@ from ..words.errors import Refused
 from ..words.secrecy import is_secret_header
 from ..words.shape import plain
 from .display import print_listing
-from .options import with_config, with_destination, with_json, with_last, with_yes
+from .options import TEXT, with_config, with_destination, with_json, with_last, with_yes
 from .requests import open_deliveries, when, who
 
 if TYPE_CHECKING:
     from notifier.webhook.subscriptions import StoredSubscription
+
+# A new name becomes a label of metrics and a part of lines; older releases accepted any text.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 
 # Stands for the value of a header that holds a secret.
 HIDDEN = "(its value is not shown)"
@@ -64,15 +68,30 @@ def _row_of(data: Mapping[str, Any]) -> tuple[str, ...]:
     return data["name"], state, wanted["url"], " ".join(wanted["types"]), wanted["filter"] or "", data["origin"]
 
 
+def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise click.BadParameter(
+            f"expected at most 61 letters, digits, dots, hyphens and underscores, got {value[:80]!r}"
+        )
+    return value
+
+
 @command.command()
-@click.argument("name")
-@click.argument("url")
-@click.option("--filter", metavar="JMESPATH", help="Send only messages for which this is true; it sees {type, data}.")
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Message type; may be repeated.")
-@click.option("--method", type=click.Choice(["POST", "PUT"]), default="POST", show_default=True)
-@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE")
+@click.argument("name", callback=_check_name)
+@click.argument("url", type=TEXT)
 @click.option(
-    "--secret-file", "secret_files", multiple=True, metavar="FILE", help="Key to sign requests; may be repeated."
+    "--filter", type=TEXT, metavar="JMESPATH", help="Send only messages for which this is true; it sees {type, data}."
+)
+@click.option("--type", "types", type=TEXT, multiple=True, metavar="TYPE", help="Message type; may be repeated.")
+@click.option("--method", type=click.Choice(["POST", "PUT"]), default="POST", show_default=True)
+@click.option("--header", "headers", type=TEXT, multiple=True, metavar="NAME:VALUE")
+@click.option(
+    "--secret-file",
+    "secret_files",
+    type=TEXT,
+    multiple=True,
+    metavar="FILE",
+    help="Key to sign requests; may be repeated.",
 )
 @click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS")
 @click.option("--concurrency", default=4, show_default=True, help="Parallel requests.")
@@ -112,7 +131,7 @@ def _subscription(
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @with_yes
 @with_destination
 @with_config
@@ -126,7 +145,7 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @with_destination
 @with_config
 def pause(config: Config, destination: str | None, name: str) -> None:
@@ -137,7 +156,7 @@ def pause(config: Config, destination: str | None, name: str) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @with_destination
 @with_config
 def resume(config: Config, destination: str | None, name: str) -> None:

@@ -17,10 +17,11 @@ from ..mirror import MirrorSettings
 from ..mirror.comparison import ComparisonOutcome, Verdict
 from ..mirror.jobs import verify
 from ..service import configure_logging, serve, stop_on_signals
+from ..words.clock import DAY
 from ..words.errors import BadConfig, visible
 from ..words.shape import plain
 from .display import console
-from .options import SECONDS, log_of, mirror_settings, with_config
+from .options import Number, log_of, mirror_settings, with_config
 from .progress import Meter
 
 # Outcomes that an operator must look into; they give exit code 2.
@@ -39,7 +40,7 @@ STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", 
 @click.option("--deep", is_flag=True, help="Read the contents of all files on the mirror too, and check their hashes.")
 @click.option("--continuous", is_flag=True, help="Compare repeatedly, at a low rate ([verify] pace, rest).")
 @click.option(
-    "--patience", type=SECONDS, metavar="SECONDS", help="How long a mirror may take to catch up.  [default: 60]"
+    "--patience", type=Number(0, DAY), metavar="SECONDS", help="How long a mirror may take to catch up.  [default: 60]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, equal repositories too.")
 @with_config
@@ -60,6 +61,9 @@ def command(
     Exit code 0: all are equal; 1: some could not be compared (behind, master unreachable, no such path); 2: some
     differ; 130: it was interrupted before it found one that differs.
     """
+    if continuous and (paths or as_json):
+        option = "--repository" if paths else "--json"
+        raise click.UsageError(f"--continuous compares all repositories and writes log lines; it takes no {option}")
     mirrors = [mirror_settings(config, name) for name in names or _local_mirrors(config)]
     options = config.settings(verify.VerifySettings, "verify")
     options = replace(options, deep=deep or options.deep)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Options and arguments that cannot be right are refused in one line, by the verb and before it begins."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import ReplicationError
+from notifier.webhook.deliveries import Deliveries
+from notifier.webhook.subscription import Subscription
+
+# What Python makes of a byte of an argument that is no text.
+NO_TEXT = "\udcff"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The services' file of an installation with a mirror and a webhook destination."""
+    (tmp_path / "repos").mkdir()
+    (tmp_path / "x.toml").write_text(f"""
+log = "sqlite://{tmp_path}/log.db"
+[public.urls]
+"" = "https://hg.example/"
+[mirror.alpha]
+root = "{tmp_path}/repos"
+[notifier]
+state = "{tmp_path}/notifier.db"
+[notifier.hooks]
+type = "webhook"
+database = "{tmp_path}/deliveries.db"
+""")
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics())
+    return tmp_path / "x.toml"
+
+
+def run(file: Path, *words: str) -> Result:
+    return CliRunner().invoke(program, [*words, "-c", str(file)])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("verify", "alpha", "--patience", "100000"), "--patience"),
+        (("verify", "alpha", "--continuous", "--repository", "one"), "--repository"),
+        (("verify", "alpha", "--continuous", "--json"), "--json"),
+        (("bootstrap", "alpha", "--workers", "1000"), "--workers"),
+        (("replay", "--repository", "x", "--to", "hooks", "--since", "9" * 5000), "expected a time such as"),
+        (("subscription", "add", "", "https://x.example"), "NAME"),
+        (("subscription", "add", "a\nb", "https://x.example"), "NAME"),
+        (("subscription", "add", "x" * 62, "https://x.example"), "NAME"),
+        (("subscription", "add", NO_TEXT, "https://x.example"), "NAME"),
+        (("subscription", "add", "ci", f"https://x.example/{NO_TEXT}"), "URL"),
+        (("subscription", "add", "ci", "https://x.example/", "--header", f"X-Team: {NO_TEXT}"), "--header"),
+        (("subscription", "add", "ci", "https://x.example/", "--type", NO_TEXT), "--type"),
+        (("subscription", "add", "ci", "https://x.example/", "--filter", NO_TEXT), "--filter"),
+        (("subscription", "add", "ci", "https://x.example/", "--secret-file", NO_TEXT), "--secret-file"),
+        (("subscription", "pause", NO_TEXT), "NAME"),
+        (("subscription", "remove", NO_TEXT, "--yes"), "NAME"),
+        (("deliveries", "list", "--subscription", NO_TEXT), "--subscription"),
+        (("deliveries", "redeliver", "--exhausted", NO_TEXT), "--exhausted"),
+    ],
+)
+def test_what_cannot_be_right_is_a_mistake_of_usage(file: Path, words: tuple[str, ...], complaint: str) -> None:
+    with closing(Deliveries(str(file.with_name("deliveries.db")))):
+        done = run(file, *words)
+    assert done.exit_code == 2, done.exception
+    assert complaint in done.stderr
+    assert len(done.stderr) < 1000
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_listen_counts_from_one(count: str) -> None:
+    done = CliRunner().invoke(program, ["listen", "amqp://127.0.0.1/", "exchange/a/b", "--count", count])
+    assert done.exit_code == 2
+    assert "--count" in done.stderr
+
+
+def test_a_url_to_listen_at_that_is_none_is_one_line_without_it() -> None:
+    done = CliRunner().invoke(program, ["listen", "amqps://u:hunter2@[host", "exchange/x/y"])
+    assert isinstance(done.exception, ReplicationError)
+    assert str(done.exception).startswith("URL: expected amqps://USER@HOST/VHOST: ")
+    assert "hunter2" not in str(done.exception)
+
+
+def test_a_name_that_an_older_release_accepted_can_be_used(file: Path) -> None:
+    with closing(Deliveries(str(file.with_name("deliveries.db")))) as deliveries:
+        deliveries.subscriptions.add(
+            "a b\n", Subscription(url="https://x.example"), origin="command", who="dana", now=1.0
+        )
+        for words in (("pause", "a b\n"), ("resume", "a b\n"), ("remove", "a b\n", "--yes")):
+            assert run(file, "subscription", *words).exit_code == 0
