@@ -119,6 +119,15 @@ def test_a_check_of_the_configuration_says_what_is_right_and_the_mistake(file: P
     assert "relay" in mistake
 
 
+@pytest.mark.parametrize("section", ["[public]\nfoo = 1", "public = 5"])
+def test_a_wrong_section_public_is_named_without_a_notifier_too(tmp_path: Path, section: str) -> None:
+    file = tmp_path / "dashboard.toml"
+    file.write_text(f'log = "sqlite://{tmp_path}/log.db"\n{section}\n')
+    done = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert isinstance(done.exception, BadConfig)
+    assert str(done.exception).startswith(f"{file}: public")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -115,7 +115,7 @@ def _check_notices(config: Config) -> None:
     from notifier.settings import read
     from notifier.work.settings import WorkSettings
 
-    if "notifier" in config.tables:
+    if config.tables.keys() & {"notifier", "public"}:  # the dashboard reads [public] alone, too
         read(config.tables, config.file)
     if "edge" in config.tables:
         address(config.settings(EdgeSettings, "edge").listen, f"{config.file}: edge.listen")
@@ -146,9 +146,9 @@ def _check_dashboard(config: Config) -> None:
 
     settings = read_settings(config)
     # The file of users need not be on this machine, or readable by this user: see `rights`.
-    is_here = settings.users is not None and os.access(settings.users, os.R_OK)
+    path = settings.users
     with naming(config):
-        Readers(settings, read_users(settings.users) if is_here else ())
+        Readers(settings, read_users(path) if path is not None and os.access(path, os.R_OK) else ())
 
 
 def _check_listen(config: Config) -> None:

@@ -33,7 +33,7 @@ class Number(click.FloatRange):
         return number
 
 
-class Text(click.ParamType):
+class Text(click.ParamType[str]):
     """Text; bytes that are no UTF-8 can be neither stored nor sent."""
 
     name = "text"
