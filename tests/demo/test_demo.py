@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from testing.checks.agreement import processes_below
 from testing.waiting import eventually
 from testing.warm import is_stem, warm_starts
@@ -99,8 +103,8 @@ def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> No
     subprocess.run([*DEMO, "--dir", str(tmp_path), "--prepare", "--ready", str(ready)], check=True, capture_output=True)
     (tmp_path / "json.py").write_text("raise SystemExit('taken from the current folder')\n")
     aggregator = about(ready)["services"]["aggregator"]
-    program = aggregator["argv"][: aggregator["argv"].index("aggregator")]
-    asked = [*program, "aggregator", "--config", "nowhere.toml"]
+    start = aggregator["argv"][: aggregator["argv"].index("aggregator")]
+    asked = [*start, "aggregator", "--config", "nowhere.toml"]
     done = subprocess.run(asked, env=aggregator["env"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "vcsreplicator: nowhere.toml: cannot be read: No such file or directory"
 
@@ -129,3 +133,57 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     done = subprocess.run([*DEMO, "--dir", str(tmp_path / "file")], capture_output=True, text=True, check=False)
     assert done.returncode == 78
     assert done.stderr.strip() == f"vcsreplicator: --dir: {tmp_path}/file cannot be used: File exists"
+
+
+PASSWORD = ("--pulse", "amqps://u:hunter2@broker.example", "--insecure", "password-in-url")
+
+
+def prepared(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(program, ["demo", "--dir", str(folder), "--prepare", *words])
+
+
+def test_a_password_that_is_meant_stays_with_its_user_and_its_file_is_correct(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    for name in ("vcsreplicator.toml", "master.hgrc"):  # of an earlier run
+        folder.mkdir(exist_ok=True)
+        (folder / name).touch(0o644)
+    assert prepared(folder, *PASSWORD, "--ready", str(tmp_path / "ready")).exit_code == 0
+    for file in (tmp_path / "ready", folder / "vcsreplicator.toml", folder / "master.hgrc"):
+        assert file.stat().st_mode & 0o777 == 0o600, file
+    checked = CliRunner().invoke(program, ["config", "check", "-c", str(folder / "vcsreplicator.toml")])
+    assert checked.exit_code == 0, checked.exception
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a%20b", "a#b", "a?b", "a=b", "a\nb", "a\udcff"])
+def test_a_folder_that_no_configuration_can_name_is_refused(tmp_path: Path, name: str) -> None:
+    done = prepared(tmp_path / name)
+    assert isinstance(done.exception, BadConfig)
+    assert str(done.exception).startswith("--dir: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    done = prepared(tmp_path / "demo", "--ready", str(tmp_path / "missing" / "x"))
+    assert isinstance(done.exception, BadConfig)
+    assert str(done.exception) == f"--ready: {tmp_path}/missing/x: expected a file in a folder that is there"
+    assert list((tmp_path / "demo").iterdir()) == []
+
+
+def test_an_address_of_sns_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    done = prepared(tmp_path / "demo", "--sns-endpoint", endpoint)
+    assert isinstance(done.exception, Unavailable)
+    assert str(done.exception).startswith(f"--sns-endpoint: {endpoint}: ")
+
+
+def test_ctrl_c_ends_a_demo_that_starts(tmp_path: Path) -> None:
+    process = subprocess.Popen([*DEMO, "--dir", str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        eventually((tmp_path / "output" / "aggregator.log").exists, what="the first service is started")
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "The notice" not in printed
+    eventually(lambda: running_in(tmp_path) == [], what="all services ended")

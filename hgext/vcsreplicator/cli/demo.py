@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import tempfile
 import threading
@@ -23,6 +24,11 @@ from ..log.opening import open_log
 from ..words.errors import BadConfig
 from .display import console, table
 from .options import check_exposures, with_insecure
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# What would need escapes in the URLs, TOML and hgrc that name the folder.
+_NEEDS_ESCAPE = re.compile('["\\\\%#?=\0-\x1f\x7f\ud800-\udfff]')
 
 
 @click.command()
@@ -62,6 +68,8 @@ def command(
     if decode and (only_prepare or ready):
         raise click.UsageError("--decode goes with --dir, --log, --insecure and --stay alone")
     with _folder(folder, keep=only_prepare) as where:
+        if ready and not ready.resolve().parent.is_dir():
+            raise BadConfig(f"--ready: {ready}: expected a file in a folder that is there")
         chosen = DemoOptions(folder=where, insecure=insecure, **options)
         if decode:
             _decode(chosen, stay=stay)
@@ -80,7 +88,7 @@ def _run_services(layout: Layout, ready: Path | None, *, stay: bool) -> None:
         if ready:
             write_ready_file(ready, layout, pids)
 
-    with _running(layout.services, layout.options.folder, report) as run:
+    with _running(layout.services, layout.options.folder, report, is_staying=stay) as run:
         if stay:
             _print_addresses(layout)
             run()
@@ -111,16 +119,24 @@ def _decode(options: DemoOptions, *, stay: bool) -> None:
 
 @contextlib.contextmanager
 def _running(
-    services: Sequence[Service], folder: Path, report: Callable[[Mapping[str, int | None]], None] = lambda pids: None
+    services: Sequence[Service],
+    folder: Path,
+    report: Callable[[Mapping[str, int | None]], None] = lambda pids: None,
+    *,
+    is_staying: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Run the services within the block.
 
-    Yields a function that keeps them running until SIGTERM or SIGINT. `report` gets the process ids after the start, and at each
-    change after it.
+    Yields a function that keeps them running until SIGTERM or SIGINT. Before that, or before their start if `is_staying`, these
+    signals raise KeyboardInterrupt. `report` gets the process ids after the start, and at each change after it.
     """
     stop = threading.Event()
-    previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     is_started = False
+
+    def run() -> None:
+        _catch_signals(stop)
+        supervisor.run(stop)
 
     def report_change() -> None:
         if is_started:
@@ -130,14 +146,22 @@ def _running(
     begin = time.monotonic()
     try:
         supervisor.start()
+        if is_staying:
+            _catch_signals(stop)
         is_started = True
         report_change()
         click.echo(f"{len(services)} services are ready after {time.monotonic() - begin:.1f} s in {folder}")
-        yield lambda: supervisor.run(stop)
+        yield run
     finally:
+        _catch_signals(stop)
         supervisor.stop()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _catch_signals(stop: threading.Event) -> None:
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: stop.set())
 
 
 def _print_addresses(layout: Layout) -> None:
@@ -186,6 +210,8 @@ def _print_timeline(count: int, output: str, moments: list[scenario.Moment], del
 def _folder(chosen: str | None, *, keep: bool) -> Iterator[Path]:
     if chosen is not None:
         path = Path(chosen).resolve()
+        if found := _NEEDS_ESCAPE.search(str(path)):
+            raise BadConfig(f"--dir: expected a path without {found[0]!r}, got {str(path)!r}")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -105,10 +105,17 @@ def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: s
     )
     listen = {f"mirror-{name}": ports[1 + len(names) + index] for index, name in enumerate(names)}
     listen["aggregator"] = ports[-1]
-    (folder / "master.hgrc").write_text(_master_hgrc(layout, folder), encoding="utf-8")
+    write_own(folder / "master.hgrc", _master_hgrc(layout, folder))
     (folder / "mirror.hgrc").write_text(_MIRROR_HGRC, encoding="utf-8")
-    layout.config.write_text(_toml(layout, folder, listen), encoding="utf-8")
+    write_own(layout.config, _toml(layout, folder, listen))
     return _with_services(layout, folder, names)
+
+
+def write_own(file: Path, text: str) -> None:
+    """Write a file that its user alone may read, because it may hold a password."""
+    file.touch(0o600)
+    file.chmod(0o600)
+    file.write_text(text, encoding="utf-8")
 
 
 def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None]) -> None:
@@ -132,7 +139,7 @@ def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None])
         "status_url": layout.status_url,
     }
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_own(temporary, json.dumps(content, indent=2) + "\n")
     temporary.replace(file)
 
 
@@ -206,7 +213,7 @@ def _socket(folder: Path) -> str:
 
 def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
     parts = [
-        f'insecure = {list(layout.options.insecure)}\nlog = "{layout.log}"\nblobs = "file://{folder}/blobs"\n',
+        f'insecure = {list(layout.options.insecure)}\nlog = {_quote(layout.log)}\nblobs = "file://{folder}/blobs"\n',
         f'[relay]\nsocket = "{_socket(folder)}"\nsource = "hg://master.example"\n',
         f'[relay.roots]\n"{layout.master_root}" = ""\n',
         *(
@@ -224,17 +231,22 @@ def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
     return "\n".join(parts)
 
 
+def _quote(text: str) -> str:
+    """Return the text as a string of TOML, which has the escapes of JSON."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _pulse(layout: Layout) -> list[str]:
     return [
-        f'[notifier.pulse-{stream}]\ntype = "pulse"\nurl = "{layout.options.pulse}"\nstream = "{stream}"\n'
+        f'[notifier.pulse-{stream}]\ntype = "pulse"\nurl = {_quote(layout.options.pulse or "")}\nstream = "{stream}"\n'
         f'exchange = "{exchange}"\nrouting-key-strip-prefix = "{PUBLIC_URL}"\n'
         for stream, exchange in zip(("v1", "v2"), EXCHANGES, strict=True)
     ]
 
 
 def _sns(layout: Layout) -> str:
-    endpoint = layout.options.sns_endpoint
+    endpoint = _quote(layout.options.sns_endpoint or "")
     return (
         f'[notifier.sns]\ntype = "sns"\ntopic-arn = "{layout.topic_arn}"\nbucket = "{layout.bucket}"\n'
-        f'region = "us-east-1"\nsns-endpoint-url = "{endpoint}"\ns3-endpoint-url = "{endpoint}"\n'
+        f'region = "us-east-1"\nsns-endpoint-url = {endpoint}\ns3-endpoint-url = {endpoint}\n'
     )

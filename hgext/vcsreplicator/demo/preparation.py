@@ -6,6 +6,7 @@ import time
 
 from ..log import ROSTER_REQUESTS, Log, NewRecord, topics
 from ..log.opening import open_log
+from ..words.errors import BadConfig, Unavailable
 from ..words.person import name_user
 from ..words.roster import RosterRequest, Verb
 from ..words.shape import to_json
@@ -35,12 +36,22 @@ def _add_mirrors(log: Log, names: list[str]) -> None:
 
 
 def _create_topic_and_bucket(endpoint: str) -> str:
-    """Create the topic and the bucket; return the ARN of the topic."""
+    """Create the topic and the bucket; return the ARN of the topic.
+
+    Raises BadConfig if the endpoint is no URL, Unavailable if it does not answer or refuses.
+    """
     import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "demo")
-    sns = boto3.client("sns", endpoint_url=endpoint, region_name=REGION)
-    arn: str = sns.create_topic(Name="hg-events")["TopicArn"]
-    boto3.client("s3", endpoint_url=endpoint, region_name=REGION).create_bucket(Bucket=BUCKET)
+    try:
+        sns = boto3.client("sns", endpoint_url=endpoint, region_name=REGION)
+        s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+        arn: str = sns.create_topic(Name="hg-events")["TopicArn"]
+        s3.create_bucket(Bucket=BUCKET)
+    except ValueError as error:
+        raise BadConfig(f"--sns-endpoint: expected the URL of SNS and S3: {error}") from error
+    except (BotoCoreError, ClientError) as error:
+        raise Unavailable(f"--sns-endpoint: {endpoint}: {error}") from error
     return arn

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..log import topics
 from ..log.opening import open_log
-from .layout import PROGRAM, DemoOptions, Service, environment
+from .layout import PROGRAM, DemoOptions, Service, environment, write_own
 from .ports import free_port
 
 # A changeset as `eng-workflow/hgpush/1` describes it.
@@ -46,11 +46,11 @@ def prepare_submission(options: DemoOptions) -> SubmissionLayout:
     port = free_port()
     log = options.log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
     config = folder / "vcsreplicator.toml"
-    config.write_text(
+    write_own(
+        config,
         f'insecure = {list(options.insecure)}\nlog = "{log}"\n\n'
         f'[edge]\nlisten = "127.0.0.1:{port}"\nqueue = "{folder}/queue"\n\n'
         f'[decode]\noutput = "file:{folder}/decoded/"\nrepeats = "{folder}/repeats.db"\n',
-        encoding="utf-8",
     )
     with open_log(log) as opened:
         opened.create(topics())
