@@ -39,7 +39,7 @@ CLIENTS = {
         f"{OURS}.log.blobs",
         f"{OURS}.demo.preparation",
     ),  # the demo creates the topic and the bucket that it uses
-    "botocore": ("notifier.sns.", f"{OURS}.log.blobs"),
+    "botocore": ("notifier.sns.", f"{OURS}.log.blobs", f"{OURS}.demo.preparation"),
     "httpx": "notifier.poll.",
     "sqlalchemy": "notifier.work.",
     "alembic": "notifier.work.",

@@ -7,6 +7,7 @@ stops waiting for it.
 """
 
 import datetime
+import getpass
 import os
 import secrets
 import threading
@@ -20,7 +21,6 @@ import click
 from ..config import Config
 from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..words.errors import Refused
-from ..words.person import name_user
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 
@@ -35,8 +35,15 @@ class Unanswered(Refused):
 
 
 def who() -> str:
-    """Return the user's name, as it is recorded."""
-    return f"{os.environ.get('SUDO_USER') or name_user()}@{os.uname().nodename}"
+    """Return the user's name, as it is recorded.
+
+    A user that the system does not know is `uid NUMBER`.
+    """
+    try:
+        name = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # OSError since Python 3.13
+        name = f"uid {os.getuid()}"
+    return f"{name}@{os.uname().nodename}"
 
 
 def when(time_: float | None) -> str:

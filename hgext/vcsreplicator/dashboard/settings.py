@@ -85,7 +85,10 @@ class DashboardSettings:
 
 
 def parse_address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return the IP address, an IPv4 one also where IPv6 carries it; None if it is none."""
+    """Return the IP address; None if the text is none.
+
+    An IPv4 address that IPv6 carries is the IPv4 address.
+    """
     try:
         address = ip_address(text)
     except ValueError:

@@ -7,7 +7,6 @@ import time
 from ..log import ROSTER_REQUESTS, Log, NewRecord, topics
 from ..log.opening import open_log
 from ..words.errors import BadConfig, Unavailable
-from ..words.person import name_user
 from ..words.roster import RosterRequest, Verb
 from ..words.shape import to_json
 from .layout import DemoOptions, Layout, write_files
@@ -29,7 +28,7 @@ def prepare(options: DemoOptions) -> Layout:
 def _add_mirrors(log: Log, names: list[str]) -> None:
     """Ask the aggregator to add each mirror; a repeated request changes nothing."""
     requests = [
-        RosterRequest(id=f"demo-{name}", verb=Verb.ADD, mirror=name, who=name_user(), time=time.time(), reason="demo")
+        RosterRequest(id=f"demo-{name}", verb=Verb.ADD, mirror=name, who="demo", time=time.time(), reason="demo")
         for name in names
     ]
     log.append([NewRecord(topic=ROSTER_REQUESTS, key=request.id, value=to_json(request)) for request in requests])

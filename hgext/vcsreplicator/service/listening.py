@@ -50,7 +50,10 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
 
 
 def _find_host(host: str) -> None:
-    """Raise OSError with the reason if there is no such host; waitress would not give it."""
+    """Raise OSError if there is no such host.
+
+    Its text has the reason, which waitress does not give.
+    """
     try:
         socket.getaddrinfo(None if host == "*" else host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except UnicodeError as error:
