@@ -72,7 +72,7 @@ def test_a_request_has_no_user_so_rules_for_readers_close_a_repository_to_all(
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "251"])
-def test_a_number_of_threads_that_answers_nobody_is_refused(tmp_path: Path, threads: str) -> None:
+def test_a_number_of_threads_that_answers_no_request_is_refused(tmp_path: Path, threads: str) -> None:
     words = ["web", "--root", str(tmp_path), "--listen", "127.0.0.1:1", "--threads", threads]
     done = CliRunner().invoke(program, words)
     assert done.exit_code == 2
