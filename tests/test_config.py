@@ -82,7 +82,9 @@ def test_a_section_becomes_its_settings(tmp_path: Path) -> None:
     assert load(file).settings(Example, "mirror", "a", name="a") == Example(poll_timeout=1.0, name="a", workers=3)
 
 
-@pytest.mark.parametrize("value", ["nonsense", "host", "host:", ":80", "host:99999", "host:x", "host:0", "host:\u00b2"])
+@pytest.mark.parametrize(
+    "value", ["nonsense", "host", "host:", ":80", "host:99999", "host:x", "host:0", "host:\u00b2", "host:" + "9" * 5000]
+)
 def test_an_address_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     file = written(tmp_path, f'log = "sqlite:///x"\n[listen]\nrelay = "{value}"\n')
     with pytest.raises(BadConfig, match=r"listen.relay: expected host:port, got"):

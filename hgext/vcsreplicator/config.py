@@ -125,6 +125,6 @@ def load(file: str | Path) -> Config:
 def address(text: object, where: str) -> tuple[str, int]:
     """Split `host:port` into host and port; raises BadConfig naming `where`."""
     host, _, port = str(text).rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5) or not 1 <= int(port) <= 65535:
         raise BadConfig(f"{where}: expected host:port, got {text!r}")
     return host.strip("[]"), int(port)

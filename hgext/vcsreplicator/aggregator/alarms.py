@@ -29,7 +29,10 @@ OLDER = "mirror of an older release"
 STEPS = {
     NO_GATING: "activate or add a mirror (`vcsreplicator roster list`), or: vcsreplicator roster allow-empty yes --yes",
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
-    MISSING: "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep",
+    MISSING: (
+        "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep; if the master "
+        "was restored too, see docs/operating.md"
+    ),
 }
 
 # How many repositories an alarm names.
