@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Repositories make room for each other while workers are at work in them: none is written into, or moved for, another."""
 
+import errno
 import os
 import shutil
 import signal
@@ -283,6 +284,64 @@ def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
     assert mirror.release_new().trouble is None
     assert mirror.at(mirror.url) == (third, 1, 1)
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
+
+
+def another_file_system(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    """Have everything that is moved into the folder, or exchanged with it, come from another file system."""
+
+    def wrap(real: Callable[..., None]) -> Callable[..., None]:
+        def move(old: str | bytes, new: str | bytes) -> None:
+            if os.fsdecode(new).startswith(folder + "/"):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), old, None, new)
+            real(old, new)
+
+        return move
+
+    monkeypatch.setattr(os, "rename", wrap(os.rename))
+    monkeypatch.setattr(place, "_exchange", wrap(place._exchange))
+
+
+@pytest.mark.parametrize("why", ["another file system", "leads out of"])
+def test_a_repository_that_cannot_be_moved_to_its_path_is_refused_in_words_and_stays_as_it_is(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
+) -> None:
+    shutil.rmtree(mirror.url)
+    if why == "leads out of":
+        os.symlink(tmp_path, mirror.url)
+    else:
+        another_file_system(monkeypatch, mirror.url)
+    trouble = mirror.release_new().trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.passing) == (Reason.REFUSED, False)
+    assert why in trouble.note
+    assert mirror.url in trouble.note
+    assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 0)
+
+
+def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is_and_is_not_kept_aside(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, copies = place.staging_of(mirror.settings.folder, OLD), list[bool]()
+
+    def copy(repositories: OpenRepositories, url: str, *_: object) -> tuple[str, Checkpoint]:
+        healing._keep_aside(repositories, made, mirror.settings, OLD)
+        copies.append(not os.path.exists(made))
+        if copies[-1]:
+            mirror.make(made, replace(mirror.old, seq=5))
+        return made, replace(mirror.old, seq=5)
+
+    monkeypatch.setattr(healing, "copy_beside", copy)
+    with monkeypatch.context() as patched:
+        another_file_system(patched, mirror.url)
+        for _ in range(2):
+            trouble = mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble
+            assert trouble is not None
+            assert trouble.reason is Reason.REFUSED
+    assert mirror.at(mirror.url) == (OLD, 2, 1)
+    assert mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble is None
+    assert copies == [True, False, False]
+    assert mirror.at(mirror.url) == (OLD, 5, 1)
+    assert os.listdir(mirror.settings.folder + "/aside") == [f"{OLD}-healed"]
 
 
 def test_folders_that_another_worker_removes_as_empty_are_made_again(

@@ -4,6 +4,7 @@
 What is on the disk and in the log is put together, then the supervisor runs.
 """
 
+import errno
 import fcntl
 import os
 import queue
@@ -124,7 +125,7 @@ def _prepare(
 def lock_folder(settings: MirrorSettings) -> Iterator[None]:
     """Hold the state folder for this process within the block.
 
-    Raises BadConfig if another mirror works in it, or if it cannot be made.
+    Raises BadConfig if another mirror works in it, if it cannot be made, or if nothing can be moved from it to the root.
     """
     folder = Path(settings.folder)
     try:
@@ -138,9 +139,31 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
         os.close(lock)
         raise BadConfig(f"mirror.{settings.name}.root: another mirror works in {settings.root} already") from error
     try:
+        _expect_one_mount(settings)
         yield
     finally:
         os.close(lock)
+
+
+def _expect_one_mount(settings: MirrorSettings) -> None:
+    """Raise BadConfig if a folder cannot be moved from the state folder to the root.
+
+    It tries that, because two mounts of one file system have the same device, too. A disk that takes nothing now is no reason: the
+    mirror waits for it later. A kill leaves an empty folder, which the next start uses and removes.
+    """
+    made, moved = os.path.join(settings.folder, "probe"), os.path.join(settings.root, "~probe")
+    try:
+        os.makedirs(settings.root, exist_ok=True)
+        os.makedirs(made, exist_ok=True)
+        os.rename(made, moved)
+        os.rmdir(moved)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            os.rmdir(made)
+            raise BadConfig(
+                f"mirror.{settings.name}.state: {settings.folder} is on another file system or mount than {settings.root}; "
+                "repositories are moved between the two: expected a folder on the mount of the root, such as the default"
+            ) from error
 
 
 def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:

@@ -24,7 +24,7 @@ from ...mirror.comparison import differences
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import Task
 from ...words.clock import Clock
-from ...words.errors import Diverged, Unavailable
+from ...words.errors import Diverged, Rejected, Unavailable
 from ...words.levels import Reason
 from .. import fingerprint
 from ..allowed import put
@@ -147,8 +147,14 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
         _keep_hgrc(repo, folder)
         repositories.close(made)
         repositories.close(folder)
-        with open(os.path.join(made, _EXCHANGED), "wb"):
-            place.exchange(made, _enclosing_folder(settings, folder), folder, held)
+        mark = os.path.join(made, _EXCHANGED)
+        try:
+            with open(mark, "wb"):
+                place.exchange(made, _enclosing_folder(settings, folder), folder, held)
+        except (OSError, Rejected, place.Busy):
+            # Nothing was exchanged: the next attempt goes on with this copy, instead of keeping it aside and beginning another.
+            os.unlink(mark)
+            raise
     _keep_aside(repositories, made, settings, repository)
 
 

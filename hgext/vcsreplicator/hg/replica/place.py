@@ -209,7 +209,7 @@ def _exchange(new: str, old: str) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _EXCHANGE) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), old)
+        raise OSError(number, os.strerror(number), new, None, old)
 
 
 def prune(state: str, root: str, folder: str) -> None:

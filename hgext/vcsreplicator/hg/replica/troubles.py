@@ -8,7 +8,7 @@ from mercurial import error
 from mercurial.utils import stringutil
 
 from ...mirror.task import Trouble
-from ...words.errors import Diverged, MalformedEvent, ReplicationError, Unavailable, UnknownEvent
+from ...words.errors import Diverged, MalformedEvent, Rejected, ReplicationError, Unavailable, UnknownEvent
 from ...words.levels import Reason
 from ..text import text
 from .apply import BundleTooLarge
@@ -52,6 +52,15 @@ def trouble_of(problem: Exception) -> Trouble:
             return Trouble(reason=Reason.DIVERGED, note=note)
         case OSError() if problem.errno in _DISK:
             return Trouble(reason=Reason.DISK, note=note, passing=True)
-        case MalformedEvent() | ReplicationError():
+        case OSError() if problem.errno == errno.EXDEV:
+            return Trouble(reason=Reason.REFUSED, note=_describe_move(problem))
+        case Rejected() if not isinstance(problem, MalformedEvent):
+            return Trouble(reason=Reason.REFUSED, note=note)
+        case ReplicationError():
             return Trouble(reason=Reason.CORRUPT, note=note)
     return Trouble(reason=Reason.CORRUPT, note=f"{type(problem).__name__}: {note}")
+
+
+def _describe_move(problem: OSError) -> str:
+    places = " and ".join(os.fsdecode(name) for name in (problem.filename, problem.filename2) if name is not None)
+    return f"another file system: {places}; the mirror's root, all below it, and its state must be one mount"[:500]
