@@ -429,6 +429,12 @@ def test_an_event_of_an_unknown_version_waits_apart_for_the_upgrade(bench: Bench
         assert "version 9" in (ack.note or "")
         push(bench, neighbour)
         bench.wait_applied(neighbour)
+    with bench.mirror():
+        bench.wait(lambda _: bench.notes()[0].attempts == 1, "another attempt after the restart")
+        push(bench, neighbour)
+        bench.wait_applied(neighbour)
+        assert bench.wait_detached(patient, "unknown-version").applied == ack.applied
+    assert [note.reason for note in bench.notes()] == [Reason.UNKNOWN_VERSION]
     assert partition_of(patient.repository, 1) == partition_of(neighbour.repository, 1)
 
 

@@ -1139,6 +1139,27 @@ def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_ta
     bench.mirror.readers.close()
 
 
+@pytest.mark.parametrize("repaired_to", [0, 99])
+def test_an_event_of_an_unknown_version_waits_for_the_upgrade_also_when_it_is_met_while_catching_up(
+    bench: Bench, repaired_to: int
+) -> None:
+    first, second, third = Chain("r").take(3)
+    bench.read(first)
+    bench.applied(first)
+    following = catching_up(bench, first)
+    following.repaired_to = repaired_to
+    newer = wire.encode(second).replace(b'"version":1}', b'"version":9}')
+    records = (
+        bench.record(EVENTS, first.repository, newer),
+        bench.record(EVENTS, first.repository, wire.encode(third)),
+    )
+    read = Read(records=records, positions={(EVENTS, 0): 99}, follows=following.id, run=following.run)
+    bench.mirror.take(read)
+    [note] = bench.notes.detached()
+    assert (note.reason, following.phase) == (Reason.UNKNOWN_VERSION, Phase.WAITING)
+    assert not bench.mirror.state.backlog.has(following.id)
+
+
 def test_a_release_that_is_stuck_is_tried_again_with_the_next_state(bench: Bench) -> None:
     first, second = Chain("r").take(2)
     bench.read(first)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import structlog
 
 from ...log import EVENTS
-from ...words.errors import Rejected, Unavailable
+from ...words.errors import Rejected, Unavailable, UnknownEvent
 from ...words.levels import Reason
 from ..notes import try_to_write
 from ..sources import Lost, Read
@@ -114,6 +114,10 @@ class Healing:
         for record in read.records:
             try:
                 item = checked_event(record, self._backlog.partitions)
+            except UnknownEvent as error:
+                # A repair does not replace it: what it means, and so what the master's copy must show of it, a newer program knows.
+                self._detachments.detach(following, Reason.UNKNOWN_VERSION, str(error), offset=record.offset)
+                return False
             except Rejected as error:
                 if record.offset < following.repaired_to:
                     continue  # what it may have held came from the master; if not, the next event shows a gap
