@@ -344,6 +344,54 @@ def test_a_copy_that_cannot_take_its_place_goes_on_where_it_is_and_is_not_kept_a
     assert os.listdir(mirror.settings.folder + "/aside") == [f"{OLD}-healed"]
 
 
+def test_a_repository_behind_a_link_inside_the_root_is_released_where_it_is(mirror: Mirror) -> None:
+    root = mirror.settings.root
+    os.mkdir(root + "/b")
+    os.symlink("b", root + "/a")
+    os.rename(mirror.url, root + "/b/p")
+    with locked(repo := OpenRepositories(mirror.ui, 1).open(root + "/b/p")):
+        replicated.record(repo, replace(mirror.old, path="a/p"))
+    [found] = [each for each in scan.scan(root, mirror.settings.folder) if each.is_of(OLD)]
+    outcome = mirror.perform(OLD, found.folder, path="a/p", released=2)
+    assert outcome.trouble is None
+    assert mirror.at(root + "/a/p") == (OLD, 2, 2)
+
+
+@pytest.mark.parametrize("copied", ["before its rename", "behind its rename"])
+def test_a_copy_of_a_repository_at_its_path_is_named_as_what_it_is(mirror: Mirror, copied: str) -> None:
+    copy = mirror.settings.root + "/q"
+    renamed = replace(mirror.old, seq=3, path="q")
+    mirror.make(copy, renamed if copied == "behind its rename" else mirror.old)
+    with locked(repo := OpenRepositories(mirror.ui, 1).open(mirror.url)):
+        replicated.record(repo, renamed)
+    trouble = mirror.perform(OLD, mirror.url, released=3).trouble
+    assert trouble is not None
+    assert trouble.reason is Reason.REFUSED
+    assert trouble.note == f"{copy} is another copy of the repository in {mirror.url}: move one of them out of the root"
+    assert (mirror.at(copy), mirror.at(mirror.url)) == (
+        (OLD, renamed.seq if copied == "behind its rename" else 2, 0),
+        (OLD, 3, 1),
+    )
+
+
+def test_a_repository_is_found_where_it_belongs_and_not_in_a_copy(mirror: Mirror) -> None:
+    for name in ("a", "q"):
+        shutil.copytree(mirror.url, f"{mirror.settings.root}/{name}")
+    local = LocalRepository(folder=mirror.settings.root + "/gone")
+    local.find(mirror.settings, OLD)
+    assert local.folder == mirror.url
+
+
+@pytest.mark.parametrize("form", ["{}/", "{}/../.state", "{}"])
+def test_what_is_being_made_in_the_state_folder_is_no_repository_of_the_root(mirror: Mirror, form: str) -> None:
+    root = mirror.settings.root
+    state = form.format(root + "/.state")
+    mirror.make(place.staging_of(state, OLD), mirror.old)
+    assert OLD not in [
+        each.checkpoint.repository for each in scan.scan(root, state) if "staging" in each.folder and each.checkpoint
+    ]
+
+
 def test_folders_that_another_worker_removes_as_empty_are_made_again(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -604,6 +604,21 @@ def test_after_a_restart_everything_detached_is_tried_once_but_a_fork(
     assert (bench.notes.detached()[0].attempts > 0) is is_tried
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_folders_with_one_repository_the_one_at_its_path_is_followed_and_both_are_named(
+    bench: Bench, *, is_first: bool
+) -> None:
+    [event] = Chain("proj").take(1)
+    own, copy = bench.settings.local("proj"), bench.settings.local("proj.bak")
+    found = [FoundRepository(folder=folder, checkpoint=checkpoint(event), serving=1) for folder in (own, copy)]
+    with structlog.testing.capture_logs() as lines:
+        bench.mirror.startup.adopt_all(found if is_first else found[::-1], {})
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    assert following.folder == own
+    assert [(line["log_level"], line["folder"], line["other"]) for line in lines] == [("error", own, copy)]
+
+
 def test_a_slow_task_that_ends_well_finishes_nothing_of_the_queue_that_was_dropped(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)

@@ -46,7 +46,7 @@ class LocalRepository:
         if damaged is not None:
             raise Halted(Reason.CORRUPT, damaged)
         # A worker may have been killed after it had moved the repository.
-        self._take(None if expected is None else scan.find(settings.root, settings.folder, repository))
+        self._take(None if expected is None else scan.find(settings, repository))
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[place.LockedPlace]:

@@ -20,7 +20,7 @@ def _find_folder(task: Look, settings: MirrorSettings) -> str | None:
     at_path = scan.inspect(task.folder)
     if at_path is not None and (at_path.checkpoint is None or at_path.checkpoint.repository == task.repository):
         return task.folder
-    found = scan.find(settings.root, settings.folder, task.repository)
+    found = scan.find(settings, task.repository)
     return found.folder if found else None
 
 

@@ -126,6 +126,14 @@ def check_inside(root: str, folder: str) -> str:
     return folder
 
 
+def is_same(folder: str, other: str) -> bool:
+    """Return whether both names lead to one folder; False if one leads to none."""
+    try:
+        return os.path.samefile(folder, other)
+    except OSError:
+        return False
+
+
 def find_obstacle(root: str, folder: str) -> str | None:
     """Find what stands at the folder or above it and is no folder; None without."""
     while folder.startswith(root.rstrip("/") + "/"):

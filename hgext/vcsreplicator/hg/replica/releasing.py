@@ -91,10 +91,10 @@ def _move_to_path(
     If a newer repository has the path by now, this one has no URL: it is late, and what is released since leads elsewhere.
     """
     target = settings.local(shown.path)
-    if held.folder == target:
+    if held.folder == target or place.is_same(held.folder, target):
         return
     place.check_inside(settings.root, target)
-    has_room = _make_room(repositories, settings, shown, target)
+    has_room = _make_room(repositories, settings, shown, held.folder, target)
     repositories.close(held.folder)
     repositories.close(target)
     if has_room:
@@ -117,20 +117,22 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
         raise _taken(path, occupant)
 
 
-def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Free the folder for the repository released there.
+def _make_room(
+    repositories: OpenRepositories, settings: MirrorSettings, shown: Checkpoint, folder: str, target: str
+) -> bool:
+    """Free the target for the repository in `folder`, which is released there.
 
     Returns False if that must wait. What is in the way keeps its lock until it is elsewhere: its own worker either has finished
     before, or finds it moved.
     """
     if not os.path.lexists(os.path.join(target, ".hg")):
         return True
-    if not _may_displace(settings, shown, target):
+    if not _may_displace(settings, shown, folder, target):
         return False
     repositories.close(target)
     with place.hold(target) as held:
         found = scan.inspect(target)
-        if not _may_displace(settings, shown, target):
+        if not _may_displace(settings, shown, folder, target):
             return False
         if found is None or found.checkpoint is None:
             # Damaged, or never replicated: kept, but not here.
@@ -140,14 +142,17 @@ def _make_room(repositories: OpenRepositories, settings: MirrorSettings, shown: 
     return True
 
 
-def _may_displace(settings: MirrorSettings, shown: Checkpoint, target: str) -> bool:
-    """Return whether what is in the folder makes room.
+def _may_displace(settings: MirrorSettings, shown: Checkpoint, folder: str, target: str) -> bool:
+    """Return whether what is in the target makes room.
 
     Raises Halted if neither repository ever does.
     """
     found = scan.inspect(target)
     if found is None or (occupant := found.checkpoint) is None:
         return True
+    if occupant.repository == shown.repository:
+        copy = f"{target} is another copy of the repository in {folder}: move one of them out of the root"
+        raise Halted(Reason.REFUSED, copy)
     decision = claim(shown.path, shown.generation, occupant, is_leaving=_is_leaving(settings, occupant, target))
     if decision is Claim.REFUSED:
         raise _taken(shown.path, occupant)

@@ -13,11 +13,13 @@ from dataclasses import replace
 from pushlog.store.appendfile import AppendFile, TornRecord
 
 from ...mirror.checkpoint import FILE, MAGIC, checkpoint_of
+from ...mirror.copies import choose
+from ...mirror.settings import MirrorSettings
 from ...mirror.task import FoundRepository
 from ...outbox.folder import Store
 from ...words.errors import MalformedEvent
 from ..requirement import LOCK
-from .place import ASIDE, WAITING
+from .place import ASIDE, WAITING, is_same
 
 _WATERMARK = re.compile(rb"1 (\d{1,18}) ")
 
@@ -26,14 +28,14 @@ def scan(root: str, state: str) -> Iterator[FoundRepository]:
     """Find every repository that is or was this mirror's, in no order."""
     yield from _find_deleted(state)
     yield from _find_waiting(state)
-    left = [root]
+    left, inode = [root], _inode_of(state)
     while left:
         folder = left.pop()
         try:
             entries = list(os.scandir(folder))
         except OSError:
             continue
-        left.extend(_list_subfolders(entries, state))
+        left.extend(_list_subfolders(entries, state, inode))
         if any(entry.name == ".hg" for entry in entries) and (found := inspect(folder)) is not None:
             yield found
 
@@ -64,9 +66,10 @@ def _find_waiting(state: str) -> Iterator[FoundRepository]:
                 yield found
 
 
-def find(root: str, state: str, repository: str) -> FoundRepository | None:
+def find(settings: MirrorSettings, repository: str) -> FoundRepository | None:
     """Search the whole root for the repository of this id."""
-    return next((found for found in scan(root, state) if found.is_of(repository) and not found.is_aside), None)
+    found = [each for each in scan(settings.root, settings.folder) if each.is_of(repository) and not each.is_aside]
+    return choose(found, settings) if found else None
 
 
 def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
@@ -91,7 +94,15 @@ def _read_serving(folder: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-def _list_subfolders(entries: list[os.DirEntry[str]], state: str) -> Iterator[str]:
+def _inode_of(folder: str) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.stat(folder).st_ino
+    return None
+
+
+def _list_subfolders(entries: list[os.DirEntry[str]], state: str, inode: int | None) -> Iterator[str]:
+    """List all subfolders but the mirror's own, however settings spell it."""
     for entry in entries:
-        if entry.name != ".hg" and entry.path != state and entry.is_dir(follow_symlinks=False):
+        is_own = entry.inode() == inode and is_same(entry.path, state)
+        if entry.name != ".hg" and not is_own and entry.is_dir(follow_symlinks=False):
             yield entry.path

@@ -4,12 +4,13 @@
 What is on the disk, in its notes and in its former acks is put together.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import structlog
 
 from ...words.levels import Ack, Reason
 from ..checkpoint import Checkpoint
+from ..copies import choose
 from ..task import FoundRepository
 from .departures import Departures
 from .detached import Detachments
@@ -40,7 +41,7 @@ class Startup:
 
         It is then settled with the last acks of this mirror.
         """
-        for each in found:
+        for each in self._choose(found):
             self.adopt(each, acks.get(each.checkpoint.repository) if each.checkpoint else None)
         self.settle(acks)
 
@@ -56,8 +57,6 @@ class Startup:
             self._moved_aside[checkpoint.repository] = checkpoint
             return
         following = self._table.get_or_add(checkpoint.repository, checkpoint.path)
-        if following.checkpoint is not None and following.checkpoint.generation >= checkpoint.generation:
-            return
         following.folder, following.checkpoint, following.serving = found.folder, checkpoint, found.serving
         if found.is_locked not in (None, self._settings.lock):
             self._maintenance.mark_cold(following, relock=True)
@@ -88,6 +87,23 @@ class Startup:
         for deleted in self._notes.deleted():
             if deleted.repository not in acks and deleted.repository not in self._moved_aside:
                 self._departures.forget_if_finished(deleted)
+
+    def _choose(self, found: Iterable[FoundRepository]) -> Iterator[FoundRepository]:
+        """Leave out all but one of the folders with one repository; an error names each."""
+        copies: dict[str, list[FoundRepository]] = {}
+        for each in found:
+            if each.checkpoint is None or each.is_aside:
+                yield each
+            else:
+                copies.setdefault(each.checkpoint.repository, []).append(each)
+        for repository, folders in copies.items():
+            chosen = choose(folders, self._settings)
+            for other in folders:
+                if other is not chosen:
+                    logger.error(
+                        "repository found twice", repository=repository, folder=chosen.folder, other=other.folder
+                    )
+            yield chosen
 
     @staticmethod
     def _lacks_deletion(acked: Ack | None, last: Checkpoint) -> bool:
