@@ -981,6 +981,30 @@ def test_an_event_that_came_while_the_mirror_asked_where_the_log_ends_is_not_mis
     assert bench.notes.detached() == []
 
 
+def test_an_event_that_the_log_does_not_bring_is_asked_of_the_master_ever_more_rarely(bench: Bench) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    bench.applied(first)
+    bench.records(bench.record(STATE, second.repository, to_json(state_of(second))))
+    end = bench.mirror.state.backlog.next(0)
+    following = bench.mirror.state.table.get(first.repository)
+    assert following is not None
+    attempts, repairs = [], []
+    for _ in range(4):
+        bench.mirror.take(Ends(ends={0: end}, expected={second.repository: (second.incarnation, 2)}))
+        attempts.append(bench.notes.detached()[0].attempts)
+        bench.passes(100)
+        if following.phase is Phase.HEALING:
+            task = bench.pool.given[-1].busy
+            repairs.append(task.heal)
+            bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1)
+        read = Read(records=(), positions={(EVENTS, 0): end}, follows=following.id, run=following.run)
+        bench.mirror.take(read)
+        assert following.phase is Phase.STREAM
+    assert attempts == [0, 1, 2, 3]
+    assert repairs == [Reason.GAP] * 3
+
+
 def adopted(chain: Chain) -> Chain:
     """Another history of the repository, of one event."""
     other = Chain(chain.path, incarnation=2)

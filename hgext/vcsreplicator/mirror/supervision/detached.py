@@ -98,11 +98,13 @@ class Detachments:
             reason = following.note.reason  # it is not repaired yet
         self.detach(following, reason, trouble.note)
 
-    def detach(self, following: Following, reason: Reason, note: str, *, offset: int | None = None) -> None:
+    def detach(
+        self, following: Following, reason: Reason, note: str, *, offset: int | None = None, attempts: int = 0
+    ) -> None:
         """Detach the repository with a resume point that loses nothing.
 
         The note is written before the position moves. `offset` is the resume point if nothing of the repository is queued (None:
-        behind what was read).
+        behind what was read), and `attempts` says how often healing was tried before, if no note says so.
         """
         former = following.note
         partition = partition_of(following.id, self._backlog.partitions)
@@ -120,7 +122,7 @@ class Detachments:
             reason=reason,
             note=note.encode("utf-8", "replace").decode()[:NOTE_KEPT],  # it may name a file of any bytes
             since=former.since if former else self._clock.now(),
-            attempts=former.attempts if former else 0,
+            attempts=former.attempts if former else attempts,
         )
         self.write_note(following, written)
 
@@ -154,7 +156,10 @@ class Detachments:
         self._acks.send(following)
 
     def find_silent_gaps(self, ends: Ends) -> None:
-        """Detach repositories that lack events though everything in the log is read."""
+        """Detach repositories that lack events though everything in the log is read.
+
+        One that still lacks them when the log was read again has them from the master.
+        """
         for following in self._table:
             incarnation, expected = ends.expected.get(following.id, (None, 0))
             if incarnation != following.incarnation or not following.lacks(min(following.expected, expected)):
@@ -166,7 +171,7 @@ class Detachments:
             checkpoint = following.checkpoint
             if checkpoint is None or checkpoint.incarnation == incarnation:
                 found = f"the log had events up to {expected}, this mirror has {following.level}"
-                self.detach(following, Reason.GAP, found, offset=0)
+                self.detach(following, Reason.GAP, found, offset=0, attempts=following.count_silent_gap())
             else:
                 found = f"the master went on as incarnation {incarnation}, this mirror has {checkpoint.incarnation}"
                 self.detach(following, Reason.DIVERGED, found)

@@ -91,6 +91,10 @@ class Following:
     run: int = 0
     repaired_to: int = 0
 
+    # The incarnation and sequence at which it was found that events are missing without a trace, and how often.
+    silent_gap: tuple[str | None, int] = (None, 0)
+    silent_gaps: int = 0
+
     sent_ack: Ack | None = field(default=None)
 
     @property
@@ -122,6 +126,13 @@ class Following:
         if self.checkpoint is None or self.checkpoint.incarnation == self.incarnation:
             return expected > self.level
         return expected > 0 and self.checkpoint.incarnation in self.retired
+
+    def count_silent_gap(self) -> int:
+        """Return how often it was found before that nothing follows where it is now."""
+        place = self.incarnation, self.level
+        self.silent_gaps = self.silent_gaps + 1 if place == self.silent_gap else 1
+        self.silent_gap = place
+        return self.silent_gaps - 1
 
     def is_at(self, event: Event) -> bool:
         """Return whether the event is the last one that was applied."""
