@@ -13,7 +13,7 @@ from hgext.vcsreplicator.log import ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Fingerprint, Verdict
 from hgext.vcsreplicator.mirror.jobs import verify
-from hgext.vcsreplicator.mirror.task import Looked
+from hgext.vcsreplicator.mirror.task import Checked, Look, Looked
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
@@ -55,7 +55,11 @@ CHANGED = Looked(here=replace(SAME, bookmarks="x"), there=SAME)
 RECREATED = Looked(here=SAME, there=replace(SAME, repository="9" * 32))
 GONE = Looked(here=None, there=None, problem="404")
 MISSING = Looked(here=None, there=SAME)
-Step = Looked | Callable[[], None]
+SOUND = Checked(repository=SAME.repository, problem=None)
+LOST = Checked(repository=SAME.repository, problem="it is not here any more")
+CHANGES = Checked(repository=SAME.repository, problem=None, is_undecided=True)
+DEEP = replace(OPTIONS, deep=True)
+Step = Looked | Checked | Callable[[], None]
 
 
 class Round:
@@ -76,28 +80,34 @@ class Round:
     def roster(self, mirror: Mirror) -> None:
         self.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(mirrors=(mirror,))))])
 
-    def runs(self, *steps: Step) -> list[ComparisonOutcome]:
-        """Return what is reported; every answer but the last asks for another look."""
+    def runs(self, *steps: Step, options: verify.VerifySettings | None = None) -> list[ComparisonOutcome]:
+        """Return what is reported; every answer but the last asks for another task, which fits the answer."""
         left = iter(steps)
 
         def work(_: object, jobs: Sequence[Any], *, make_task: Any, decide: Any, **more: object) -> None:
             [job] = jobs
             delay: float | None = 0.0
             while delay is not None:
-                make_task(job)
-                delay = decide(job, self._look(left))
+                task, answer = make_task(job), self._look(left)
+                assert isinstance(task, Look) == isinstance(answer, Looked)
+                delay = decide(job, answer)
                 self.clock.advance(delay or 0.0)
 
         self._monkeypatch.setattr(verify.crew, "work", work)
         verify.compare(
-            SETTINGS, self.log, OPTIONS, report=self.reported.append, stop=threading.Event(), clock=self.clock
+            SETTINGS,
+            self.log,
+            options or OPTIONS,
+            report=self.reported.append,
+            stop=threading.Event(),
+            clock=self.clock,
         )
         assert list(left) == []
         return [verdict.outcome for verdict in self.reported]
 
-    def _look(self, left: Iterator[Step]) -> Looked:
+    def _look(self, left: Iterator[Step]) -> Looked | Checked:
         for step in left:
-            if isinstance(step, Looked):
+            if isinstance(step, Looked | Checked):
                 return step
             step()
         raise AssertionError("one look too many")
@@ -147,6 +157,23 @@ def test_a_repository_no_longer_carried_is_no_alarm(round_: Round) -> None:
     rules = Rules(exclude=("path:one",))
     dropped = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=rules)
     assert round_.runs(MISSING, lambda: round_.roster(dropped), MISSING, MISSING) == []
+
+
+def test_a_repository_that_is_deleted_or_dropped_before_its_contents_are_read_is_no_alarm(round_: Round) -> None:
+    assert round_.runs(EQUAL, LOST, options=DEEP) == [ComparisonOutcome.DIFFERS]
+    round_.reported.clear()
+    deleted = replace(STATE_OF_IT, seq=4, deleted=True)
+    assert round_.runs(EQUAL, lambda: round_.state(deleted), LOST, options=DEEP) == []
+    round_.state(STATE_OF_IT)
+    dropped = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(exclude=("path:one",)))
+    assert round_.runs(EQUAL, lambda: round_.roster(dropped), LOST, options=DEEP) == []
+
+
+def test_contents_that_change_whenever_they_are_read_are_reported_as_not_compared(round_: Round) -> None:
+    assert round_.runs(EQUAL, CHANGES, EQUAL, SOUND, options=DEEP) == [ComparisonOutcome.EQUAL]
+    round_.reported.clear()
+    assert round_.runs(EQUAL, CHANGES, EQUAL, round_.wait, CHANGES, options=DEEP) == [ComparisonOutcome.UNREACHABLE]
+    assert round_.reported[0].note == "contents: they changed whenever they were read, for 60 seconds"
 
 
 def test_without_patience_it_is_looked_at_twice_all_the_same(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 
 Both are compared at the same sequence: heads, phases, bookmarks, markers, pushlog, all. Nothing is locked on either side and pushes
 go on meanwhile. A difference at the same event is reported once two comparisons found it, one after the other. A repository that is
-behind, ahead, missing, unreadable, another one or out of reach is compared again for `patience` seconds before that is reported.
-One that is deleted meanwhile, or no longer carried, is skipped. So every report is true.
+behind, ahead, missing, unreadable, another one or out of reach is compared again for `patience` seconds before that is reported,
+and so is one whose contents change whenever they are read. One that is deleted meanwhile, or no longer carried, is skipped. So
+every report is true.
 """
 
 import logging
@@ -79,8 +80,9 @@ class _VerifyJob:
     since: float | None = None
     before: str = ""
     is_gone: bool = False
-    # The sequence at which both are equal, while the contents are read.
+    # The sequence at which both are equal, while the contents are read, and since when they change whenever they are read.
     reading_at: int | None = None
+    changes_since: float | None = None
 
 
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[RepositoryState]:
@@ -116,18 +118,24 @@ def compare(
         done = 0
         left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(jobs) if not paths else 0
 
+        def refresh(job: _VerifyJob) -> None:
+            """Look whether it was renamed, deleted or left out of the rules since."""
+            picture = _update_patiently(follower, stop)
+            job.state = picture.states.get(job.state.repository, job.state)
+            job.is_gone = not must_have(picture, settings.name, job.state)
+
         def make_task(job: _VerifyJob) -> Look | Check:
             if job.reading_at is not None:
                 folder = settings.local(job.state.path)
                 return Check(repository=job.state.repository, folder=folder, seq=job.reading_at)
-            if job.since is not None:  # it may have been renamed or deleted since
-                picture = _update_patiently(follower, stop)
-                job.state = picture.states.get(job.state.repository, job.state)
-                job.is_gone = not must_have(picture, settings.name, job.state)
+            if job.since is not None:
+                refresh(job)
             return Look(folder=settings.local(job.state.path), path=job.state.path, repository=job.state.repository)
 
         def decide(job: _VerifyJob, looked: Any) -> float | None:
             nonlocal done
+            if isinstance(looked, Checked) and looked.problem:
+                refresh(job)
             delay = _decide(job, looked, settings.name, options, clock.monotonic(), report)
             done += delay is None
             return delay
@@ -167,11 +175,13 @@ def _decide(
     if job.is_gone:
         return None
     if isinstance(looked, Checked):
+        outcome, note = _judge_contents(looked, options)
         if looked.is_undecided and not looked.is_spent:
-            return options.again
-        outcome = ComparisonOutcome.DIFFERS if looked.problem else ComparisonOutcome.EQUAL
-        outcome = ComparisonOutcome.UNREACHABLE if looked.is_spent else outcome
-        note, seq = f"contents: {looked.problem}" if looked.problem else "", reading_at or 0
+            is_first = job.changes_since is None
+            job.changes_since = now if job.changes_since is None else job.changes_since
+            if is_first or now - job.changes_since < options.patience:
+                return options.again
+        seq = reading_at or 0
     elif (found := _outcome(looked))[0] is ComparisonOutcome.EQUAL and options.deep:
         job.reading_at = found[2]
         return 0.0
@@ -189,6 +199,17 @@ def _decide(
             return options.again
     report(Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note))
     return None
+
+
+def _judge_contents(checked: Checked, options: VerifySettings) -> tuple[ComparisonOutcome, str]:
+    if checked.is_spent:
+        return ComparisonOutcome.UNREACHABLE, f"contents: {checked.problem}"
+    if checked.is_undecided:
+        changing = f"contents: they changed whenever they were read, for {options.patience:g} seconds"
+        return ComparisonOutcome.UNREACHABLE, changing
+    if checked.problem:
+        return ComparisonOutcome.DIFFERS, f"contents: {checked.problem}"
+    return ComparisonOutcome.EQUAL, ""
 
 
 def _outcome(looked: Looked | None) -> tuple[ComparisonOutcome, str, int]:
