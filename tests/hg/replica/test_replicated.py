@@ -7,8 +7,9 @@ import pytest
 
 from hgext.vcsreplicator.hg.replica import replicated
 from hgext.vcsreplicator.hg.replica.checking import check
-from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
 from hgext.vcsreplicator.hg.replica.work import TaskRunner
+from hgext.vcsreplicator.mirror.checkpoint import Checkpoint
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.mirror.task import Check, ReadEvent, Task, TaskOutcome
 from hgext.vcsreplicator.words.clock import SystemClock
@@ -81,6 +82,30 @@ def test_checkpoints_that_wait_for_their_release_stay(one: OneRepository) -> Non
     assert outcome.serving == 17
     watermark = (one.bench.where(one.author) / ".hg/replicated-watermark").read_text()
     assert watermark.startswith("1 17 16 ")
+
+
+def test_a_large_file_of_which_little_can_go_is_neither_read_nor_written_for_that(
+    one: OneRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, parsed = set[int](), list[bytes]()
+    for _ in range(30):
+        one.apply(released=3)
+        files.add(one.file.stat().st_ino)
+    real = replicated.checkpoint_of
+
+    def parse(record: bytes) -> Checkpoint:
+        parsed.append(record)
+        return real(record)
+
+    monkeypatch.setattr(replicated, "checkpoint_of", parse)
+    repo = one.runner.repositories.open(str(one.bench.where(one.author)))
+    with locked(repo):
+        for released in (0, 3):
+            replicated.trim(repo, released)
+    files.add(one.file.stat().st_ino)
+    assert one.file.stat().st_size > replicated.TRIM_BYTES
+    assert len(files) == 1
+    assert len(parsed) <= 4
 
 
 def test_reading_through_reports_a_checkpoint_that_is_lower_than_it_was(one: OneRepository) -> None:

@@ -83,18 +83,26 @@ def record(repo: localrepository, checkpoint: Checkpoint) -> None:
 
 
 def trim(repo: localrepository, released: int) -> None:
-    """Cut off the checkpoints before `released` once the file is large.
+    """Cut off checkpoints before `released`, if the file is large and half may go.
 
-    The caller holds the lock, outside a transaction. The new file takes the old one's name in one step: a crash leaves either.
+    While less may go, as when a release waits long, only the first and the last one are read. The caller holds the lock, outside a
+    transaction. The new file takes the old one's name in one step: a crash leaves either.
     """
     file = AppendFile(repo.svfs, FILE, MAGIC)
     if file.tail() < TRIM_BYTES:
         return
-    keep = [record for record in file.records() if checkpoint_of(record.payload).seq >= released]
-    if not keep:
+    first, last = next(file.records(), None), file.last()
+    if first is None or last is None:
+        return
+    oldest, newest = checkpoint_of(first.payload).seq, checkpoint_of(last.payload).seq
+    if oldest >= released or released - oldest < newest - released:
+        return
+    kept = (record.start for record in file.records() if checkpoint_of(record.payload).seq >= released)
+    start = next(kept, None)
+    if start is None:
         return
     with repo.svfs(FILE) as old:
-        old.seek(keep[0].start)
+        old.seek(start)
         rest = old.read()
     name = repo.svfs.join(FILE)
     with open(name + b".new", "wb") as new:
