@@ -60,7 +60,7 @@ class MirrorSettings:
             )
         if self.master_auth is not None and not self.master_auth.startswith("/"):
             raise ValueError(f"master-auth: expected an absolute file, got {self.master_auth!r}")
-        for prefix in self.paths.values():
+        for prefix in (*self.paths, *self.paths.values()):
             check_prefix(prefix, "paths")
         many, size, seconds = (1, 10**9), (1, 1024 * GIB), (0.01, 31 * DAY)
         within(self, workers=(1, 1000), heavy_workers=(1, 1000), repair_workers=(1, 1000))
@@ -84,7 +84,7 @@ class MirrorSettings:
         """Return the folder of the repository at a (checked) wire path."""
         for prefix in sorted(self.paths, key=len, reverse=True):
             bare = prefix.strip("/")
-            if path == bare or path.startswith(bare + "/"):
+            if not bare or path == bare or path.startswith(bare + "/"):
                 path = "/".join(part for part in (self.paths[prefix].strip("/"), path[len(bare) :].strip("/")) if part)
                 break
         return f"{self.root.rstrip('/')}/{path}"
