@@ -455,6 +455,15 @@ def locked(on_call: OnCall, entry: Entry) -> None:
         assert str(other.pid) in entry.type("hg -R FOLDER debuglocks", FOLDER=folder).text
         other.kill()
     on_call.wait_announced(name)  # Mercurial breaks the lock of a process that is dead
+    for place in (".hg/wlock", ".hg/store/lock"):
+        os.symlink("killed-container/f00000c1:7", folder / place)
+    on_call.push(name)
+    foreign = "another machine or container"
+    eventually(lambda: foreign in on_call.cluster.output("mirror-beta"), "the note names it as what it is")
+    on_call.cluster.stop("mirror-beta")
+    entry.do("hg -R FOLDER debuglocks --force-free-lock --force-free-wlock", FOLDER=folder)
+    on_call.cluster.start("mirror-beta")
+    on_call.wait_announced(name)
 
 
 @provokes("reason diverged")

@@ -4,7 +4,7 @@
 import errno
 import os
 
-from mercurial import error
+from mercurial import error, lock
 from mercurial.utils import stringutil
 
 from ...mirror.task import Trouble
@@ -39,7 +39,7 @@ def trouble_of(problem: Exception) -> Trouble:
         case Busy():
             return Trouble(reason=Reason.LOCKED, note=note, passing=True)
         case error.LockHeld():
-            return Trouble(reason=Reason.LOCKED, note=f"locked by {os.fsdecode(problem.locker or b'?')}", passing=True)
+            return Trouble(reason=Reason.LOCKED, note=_describe_lock(problem.locker or b"?"), passing=True)
         case Unavailable():
             return Trouble(reason=Reason.BLOB_MISSING, note=note, passing=True)
         case MemoryError():
@@ -59,6 +59,14 @@ def trouble_of(problem: Exception) -> Trouble:
         case ReplicationError():
             return Trouble(reason=Reason.CORRUPT, note=note)
     return Trouble(reason=Reason.CORRUPT, note=f"{type(problem).__name__}: {note}")
+
+
+def _describe_lock(locker: bytes) -> str:
+    # Needs the prefix that Mercurial gives to locks of this machine and PID namespace; tests/hg/replica/test_troubles.py.
+    host, separator, _process = locker.partition(b":")
+    is_foreign = separator and host != lock._getlockprefix()
+    foreign = "; that is another machine or container, so Mercurial keeps the lock even if the process is gone"
+    return f"locked by {os.fsdecode(locker)}{foreign if is_foreign else ''}"
 
 
 def _describe_move(problem: OSError) -> str:
