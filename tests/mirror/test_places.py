@@ -286,6 +286,26 @@ def test_what_came_into_the_way_at_the_last_moment_is_asked_too(
     assert mirror.at(mirror.waiting(NEW)) == (NEW, 1, 1)
 
 
+def test_of_many_repairs_of_one_repository_the_oldest_and_the_newest_former_copies_are_kept(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, copies = place.staging_of(mirror.settings.folder, OLD), [replace(mirror.old, seq=seq) for seq in range(3, 8)]
+
+    def copy(*_: object) -> tuple[str, Checkpoint]:
+        copied = copies.pop(0)
+        mirror.make(made, copied)
+        return made, copied
+
+    monkeypatch.setattr(healing, "copy_beside", copy)
+    aside = Path(mirror.settings.folder, "aside")
+    while copies:
+        assert mirror.perform(OLD, mirror.url, heal=Reason.CORRUPT).trouble is None
+        for age, folder in enumerate(sorted(aside.iterdir(), key=lambda each: each.stat().st_mtime_ns)):
+            os.utime(folder, (age, age))
+    kept = [scan.inspect(str(folder), "hg") for folder in aside.iterdir()]
+    assert sorted(each.checkpoint.seq for each in kept if each and each.checkpoint) == [2, 5, 6]
+
+
 def another_file_system(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     """Have everything that is moved into the folder, or exchanged with it, come from another file system."""
 

@@ -38,6 +38,8 @@ from .repository import OpenRepositories, locked
 COMPARE_ATTEMPTS = 3
 # What is repaired where it stands, if it is there and sound.
 IN_PLACE = frozenset({Reason.GAP, Reason.BLOB_MISSING, Reason.EXPIRED, Reason.BOOTSTRAP})
+# How many former copies of one repository are kept: repairs that fail one after the other must not fill the disk.
+HEALED_KEPT = 3
 # A file beside a copy, from before its exchange on: what is there after a kill may be the old repository, damaged.
 _EXCHANGED = "exchanged"
 
@@ -176,6 +178,7 @@ def _keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSetti
     if os.path.lexists(os.path.join(made, ".hg")):
         with place.hold(made) as held:
             place.set_aside(settings.folder, settings.folder, held, f"{repository}-healed")
+        place.thin_out(settings.folder, f"{repository}-healed", HEALED_KEPT)
     place.empty(made)
 
 

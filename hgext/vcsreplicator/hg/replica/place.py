@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -211,6 +212,16 @@ def set_aside(state: str, root: str, held: LockedPlace, name: str) -> str:
     held.carry(kept, "hg")
     prune(state, root, old)
     return kept
+
+
+def thin_out(state: str, name: str, kept: int) -> None:
+    """Keep so many of what was set aside under the name: the oldest, and the newest."""
+    # Another worker may remove what is too old at the same moment.
+    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, ASIDE)) as entries:
+        found = [entry for entry in entries if re.fullmatch(re.escape(name) + r"(\.\d+)?", entry.name)]
+        found.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
+        for entry in found[1 : 1 - kept]:
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _exchange(new: str, old: str) -> None:
