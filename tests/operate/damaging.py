@@ -169,6 +169,15 @@ def refused(on_call: OnCall, entry: Entry) -> None:
     eventually(lambda: "refused" not in rows(on_call, "status"), "nothing is refused", every=0.5)
     on_call.push(other)
     on_call.wait_announced(other)
+    link, elsewhere = mirror_folder(on_call, "beta", "linked"), on_call.cluster.folder / "elsewhere"
+    elsewhere.mkdir()
+    link.symlink_to(elsewhere)
+    linked = on_call.cluster.repository("linked/one")
+    entry.do("hg -R FOLDER replicaterename NEW-FOLDER --yes", **{"FOLDER": place, "NEW-FOLDER": linked})
+    eventually(lambda: "leads out of" in on_call.cluster.output("mirror-beta"), "the note says why")
+    link.unlink()
+    entry.until("vcsreplicator heal MIRROR PATH", "beta will heal it", MIRROR="beta", PATH="linked/one")
+    eventually((link / "one/.hg").is_dir, "it is moved to its path")
 
 
 @contextmanager
