@@ -270,6 +270,6 @@ def fill_many(bench: Bench, count: int) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_thousand_repositories_are_copied_while_pushes_go_on_and_through_a_kill(
-    bench: Bench, reported: Callable[[object], None]
+    bench: Bench, told: Callable[[object], None]
 ) -> None:
-    reported(fill_many(bench, 1000))
+    told(fill_many(bench, 1000))
