@@ -20,7 +20,9 @@ from .message import Message
 
 ERROR_BYTES = 64 * 1024
 
-REJECTED = Counter("vcsreplicator_notifier_rejected_messages", "Kept in the topic errors", ["destination"])
+REJECTED = Counter(
+    "vcsreplicator_notifier_rejected_messages", "Not delivered, and kept in the topic errors", ["destination"]
+)
 
 
 def judged(error: Exception) -> ReplicationError:

@@ -8,6 +8,7 @@ The lookup asks a mirror. Every mirror answers `push_json_url` when the notice i
 import re
 from dataclasses import dataclass
 
+import structlog
 import urllib3
 
 from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
@@ -16,6 +17,8 @@ from ..authorities import trusting
 from ..message import Message
 from ..webhook.connection import ConnectionPool, TlsPool, read_in_time
 from .message import LARGEST, QueuedPush, read_answer
+
+logger = structlog.get_logger()
 
 # Seconds that a mirror may take to answer, however slowly its bytes come.
 ANSWER = 30.0
@@ -61,8 +64,8 @@ class ChangesetLookup:
     def _fetch_changesets(self, url: str, number: int) -> tuple[str, ...]:
         """Return the changesets of a push; () if no mirror can list them.
 
-        The mirrors no longer know the push, or their answer is longer than a notice may be. Raises Unavailable, also for what is
-        no answer of a pushlog, such as a page of a load balancer.
+        The mirrors no longer know the push, or their answer is longer than a message of this queue may be. Raises Unavailable,
+        also for what is no answer of a pushlog, such as a page of a load balancer.
         """
         if self._mirror_url is not None:
             url = f"{self._mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
@@ -76,6 +79,7 @@ class ChangesetLookup:
         if answer.status != 200:
             raise Unavailable(f"{url}: status {answer.status}, expected 200")
         if len(text) > LARGEST:
+            logger.warning("only the heads are sent", url=url, reason=f"answer of more than {LARGEST} bytes")
             return ()
         try:
             answered = read_answer(text, url)

@@ -33,7 +33,7 @@ class Number(click.FloatRange):
         return number
 
 
-class Text(click.ParamType[str]):
+class Text(click.types.StringParamType):
     """Text; bytes that are no UTF-8 can be neither stored nor sent."""
 
     name = "text"

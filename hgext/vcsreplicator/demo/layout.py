@@ -213,7 +213,7 @@ def _socket(folder: Path) -> str:
 
 def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
     parts = [
-        f'insecure = {list(layout.options.insecure)}\nlog = {_quote(layout.log)}\nblobs = "file://{folder}/blobs"\n',
+        f'insecure = {list(layout.options.insecure)}\nlog = {quote(layout.log)}\nblobs = "file://{folder}/blobs"\n',
         f'[relay]\nsocket = "{_socket(folder)}"\nsource = "hg://master.example"\n',
         f'[relay.roots]\n"{layout.master_root}" = ""\n',
         *(
@@ -231,21 +231,21 @@ def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
     return "\n".join(parts)
 
 
-def _quote(text: str) -> str:
+def quote(text: str) -> str:
     """Return the text as a string of TOML, which has the escapes of JSON."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _pulse(layout: Layout) -> list[str]:
     return [
-        f'[notifier.pulse-{stream}]\ntype = "pulse"\nurl = {_quote(layout.options.pulse or "")}\nstream = "{stream}"\n'
+        f'[notifier.pulse-{stream}]\ntype = "pulse"\nurl = {quote(layout.options.pulse or "")}\nstream = "{stream}"\n'
         f'exchange = "{exchange}"\nrouting-key-strip-prefix = "{PUBLIC_URL}"\n'
         for stream, exchange in zip(("v1", "v2"), EXCHANGES, strict=True)
     ]
 
 
 def _sns(layout: Layout) -> str:
-    endpoint = _quote(layout.options.sns_endpoint or "")
+    endpoint = quote(layout.options.sns_endpoint or "")
     return (
         f'[notifier.sns]\ntype = "sns"\ntopic-arn = "{layout.topic_arn}"\nbucket = "{layout.bucket}"\n'
         f'region = "us-east-1"\nsns-endpoint-url = {endpoint}\ns3-endpoint-url = {endpoint}\n'

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..log import topics
 from ..log.opening import open_log
-from .layout import PROGRAM, DemoOptions, Service, environment, write_own
+from .layout import PROGRAM, DemoOptions, Service, environment, quote, write_own
 from .ports import free_port
 
 # A changeset as `eng-workflow/hgpush/1` describes it.
@@ -48,7 +48,7 @@ def prepare_submission(options: DemoOptions) -> SubmissionLayout:
     config = folder / "vcsreplicator.toml"
     write_own(
         config,
-        f'insecure = {list(options.insecure)}\nlog = "{log}"\n\n'
+        f"insecure = {list(options.insecure)}\nlog = {quote(log)}\n\n"
         f'[edge]\nlisten = "127.0.0.1:{port}"\nqueue = "{folder}/queue"\n\n'
         f'[decode]\noutput = "file:{folder}/decoded/"\nrepeats = "{folder}/repeats.db"\n',
     )

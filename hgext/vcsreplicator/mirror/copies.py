@@ -12,7 +12,7 @@ def choose(found: Iterable[FoundRepository], settings: MirrorSettings) -> FoundR
     """Return the folder that the mirror follows, for any order of one or more.
 
     An operator may have copied a repository below the root, or restored it under another name. A newer incarnation comes first,
-    then the one in a folder where a mirror puts it, then the higher sequence. All have a checkpoint.
+    then the one in a folder where a mirror puts it, then the higher sequence, then what serves more. All have a checkpoint.
     """
     chosen, *others = sorted(found, key=lambda each: each.folder)
     for other in others:
@@ -28,7 +28,9 @@ def _comes_before(one: FoundRepository, other: FoundRepository, settings: Mirror
     if other.checkpoint.incarnation in one.checkpoint.former:
         return True
     first, second = (
-        (_is_at_its_place(each, settings), each.checkpoint.seq) for each in (one, other) if each.checkpoint
+        (_is_at_its_place(each, settings), each.checkpoint.seq, each.serving)
+        for each in (one, other)
+        if each.checkpoint
     )
     return first > second
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Formats that are not replicated, and pushes that would bring one.
 
-Mercurial and its extensions write some formats into `requires` while a push is under way, two of them past the journal. What is
-refused here leaves `requires` as it was, killed or not: otherwise one refused push would make the repository refuse all others
-(`tests/hg/master/formats.t`).
+Mercurial and its extensions write some formats into `requires` while a push is under way, past the journal. So such a push is
+refused before they do: otherwise it would make the repository refuse all others (`tests/hg/master/formats.t`).
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mercurial import error, extensions, requirements
+from mercurial import error, extensions
 from mercurial.localrepo import localrepository
-from mercurial.transaction import transaction as Transaction
+from mercurial.ui import ui as Ui
 
 from .repository import replicated
 
@@ -27,7 +26,7 @@ REFUSED_REQUIREMENTS = {
     b"narrowhg-experimental": "narrow clones",
     b"treemanifest": "tree manifests",
 }
-ABORT = b"outbox-requirements"
+HOOK = b"pretxnchangegroup.vcsreplicator"
 # Where largefiles keeps the names of its files' content.
 _STANDINS = b".hglf/"
 _OUTSIDE = b"keep it outside [vcsreplicator-roots]"
@@ -36,40 +35,31 @@ _OUTSIDE = b"keep it outside [vcsreplicator-roots]"
 def refuse_format(repo: localrepository) -> None:
     """Raise Abort for content that mirrors, or events that the relay, would not get."""
     for requirement, name in REFUSED_REQUIREMENTS.items():
-        if requirement in repo.requirements and _is_required(repo, requirement):
+        if requirement in repo.requirements:
             raise _refusal(f"uses {name}")
     if b"store" not in repo.requirements:
         raise _refusal("has a format from before Mercurial 0.9.2", convert=b"make it anew with 'hg clone --pull'")
 
 
-def refuse_large_files(repo: localrepository, tr: Transaction) -> None:
-    """Raise Abort if the transaction adds files of largefiles.
+def guard_content(repo: localrepository) -> None:
+    """Have this process refuse changesets with files of LFS and largefiles.
 
-    The extension makes them a requirement only after the commit. Without it on the server no client can push such files.
+    The extensions make them a requirement, LFS in a hook of its own, largefiles after the commit. Without the extension on the
+    server no client can push such files.
     """
-    if not _is_loaded(b"largefiles"):
-        return
-    log = repo.changelog
-    for rev in range(tr.changes[b"origrepolen"], len(log)):
-        if any(name.startswith(_STANDINS) for name in log.changelogrevision(rev).files):
+    if any(map(_is_loaded, (b"lfs", b"largefiles"))):
+        repo.ui.setconfig(b"hooks", HOOK, _refuse_content, b"vcsreplicator")
+        repo.ui.setconfig(b"hooks", b"priority." + HOOK, b"1000", b"vcsreplicator")
+
+
+def _refuse_content(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> None:
+    """Refuse what a push brings, before the hook of LFS sees it."""
+    for rev in range(repo[node].rev(), len(repo)):
+        changed: Any = repo[rev]
+        if _is_loaded(b"largefiles") and any(name.startswith(_STANDINS) for name in changed.files()):
             raise _refusal("would use largefiles")
-
-
-def keep_requirements(repo: localrepository, tr: Transaction) -> None:
-    """Have a rollback of the transaction take back what is added to the requirements.
-
-    The hook of LFS adds one, in memory and on disk.
-    """
-    if not _is_loaded(b"lfs"):
-        return
-    before, features = set(repo.requirements), set(repo.features)
-
-    def restore(_tr: Transaction) -> None:
-        repo.requirements.intersection_update(before)
-        repo.features.intersection_update(features)
-
-    tr.addbackup(b"requires", location=b"" if requirements.SHARESAFE_REQUIREMENT in before else b"plain")
-    tr.addabort(ABORT, restore)
+        if _is_loaded(b"lfs") and any(changed[name].islfs() for name in changed.files() if name in changed):
+            raise _refusal("would use LFS")
 
 
 def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleoperation, part: unbundlepart) -> None:
@@ -80,17 +70,6 @@ def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleope
     if b"treemanifest" in part.params and replicated(operation.repo) is not None:
         raise _refusal("would use tree manifests")
     handler(operation, part)
-
-
-def _is_required(repo: localrepository, requirement: bytes) -> bool:
-    """Return whether the requirement is on disk; forget it if not.
-
-    A rollback may have taken it back since the repository was opened.
-    """
-    if any(requirement in files.tryread(b"requires").split() for files in (repo.vfs, repo.svfs)):
-        return True
-    repo.requirements.discard(requirement)
-    return False
 
 
 def _is_loaded(name: bytes) -> bool:

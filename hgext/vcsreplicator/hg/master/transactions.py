@@ -42,6 +42,7 @@ def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
         return
     repo.ui.setconfig(b"ui", b"rollback", False, b"vcsreplicator")
     repo.ui.setconfig(b"hooks", b"precommit.vcsreplicator", _refuse_commit, b"vcsreplicator")
+    formats.guard_content(repo)
     repo.__class__ = _with_capture(repo.__class__, folder, path, settings)
     if repo.svfs.exists(b"journal"):
         recovery.recover_abandoned(repo)
@@ -126,7 +127,6 @@ def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: 
     if settings.durability is Durability.STORE:
         durability.sync_before_change(repo, tr)
         tr.addfinalize(capture.FIRST, lambda tr: durability.reserve_and_sync(repo, tr))
-    formats.keep_requirements(repo, tr)
     tr.addfinalize(capture.FINALIZER, captured.finalize)
 
     def finish_commit(_tr: Transaction) -> None:

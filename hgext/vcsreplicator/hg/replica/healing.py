@@ -155,7 +155,8 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
                 place.exchange(made, _enclosing_folder(settings, folder), folder, held)
         except (OSError, Rejected, place.Busy):
             # Nothing was exchanged: the next attempt goes on with this copy, instead of keeping it aside and beginning another.
-            os.unlink(mark)
+            with contextlib.suppress(FileNotFoundError):  # if the mark could not be made, the caller reads why
+                os.unlink(mark)
             raise
     _keep_aside(repositories, made, settings, repository)
 

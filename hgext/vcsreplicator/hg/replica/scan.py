@@ -103,6 +103,6 @@ def _inode_of(folder: str) -> int | None:
 def _list_subfolders(entries: list[os.DirEntry[str]], state: str, inode: int | None) -> Iterator[str]:
     """List all subfolders but the mirror's own, however settings spell it."""
     for entry in entries:
-        is_own = entry.inode() == inode and is_same(entry.path, state)
+        is_own = entry.path == state or (entry.inode() == inode and is_same(entry.path, state))
         if entry.name != ".hg" and not is_own and entry.is_dir(follow_symlinks=False):
             yield entry.path
