@@ -173,6 +173,7 @@ class Installation:
             describe_delivery=lambda name, event, is_passed: "delivered" if is_passed else "not yet delivered",
             notifier=self.notifier,
             carry_out=self.carry_out,
+            clock=self.clock,
         )
 
 
@@ -253,7 +254,9 @@ def fill() -> Installation:
 
 @contextmanager
 def watching(sources: Sources, log: Log | None = None) -> Iterator[LogWatcher]:
-    watcher = LogWatcher(log or sources.log, destinations=sources.destinations, relay=sources.relay)
+    watcher = LogWatcher(
+        log or sources.log, destinations=sources.destinations, relay=sources.relay, clock=sources.clock
+    )
     watcher.start()
     try:
         yield watcher

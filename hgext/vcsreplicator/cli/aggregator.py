@@ -34,8 +34,8 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
 
     def page() -> Mapping[str, object]:
         with lock:
-            picture = follower().update()
-            look_at_destinations(log, picture)
-            return as_data(picture, follower().now())
+            now = follower().present()
+            look_at_destinations(log, follower().picture)
+            return as_data(follower().picture, now)
 
     return page

@@ -37,15 +37,14 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
     source = relay.source if relay else None
     with (log_of if watch else metered_log)(config) as log, closing(Follower(log)) as follower:
 
-        def read_all() -> Picture:
-            picture = follower.update()
-            look_at_destinations(log, picture)
-            return picture
+        def read_all() -> tuple[Picture, float]:
+            now = follower.present()
+            look_at_destinations(log, follower.picture)
+            return follower.picture, now
 
         if watch and not as_json:
-            _watch(lambda: _view(read_all(), follower.now(), wanted, source))
-        now = follower.present()
-        picture = read_all()
+            _watch(lambda: _view(*read_all(), wanted, source))
+        picture, now = read_all()
         if as_json:
             print_json(as_data(picture, now, destinations=wanted, relay=source))
         else:

@@ -36,7 +36,7 @@ def run(
     """
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
     journal = ActJournal(settings.acts) if settings.acts else None
-    watcher = LogWatcher(sources.log, destinations=sources.destinations, relay=sources.relay)
+    watcher = LogWatcher(sources.log, destinations=sources.destinations, relay=sources.relay, clock=sources.clock)
     with asgi.bind(*address, "dashboard.listen") as listener:
         watcher.start()
         try:

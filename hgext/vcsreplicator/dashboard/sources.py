@@ -5,9 +5,10 @@ That is where the dashboard gets what it shows, and the function that carries ou
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..log import Log
+from ..words.clock import Clock, SystemClock
 from ..words.event import Event
 from .acts import ActOutcome, OperatorAct
 from .deliveries import NotifierDatabases
@@ -20,7 +21,7 @@ class Sources:
     `destinations` and `relay` are those that must be there, None if the file names none. `is_public` says of a path whether
     guests may read it. `describe_delivery` describes the delivery of an event to a destination; its last argument says whether
     the destination's position is past the notice. `notifier` reads the notifier's databases; it is None if the file has no
-    section [notifier]. `carry_out` does the act with this number, and returns its outcome with a text.
+    section [notifier]. `carry_out` does the act with this number, and returns its outcome with a text. `clock` is this machine's.
     """
 
     log: Log
@@ -30,3 +31,4 @@ class Sources:
     describe_delivery: Callable[[str, Event, bool], str]
     notifier: NotifierDatabases | None
     carry_out: Callable[[OperatorAct, int], tuple[ActOutcome, str]]
+    clock: Clock = field(default_factory=SystemClock)

@@ -14,6 +14,7 @@ import structlog
 
 from ..log import Log
 from ..status.follower import Follower, look_at_destinations
+from ..words.clock import Clock, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import RECONNECT
 from .recent import Announcements, RecentEvent, RecentEvents
@@ -22,8 +23,9 @@ from .view import View, make_view
 # Seconds between two views at least, and how many times the cost of a view passes before the next.
 PAUSE, REST = 2.0, 10.0
 
-# Seconds for which views are made after a page or a feed asked for one, and between two readings without any.
-INTEREST, READING = 60.0, 10.0
+# Seconds for which views are made after a page or a feed asked for one, and between two readings without any: records that come
+# between two readings say the time only if these are near (`Follower.now`).
+INTEREST, READING = 60.0, 5.0
 
 # Seconds that a page waits for a view after a time in which none was made.
 PATIENCE = 5.0
@@ -45,8 +47,15 @@ class LogWatcher:
     shows the view calls `fetch_view`.
     """
 
-    def __init__(self, log: Log, *, destinations: Collection[str] | None, relay: str | None) -> None:
-        self._log, self._destinations, self._relay = log, destinations, relay
+    def __init__(
+        self,
+        log: Log,
+        *,
+        destinations: Collection[str] | None,
+        relay: str | None,
+        clock: Clock = SystemClock(),  # noqa: B008
+    ) -> None:
+        self._log, self._destinations, self._relay, self._clock = log, destinations, relay, clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._changed = threading.Condition()
@@ -125,7 +134,7 @@ class LogWatcher:
         recent = RecentEvents(self._log, self._announcements)
         try:
             self._set_wake(recent.wake)
-            follower = Follower(self._log)
+            follower = Follower(self._log, self._clock)
             try:
                 self._refresh(follower, recent)
             finally:
@@ -140,7 +149,7 @@ class LogWatcher:
             self._wake = wake
 
     def _refresh(self, follower: Follower, recent: RecentEvents) -> None:
-        """Follow the log; make the first view at once, others when due and asked for."""
+        """Follow the log; make the first view as soon as the time is known, others when due and asked for."""
         self._due = reading = 0.0
         while not self._stop.is_set():
             has_new = recent.read_on(WAIT if self._due else 0.0)
@@ -148,7 +157,7 @@ class LogWatcher:
                 has_new = recent.read_on(0.0)
             self.announced = tuple(recent.announced)
             now = time.monotonic()
-            if now >= self._due and (not self._due or now < self._asked + INTEREST):
+            if now >= self._due and (self.trouble is not None or now < self._asked + INTEREST):
                 self._renew_view(follower, recent)
             elif now >= reading:
                 follower.update()  # so that the next view has little to read
@@ -160,7 +169,11 @@ class LogWatcher:
         began = time.monotonic()
         picture = follower.update()
         look_at_destinations(self._log, picture)
-        view = make_view(picture, recent, follower.now(), destinations=self._destinations, relay=self._relay)
+        present = follower.now()
+        if present is None:
+            self._due = began + WAIT
+            return
+        view = make_view(picture, recent, present, destinations=self._destinations, relay=self._relay)
         if self.trouble is not None:
             logger.info("log read", repositories=len(picture.states))
         cost = time.monotonic() - began

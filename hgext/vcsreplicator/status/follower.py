@@ -4,6 +4,7 @@
 Compacted topics are read whole once and then followed, so a watched picture costs what has changed.
 """
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,7 +15,8 @@ from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
 from . import DESTINATION, SILENT, Picture
 
-# Seconds for which a record counts as just written, and for which a new one is waited for: more than two beats.
+# Seconds for which a record counts as just written and by which the time may be wrong, and for which a new record is waited for:
+# more than two beats.
 FRESH, WATCH = 10.0, 12.0
 
 # Records of `notices` and of `errors`, which are larger, that are read to count them.
@@ -29,8 +31,10 @@ class Follower:
         self._begin()
 
     def _begin(self) -> None:
-        # The time of the newest record, and when it came.
-        self._newest, self._came = 0.0, self._clock.monotonic()
+        # The time of the newest record, when it came, and when the update before began.
+        self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
+        # The log's time less this machine's monotonic time is between the first two; the third is that of this machine's own time.
+        self._least, self._most, self._own = -math.inf, math.inf, 0.0
         self.picture = Picture()
         try:
             self._log.partitions(SERVICES)
@@ -57,7 +61,7 @@ class Follower:
             return self._read_on()
 
     def _read_on(self) -> Picture:
-        patience, came = 0.0, dict[tuple[str, int], float]()
+        patience, came, began = 0.0, dict[tuple[str, int], float](), self._clock.monotonic()
         ends = {(t, p): end for t in self._topics for p, end in self._log.ends(t).items()}
         # At least once: of a log that lost records the ends may be passed already.
         while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
@@ -68,34 +72,54 @@ class Follower:
         if came:
             # Not the latest time that any record has: the clock may have been set back since.
             self._newest, self._came = max(came.values()), self._clock.monotonic()
+        if came or not self._newest:
+            self._compare_clocks()
+        self._updated = began
         groups = self._log.groups(NOTICES).items()
         self.picture.groups = {name: at.get(0, 0) for name, at in groups if name.startswith(DESTINATION)}
         return self.picture
 
-    def now(self) -> float:
-        """Return the time by the log's clock.
+    def _compare_clocks(self) -> None:
+        """Conclude what the log's clock shows from the record that was read last.
 
-        It follows from the log's newest record and this follower's monotonic clock.
+        The record was written before now, and after the former update. If it is fresh by this machine's clock, the clocks agree.
         """
-        return self._newest + self._clock.monotonic() - self._came
+        now, own = self._clock.monotonic(), self._clock.now()
+        least, most = self._newest - now, self._newest - self._updated
+        self._own = own - now
+        if self._newest == 0 or 0 <= own - self._newest <= FRESH:
+            least = most = self._own
+        elif max(least, self._least) <= min(most, self._most):  # else the log's clock was set
+            least, most = max(least, self._least), min(most, self._most)
+        self._least, self._most = least, most
+
+    def now(self) -> float | None:
+        """Return the time by the log's clock, as of the last update.
+
+        Return None while it is not known: the newest record may be old, and the clocks of this machine and of the log may differ.
+        The time is known if the clocks agree that a record is fresh, or once one came between two updates. If none came for WATCH
+        seconds, this is a time by which every service is silent.
+        """
+        now = self._clock.monotonic()
+        # This machine's clock was set since, or the machine slept, or the time is known from records that came late.
+        is_same = abs(self._clock.now() - now - self._own) <= FRESH
+        if is_same and self._most - self._least <= FRESH:
+            return self._least + now
+        if now - self._came >= WATCH:
+            return max(self._clock.now(), self._newest + SILENT + WATCH)
+        return None
 
     def present(self, pause: Callable[[float], object] = time.sleep) -> float:
         """Update the picture and return the time by the log's clock.
 
-        A command that reads the log once uses this method. The newest record may be old, and the clocks of this machine and of
-        the log may differ. Unless the clocks agree that the record is fresh, this method watches for up to WATCH seconds. If no
-        record comes in that time, it returns a time by which every service is silent.
+        While the time is not known (see `now`), this method goes on reading, for at most about WATCH seconds.
         """
         self.update()
-        newest, came = self._newest, self._came
-        if newest == 0 or 0 <= self._clock.now() - newest <= FRESH:
-            return max(newest, self._clock.now())
-        while self._clock.monotonic() - came < WATCH:
+        end = self._clock.monotonic() + WATCH
+        while (now := self.now()) is None and self._clock.monotonic() < end:
             pause(0.2)
             self.update()
-            if self._came > came:
-                return self.now()
-        return max(self._clock.now(), newest + SILENT + WATCH)
+        return self._least + self._clock.monotonic() if now is None else now
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:

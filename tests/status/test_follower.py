@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the follower of a log knows of the time by the log's clock, and when it knows nothing."""
+
+import pytest
+
+from hgext.vcsreplicator.log import STATE, NewRecord, topics
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.follower import FRESH, WATCH, Follower
+from hgext.vcsreplicator.words.levels import AggregatorBeat
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+
+HOUR = 3600.0
+
+
+class Watched:
+    """A log whose clock is ahead of that of its observer, who reads it when told."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self.of_log, self.own = HandClock(1_700_000_000.0 + ahead), HandClock(1_700_000_000.0)
+        self.log = MemoryLog(clock=self.of_log)
+        self.log.create(topics(partitions=1))
+        self.follower: Follower | None = None
+
+    def beat(self) -> None:
+        beat = AggregatorBeat(time=self.of_log.now(), roster=1, held=0)
+        self.log.append([NewRecord(topic=STATE, key="aggregator", value=to_json(beat))])
+
+    def wait(self, seconds: float) -> None:
+        for clock in (self.of_log, self.own):
+            clock.advance(seconds)
+
+    def look(self) -> float | None:
+        self.follower = self.follower or Follower(self.log, self.own)
+        self.follower.update()
+        return self.follower.now()
+
+
+@pytest.mark.parametrize("ahead", [0.0, HOUR, -HOUR], ids=["agreeing", "ahead", "behind"])
+def test_an_old_record_that_the_first_reading_finds_says_nothing_of_the_time(ahead: float) -> None:
+    watched = Watched(ahead)
+    watched.beat()
+    watched.wait(100.0)
+    assert watched.look() is None
+
+
+def test_a_record_that_is_fresh_by_the_own_clock_says_that_the_clocks_agree() -> None:
+    watched = Watched()
+    watched.beat()
+    watched.wait(FRESH)
+    assert watched.look() == watched.of_log.now()
+    watched.wait(HOUR)
+    assert watched.look() == watched.of_log.now()
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_a_record_that_came_between_two_updates_says_the_time_of_a_clock_that_differs(ahead: float) -> None:
+    watched = Watched(ahead)
+    watched.beat()
+    watched.wait(20.0)
+    assert watched.look() is None
+    watched.wait(1.0)
+    watched.beat()
+    watched.wait(4.0)
+    now = watched.look()
+    assert now is not None
+    assert watched.of_log.now() - 5.0 <= now <= watched.of_log.now()
+    watched.wait(HOUR)
+    watched.beat()
+    assert watched.look() == watched.of_log.now(), "each record makes the time more exact"
+
+
+def test_a_record_of_a_time_in_which_the_log_was_not_read_says_nothing_of_the_time() -> None:
+    watched = Watched(-HOUR)
+    watched.beat()
+    watched.wait(20.0)
+    watched.look()
+    watched.beat()
+    watched.wait(HOUR / 2)
+    assert watched.look() is None
+
+
+def test_a_time_that_was_known_stays_known_while_the_log_is_not_read() -> None:
+    watched = Watched(HOUR)
+    watched.look()
+    watched.beat()
+    watched.wait(1.0)
+    known = watched.look()
+    watched.beat()
+    watched.wait(HOUR / 2)
+    assert known is not None
+    assert watched.look() in (known + HOUR / 2, known + HOUR / 2 + 1.0), "the record makes the time more exact"
+
+
+def test_nothing_is_known_after_the_own_clock_was_set_until_a_record_comes() -> None:
+    watched = Watched()
+    watched.beat()
+    assert watched.look() is not None
+    watched.own.set_back(HOUR)
+    assert watched.look() is None
+    watched.wait(1.0)
+    watched.beat()
+    assert watched.look() == watched.of_log.now()
+
+
+def test_the_clock_of_the_log_may_be_set_back() -> None:
+    watched = Watched(HOUR)
+    watched.look()
+    watched.beat()
+    watched.wait(1.0)
+    watched.look()
+    watched.of_log.set_back(HOUR / 2)
+    watched.beat()
+    assert watched.look() == watched.of_log.now()
+
+
+def test_without_a_record_for_a_while_every_service_is_silent_by_the_time_that_is_told() -> None:
+    watched = Watched(HOUR)
+    watched.beat()
+    watched.wait(100.0)
+    assert watched.look() is None
+    watched.wait(WATCH)
+    told = watched.look()
+    assert told is not None
+    assert watched.follower is not None
+    assert watched.follower.picture.silence("aggregator", told) > 60.0
+
+
+def test_the_time_of_an_empty_log_is_that_of_the_own_clock() -> None:
+    watched = Watched()
+    assert watched.look() == watched.own.now()
+    watched.wait(5.0)
+    watched.beat()
+    assert watched.look() == watched.of_log.now()
+
+
+def test_the_present_is_told_after_a_bounded_time_also_if_each_reading_takes_long() -> None:
+    watched = Watched(HOUR)
+    watched.beat()
+    watched.wait(100.0)
+    follower, pauses = Follower(watched.log, watched.own), []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        watched.beat()
+        watched.wait(2 * FRESH)
+
+    assert watched.of_log.now() - 2 * FRESH <= follower.present(pause) <= watched.of_log.now() + 2 * FRESH
+    assert len(pauses) < 3
+
+
+def test_a_first_reading_that_takes_long_makes_no_dead_service_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched()
+    watched.beat()
+    watched.wait(100.0)
+    follower = Follower(watched.log, watched.own)
+    update = follower.update
+
+    def read_slowly() -> Picture:
+        monkeypatch.setattr(follower, "update", update)
+        watched.wait(WATCH - 2.0)
+        return update()
+
+    monkeypatch.setattr(follower, "update", read_slowly)
+    assert follower.picture.silence("aggregator", follower.present(watched.wait)) > 60.0
