@@ -13,8 +13,8 @@ from pathlib import Path
 from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
-from hgext.vcsreplicator.relay.daemon import RelaySettings
 from hgext.vcsreplicator.relay.rounds import find_work
+from hgext.vcsreplicator.relay.settings import RelaySettings
 from testing.bench.measure import Row
 
 COUNT = int(os.environ.get("BENCH_SCAN_REPOSITORIES", "10000"))

@@ -16,6 +16,7 @@ from hgext.vcsreplicator.log import EVENTS, Log
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay import daemon
+from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words import digest, wire
 from hgext.vcsreplicator.words.event import Event
 from testing.warm_hg import shared_hg
@@ -109,10 +110,10 @@ class Master:
         """The outbox of a repository."""
         return Outbox(Store(str(self.root / name / ".hg" / "store")))
 
-    def settings(self, **members: object) -> daemon.RelaySettings:
+    def settings(self, **members: object) -> RelaySettings:
         """For a relay of this machine; looks often."""
         given = {"socket": self.socket, "source": "hg://master", "roots": {str(self.root): ""}, "scan": 0.3, **members}
-        return daemon.RelaySettings(**given)  # type: ignore[arg-type]
+        return RelaySettings(**given)  # type: ignore[arg-type]
 
     def _hg(self, hgrc: str, arguments: tuple[str, ...], *, check: bool) -> str:
         done = subprocess.run(
@@ -144,7 +145,7 @@ def new_master(*how: str) -> Iterator[Master]:
 
 
 @contextmanager
-def running_relay(settings: daemon.RelaySettings, log: Log) -> Iterator[None]:
+def running_relay(settings: RelaySettings, log: Log) -> Iterator[None]:
     """The relay in a thread of this process."""
     stop, ready = threading.Event(), threading.Event()
     port = MasterRepositories(settings.roots, settings.source)

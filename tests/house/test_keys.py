@@ -18,7 +18,7 @@ from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings
-from hgext.vcsreplicator.relay.daemon import RelaySettings
+from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.status.health import HealthSettings
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier.decode.settings import DecodeSettings

@@ -18,6 +18,7 @@ from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon, fork
+from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState, ServiceReport
@@ -65,10 +66,10 @@ class Bench:
         # Rounds and reports before it was ready.
         self.at_ready = 0, 0
 
-    def settings(self, **members: Any) -> daemon.RelaySettings:
+    def settings(self, **members: Any) -> RelaySettings:
         roots = {str(self.folder / "repos"): ""}
         known = {"socket": f"{self.folder}/relay.sock", "source": "hg://master", "roots": roots, "scan": 0.02}
-        return daemon.RelaySettings(**{**known, **members})
+        return RelaySettings(**{**known, **members})
 
     def ready(self) -> None:
         self.at_ready = self.port.rounds, len(self.reports())

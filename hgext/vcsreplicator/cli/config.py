@@ -86,7 +86,7 @@ def _check_replication(config: Config) -> None:
     from ..aggregator.loop import AggregatorSettings
     from ..mirror.jobs.bootstrap import BootstrapSettings
     from ..mirror.jobs.verify import VerifySettings
-    from ..relay.daemon import RelaySettings
+    from ..relay.settings import RelaySettings
     from ..status.health import HealthSettings
 
     if "relay" in config.tables:
@@ -126,7 +126,7 @@ def _check_notices(config: Config) -> None:
 
 
 def _relay_here(config: Config) -> RelayHere | None:
-    from ..relay.daemon import RelaySettings
+    from ..relay.settings import RelaySettings
 
     if "relay" not in config.tables:
         return None

@@ -14,9 +14,9 @@ from ..config import Config
 from ..log import EVENTS, Log, NewRecord
 from ..outbox.entry import NewestEvent, next_event
 from ..outbox.file import outbox_of
-from ..relay.daemon import RelaySettings
 from ..relay.lacking import find_places
 from ..relay.scan import find_repositories
+from ..relay.settings import RelaySettings
 from ..status.timeline import find_event
 from ..words import wire
 from ..words.errors import MalformedEvent, Refused

@@ -20,7 +20,7 @@ from ..words.secrecy import Exposure, exposures
 
 if TYPE_CHECKING:
     from ..mirror import MirrorSettings
-    from ..relay.daemon import RelaySettings
+    from ..relay.settings import RelaySettings
 
 
 class Number(click.FloatRange):
@@ -171,7 +171,7 @@ def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -
 
 def relay_of(config: Config) -> "RelaySettings | None":
     """Read the section [relay]; None without one."""
-    from ..relay.daemon import RelaySettings
+    from ..relay.settings import RelaySettings
 
     return config.settings(RelaySettings, "relay", blobs=config.blobs) if "relay" in config.tables else None
 

@@ -15,7 +15,8 @@ def command(config: Config) -> None:
     """Run the relay: send events of the master's repositories to the log."""
     from ..hg.master.relaying import MasterRepositories
     from ..relay import daemon
+    from ..relay.settings import RelaySettings
 
-    settings = config.settings(daemon.RelaySettings, "relay", blobs=config.blobs)
+    settings = config.settings(RelaySettings, "relay", blobs=config.blobs)
     port = MasterRepositories(settings.roots, settings.source)
     run_daemon(config, "relay", functools.partial(daemon.run, port=port), settings)

@@ -11,8 +11,8 @@ import click
 from ..config import Config
 from ..log import Record
 from ..outbox.file import outbox_of
-from ..relay.daemon import RelaySettings
 from ..relay.lacking import find_places
+from ..relay.settings import RelaySettings
 from ..status import DESTINATION, Picture
 from ..status.findings import RELAY_KEY
 from ..status.timeline import Announcement, find_event, find_notice, is_wanted, list_steps

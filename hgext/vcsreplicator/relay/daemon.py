@@ -7,11 +7,9 @@ sends from many repositories at once, one batch at a time from each. It also rol
 repositories that have no event, and compares the outboxes with what the aggregator saw (`fork`).
 """
 
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import structlog
 
@@ -22,8 +20,6 @@ from ..log.table import find_oldest_time
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
 from ..words.levels import ServiceTrouble
-from ..words.path import check_prefix
-from ..words.shape import Days, Seconds, within
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
@@ -33,6 +29,7 @@ from .port import MasterPort
 from .rounds import find_work
 from .sending import EventSender
 from .server import Server
+from .settings import RelaySettings
 from .work import Work
 
 logger = structlog.get_logger()
@@ -45,35 +42,6 @@ BLOB_SWEEP = 3600.0
 
 # Seconds that a blob may be older than the record that names it, which is sent after it, by the clock of the log.
 BLOB_MARGIN = DAY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelaySettings:
-    """The section [relay]; docs/install.md explains each key.
-
-    `roots` maps folders to wire prefixes.
-    """
-
-    socket: str
-    source: str
-    roots: Mapping[str, str]
-    blobs: str | None = None
-    blob_age: Days = 45.0
-    workers: int = 8
-    scan: Seconds = 30.0
-
-    def __post_init__(self) -> None:
-        if not self.roots:
-            raise ValueError("roots: expected at least one folder")
-        for folder, prefix in self.roots.items():
-            if not os.path.isabs(folder):
-                raise ValueError(f"roots: expected an absolute folder, got {folder!r}")
-            check_prefix(prefix, "roots")
-        if not os.path.isabs(self.socket):
-            raise ValueError(f"socket: expected an absolute path, got {self.socket!r}")
-        if not self.source:
-            raise ValueError("source: expected a name of this master such as hg://master.example, got nothing")
-        within(self, workers=(1, 1000), scan=(0.01, DAY), blob_age=(0.01, 36_500))
 
 
 def run(
