@@ -167,6 +167,7 @@ class Installation:
     def sources(self) -> Sources:
         return Sources(
             log=self.log,
+            url="memory:",
             destinations=["hooks"],
             relay="hg.example",
             is_public=lambda path: path.startswith("public/"),

@@ -95,6 +95,7 @@ def site(config: Config, log: Log, tmp_path: Path) -> Iterator[Site]:
     """The pages as the verb makes them."""
     sources = Sources(
         log=log,
+        url=config.log,
         destinations=["lines", "hooks"],
         relay=None,
         is_public=lambda path: True,

@@ -5,20 +5,19 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import click
 
 from ..config import Config
 from ..log import Log
-from ..relay.daemon import RelaySettings
-from ..relay.lacking import find_lacking, has_outbox
+from ..relay.settings import RelaySettings
 from ..status import SILENT
-from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Finding, finding_of, findings
-from ..status.follower import Follower, look_at_destinations
+from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Finding, finding_of
 from ..words.errors import visible
 from ..words.shape import plain
-from .options import SECONDS, destinations, relay_of, with_config, with_json
-from .progress import metered_log
+from .asking import expect, find_summary, opening_log
+from .options import SECONDS, relay_of, with_config, with_json
 
 # What monitoring systems call the exit codes 0, 1 and 2.
 WORDS = ("OK", "WARNING", "CRITICAL")
@@ -51,26 +50,12 @@ WORDS = ("OK", "WARNING", "CRITICAL")
 @with_config
 def command(config: Config, warn: int, critical: int, patience: float, as_json: bool) -> None:
     """Say in one line whether an operator must act: exit code 0 no, 1 soon, 2 now."""
-    relay = relay_of(config)
-    with metered_log(config) as log:
-        follower = Follower(log)
-        try:
-            now = follower.present()
-            picture = follower.picture
-            look_at_destinations(log, picture)
-        finally:
-            follower.close()
-        found = findings(
-            picture,
-            now,
-            warn=warn,
-            critical=critical,
-            patience=patience,
-            destinations=destinations(config),
-            relay=relay.source if relay else None,
-        )
-        if relay and picture.silence(RELAY_KEY + relay.source, now) > max(patience, REPORTED_WITHIN):
-            found += _find_on_disk(relay, log)
+    relay, expected = relay_of(config), expect(config, warn=warn, critical=critical, patience=patience)
+    with opening_log(config) as open_log:
+        summary = find_summary(config, open_log, expected)
+        found = list(summary.findings)
+        if relay and summary.measure_silence(RELAY_KEY + relay.source) > max(patience, REPORTED_WITHIN):
+            found += _find_on_disk(relay, open_log)
     severity = max((finding.level for finding in found), default=0)
     ordered = sorted(found, key=lambda finding: -finding.level)
     if as_json:
@@ -83,12 +68,16 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
     sys.exit(severity)
 
 
-def _find_on_disk(relay: RelaySettings, log: Log) -> list[Finding]:
+def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Finding]:
     """Find in the outboxes what their relay would report if it were not silent.
 
     Reads only the outboxes that are on this machine.
     """
     roots, now = [root for root in relay.roots if os.path.isdir(root)], time.time()
+    if not roots:
+        return []
+    from ..relay.lacking import find_lacking, has_outbox  # a quarter of a second
+
     if not has_outbox(roots):
         return []
-    return [finding_of(trouble, now - trouble.since, now) for trouble in find_lacking(roots, log, now)]
+    return [finding_of(trouble, now - trouble.since, now) for trouble in find_lacking(roots, open_log(), now)]

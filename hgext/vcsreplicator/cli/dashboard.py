@@ -41,6 +41,7 @@ def command(config: Config) -> None:
 
         sources = Sources(
             log=log,
+            url=config.log,
             destinations=wanted,
             relay=relay.source if relay else None,
             is_public=is_public,

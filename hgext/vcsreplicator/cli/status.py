@@ -3,7 +3,6 @@
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from typing import NoReturn
@@ -15,16 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..config import Config
-from ..status import AGGREGATOR, DESTINATION, Picture
-from ..status.findings import DESTINATION_KEY, RELAY_KEY, as_data, findings
+from ..log import Log
+from ..status.findings import as_data
 from ..status.follower import Follower, look_at_destinations
+from ..status.summary import Expectations, Summary
 from ..words.errors import Unavailable, visible
+from .asking import expect, find_summary, follow_summary, opening_log
 from .display import console, is_terminal, print_json, table
-from .options import destinations, log_of, relay_of, with_config, with_json
+from .options import log_of, with_config, with_json
 from .progress import metered_log
-
-# Repositories whose notices wait, at most.
-SHOWN = 15
 
 
 @click.command()
@@ -33,22 +31,24 @@ SHOWN = 15
 @with_config
 def command(config: Config, watch: bool, as_json: bool) -> None:
     """Show mirrors, destinations, waiting notices, and what an operator must do."""
-    wanted, relay = destinations(config), relay_of(config)
-    source = relay.source if relay else None
-    with (log_of if watch else metered_log)(config) as log, closing(Follower(log)) as follower:
+    expected = expect(config)
+    if as_json:
+        with metered_log(config) as log:
+            _print_data(log, expected)
+    elif watch:
+        with log_of(config) as log, closing(Follower(log)) as follower:
+            _watch(lambda: _view(follow_summary(follower, log, expected)))
+    else:
+        with opening_log(config) as open_log:
+            console().print(_view(find_summary(config, open_log, expected)))
 
-        def read_all() -> tuple[Picture, float]:
-            now = follower.present()
-            look_at_destinations(log, follower.picture)
-            return follower.picture, now
 
-        if watch and not as_json:
-            _watch(lambda: _view(*read_all(), wanted, source))
-        picture, now = read_all()
-        if as_json:
-            print_json(as_data(picture, now, destinations=wanted, relay=source))
-        else:
-            console().print(_view(picture, now, wanted, source))
+def _print_data(log: Log, expected: Expectations) -> None:
+    """Print the whole picture as JSON."""
+    with closing(Follower(log)) as follower:
+        now = follower.present()
+        look_at_destinations(log, follower.picture)
+        print_json(as_data(follower.picture, now, destinations=expected.destinations, relay=expected.relay))
 
 
 def _watch(view: Callable[[], Group]) -> NoReturn:
@@ -76,73 +76,68 @@ def _write_repeatedly(view: Callable[[], Group]) -> NoReturn:
         time.sleep(1)
 
 
-def _view(picture: Picture, now: float, wanted: list[str] | None, relay: str | None) -> Group:
-    waiting = picture.waiting()
-    beat = picture.aggregator
+def _view(summary: Summary) -> Group:
     seen = "not seen"
-    if beat:
-        seen = f"seen {_format_age(picture.seen(AGGREGATOR), now)}, roster version {beat.roster}"
+    if summary.aggregator is not None:
+        seen = f"seen {_format_age(summary.aggregator, summary.now)}, roster version {summary.roster}"
+    waiting = f"{summary.waiting_events} in {summary.waiting_repositories} repositories"
     numbers = [
-        ("repositories", str(len(picture.states))),
-        ("events", str(sum(state.base + state.seq for state in picture.states.values()))),
-        ("announced", str(sum(state.base + state.noticed for state in picture.states.values()))),
-        ("waiting for a notice", f"{sum(s.seq - s.noticed for s in waiting)} in {len(waiting)} repositories"),
+        ("repositories", str(summary.repositories)),
+        ("events", str(summary.events)),
+        ("announced", str(summary.announced)),
+        ("waiting for a notice", waiting),
         ("aggregator", seen),
-        ("errors", str(picture.errors)),
+        ("errors", str(summary.errors)),
     ]
-    parts: list[Table | Text] = [table(("", ""), numbers), Text(), _mirror_table(picture, now)]
-    parts += [Text(), _service_table(picture, now, relay)]
-    if waiting:
-        parts += [Text(), _waiting_table(picture)]
-    for finding in findings(picture, now, destinations=wanted, relay=relay):
+    parts: list[Table | Text] = [table(("", ""), numbers), Text(), _mirror_table(summary)]
+    parts += [Text(), _service_table(summary)]
+    if summary.waiting:
+        parts += [Text(), _waiting_table(summary)]
+    for finding in summary.findings:
         word, colour = ("critical", "red") if finding.level == 2 else ("warning", "yellow")
         parts.append(Text(f"{word}: {visible(finding.text)}", colour))
     return Group(*parts)
 
 
-def _mirror_table(picture: Picture, now: float) -> Table:
-    rows = []
-    known = {mirror.name: mirror.state.value for mirror in picture.roster.mirrors} if picture.roster else {}
-    carried = Counter(mirror for mirror, _ in picture.acks)
-    detached = Counter(ack.mirror for ack in picture.detached())
-    for name in sorted(known | dict.fromkeys(picture.beats, "")):
-        rows.append(
-            (
-                name,
-                known.get(name, "not in the roster"),
-                str(carried[name]),
-                str(picture.behind(name)),
-                str(detached[name]),
-                _format_age(picture.seen(name), now) if name in picture.heard else "never",
-            )
+def _mirror_table(summary: Summary) -> Table:
+    rows = [
+        (
+            line.name,
+            line.state or "not in the roster",
+            str(line.repositories),
+            str(line.behind),
+            str(line.detached),
+            _format_seen(line.seen, summary.now),
         )
+        for line in summary.mirrors
+    ]
     return table(("mirror", "state", "repositories", "behind", "detached", "seen"), rows)
 
 
-def _service_table(picture: Picture, now: float, relay: str | None) -> Table:
+def _service_table(summary: Summary) -> Table:
     """Make the table of relays and destinations.
 
     Each further trouble of a service, as of a destination's part, has a line of its own.
     """
-    known = {DESTINATION_KEY + group.removeprefix(DESTINATION) for group in picture.lags}
     rows = []
-    for name in sorted({*picture.reports, *known, *([RELAY_KEY + relay] if relay else [])}, reverse=True):
-        report, group = picture.reports.get(name), DESTINATION + name.removeprefix(DESTINATION_KEY)
-        lag = str(picture.lags[group]) if group in picture.lags else ""
-        oldest = _format_age(picture.oldest[group], now) if group in picture.oldest else ""
-        seen = _format_age(picture.seen(name), now) if report else "never"
-        troubles = [trouble.text for trouble in report.troubles] if report else []
-        rows.append((name, lag, oldest, seen, troubles[0] if troubles else ""))
-        rows += [("", "", "", "", text) for text in troubles[1:]]
+    for line in summary.services:
+        lag = "" if line.behind is None else str(line.behind)
+        oldest = "" if line.oldest is None else _format_age(line.oldest, summary.now)
+        rows.append((line.name, lag, oldest, _format_seen(line.seen, summary.now), "".join(line.troubles[:1])))
+        rows += [("", "", "", "", text) for text in line.troubles[1:]]
     return table(("service", "behind", "oldest", "seen", "trouble"), rows)
 
 
-def _waiting_table(picture: Picture) -> Table:
-    rows = []
-    for state in picture.waiting()[:SHOWN]:
-        slow = picture.holding(state)
-        rows.append((state.path, str(state.seq), str(state.released), str(state.noticed), ", ".join(slow)))
+def _waiting_table(summary: Summary) -> Table:
+    rows = [
+        (line.path, str(line.seq), str(line.released), str(line.noticed), ", ".join(line.holding))
+        for line in summary.waiting
+    ]
     return table(("waiting for a notice", "event", "released", "noticed", "waits for"), rows)
+
+
+def _format_seen(seen: float | None, now: float) -> str:
+    return "never" if seen is None else _format_age(seen, now)
 
 
 def _format_age(then: float, now: float) -> str:

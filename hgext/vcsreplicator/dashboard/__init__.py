@@ -6,4 +6,5 @@ recent      the newest events, and when they were released         drawing      
 view        what the pages show (pure)                             application  the pages; `server` serves them
 deliveries  what the notifier's databases say                      forms        tokens, and where a form comes from
 acts        what an operator does, and the journal of it           acting       the answer to a form: record, do, record
+asked/      the answers to `status` and `check`
 """

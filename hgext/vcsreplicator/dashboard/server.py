@@ -5,11 +5,20 @@ It runs until the service is stopped or the watcher fails.
 """
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
+from ..log.opening import identify_log
+from ..relay.admission import HeldSocket
 from ..service import asgi
+from ..status.summary import make_summary
+from ..words.errors import Unavailable
+from ..words.version import VERSION
 from .acts import ActJournal
 from .application import make_application
+from .asked.question import FORMAT, StatusAnswer, StatusQuestion
+from .asked.server import AnswerServer
 from .readers import Readers, read_users
 from .settings import DashboardSettings
 from .sources import Sources
@@ -32,12 +41,12 @@ def run(
 ) -> None:
     """Serve until `stop` is set.
 
-    Raises BadConfig if the address or a file cannot be used, or the exception that ended the watcher.
+    Raises BadConfig if the address, the socket or a file cannot be used, or the exception that ended the watcher.
     """
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
     journal = ActJournal(settings.acts) if settings.acts else None
     watcher = LogWatcher(sources.log, destinations=sources.destinations, relay=sources.relay, clock=sources.clock)
-    with asgi.bind(*address, "dashboard.listen") as listener:
+    with asgi.bind(*address, "dashboard.listen") as listener, _answer_questions(settings.socket, sources.url, watcher):
         watcher.start()
         try:
             config = asgi.configure(
@@ -54,3 +63,25 @@ def run(
             watcher.close()
     if watcher.failure is not None:
         raise watcher.failure
+
+
+def _answer_questions(path: str | None, url: str, watcher: LogWatcher) -> AbstractContextManager[object]:
+    """StatusAnswer `status` and `check` at the socket `path` while the block runs."""
+    if path is None:
+        return nullcontext()
+    log = identify_log(url)
+
+    def answer(question: StatusQuestion, deadline: float) -> StatusAnswer:
+        if (question.format, question.version) != (FORMAT, VERSION):
+            return StatusAnswer(declined=f"this dashboard has version {VERSION}")
+        if question.log != log:
+            return StatusAnswer(declined="this dashboard follows another log")
+        try:
+            summary = watcher.use_picture(
+                lambda picture, now: make_summary(picture, now, question.expected), patience=deadline - time.monotonic()
+            )
+        except Unavailable as error:
+            return StatusAnswer(declined=str(error))
+        return StatusAnswer(summary=summary)
+
+    return AnswerServer(HeldSocket(path, key="dashboard.socket", service="dashboard"), answer)

@@ -41,7 +41,8 @@ class DashboardSettings:
     `listen` is host:port. `users` is a file with a line `NAME:ROLE:SHA-256 of the token` for each user, or `NAME:ROLE:-` for one
     that only a proxy names. `anonymous` is the role without a token. `proxy_header` has the name of the user in requests from
     `trusted_proxies` (IP addresses). `hosts` are the names under which clients reach the dashboard, beside its address. `acts` is
-    the path of the database that records the acts of operators.
+    the path of the database that records the acts of operators. `socket` is the path of the Unix socket at which `status` and
+    `check` ask.
     """
 
     listen: str
@@ -51,11 +52,12 @@ class DashboardSettings:
     trusted_proxies: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     acts: str | None = None
+    socket: str | None = None
 
     def __post_init__(self) -> None:
         if self.users is None and self.anonymous is None:
             raise ValueError('users: expected the path of a file of users, or anonymous = "guest"')
-        for name, path in (("users", self.users), ("acts", self.acts)):
+        for name, path in (("users", self.users), ("acts", self.acts), ("socket", self.socket)):
             if path is not None and not os.path.isabs(path):
                 raise ValueError(f"{name}: expected an absolute path, got {path!r}")
         if self.anonymous is DashboardRole.OPERATOR:

@@ -16,7 +16,7 @@ from .deliveries import NotifierDatabases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The log, and what else a page reads or calls.
+    """The log at `url`, and what else a page reads or calls.
 
     `destinations` and `relay` are those that must be there, None if the file names none. `is_public` says of a path whether
     guests may read it. `describe_delivery` describes the delivery of an event to a destination; its last argument says whether
@@ -25,6 +25,7 @@ class Sources:
     """
 
     log: Log
+    url: str
     destinations: Collection[str] | None
     relay: str | None
     is_public: Callable[[str], bool]

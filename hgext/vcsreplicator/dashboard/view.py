@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..status import AGGREGATOR, DESTINATION, Picture
+from ..status import AGGREGATOR, DESTINATION, MirrorLags, Picture
 from ..status.findings import DESTINATION_KEY, RELAY_KEY, Finding, findings
 from ..words.levels import Ack, RepositoryState
 from ..words.roster import Mirror, MirrorState, Verb
@@ -179,11 +179,12 @@ def make_view(
     by_repository: dict[str, list[RecentEvent]] = {}
     for event in events:
         by_repository.setdefault(event.repository, []).append(event)
+    lags = kept.measure_all_lags()
     return View(
         now=now,
         picture=kept,
-        findings=tuple(findings(kept, now, destinations=destinations, relay=relay)),
-        mirrors=tuple(_list_mirrors(kept, recent, now)),
+        findings=tuple(findings(kept, now, destinations=destinations, relay=relay, lags=lags)),
+        mirrors=tuple(_list_mirrors(kept, recent, lags, now)),
         services=tuple(_list_services(kept, relay)),
         repositories=tuple(_list_repositories(kept)),
         newest=tuple(events[:NEWEST]),
@@ -192,12 +193,14 @@ def make_view(
     )
 
 
-def _list_mirrors(picture: Picture, recent: RecentEvents, now: float) -> Iterable[MirrorRow]:
+def _list_mirrors(
+    picture: Picture, recent: RecentEvents, lags: Mapping[str, MirrorLags], now: float
+) -> Iterable[MirrorRow]:
     known = {mirror.name: mirror for mirror in picture.roster.mirrors} if picture.roster else {}
     carried = Counter(mirror for mirror, _ in picture.acks)
     detached = Counter(ack.mirror for ack in picture.detached())
-    for name in sorted(known.keys() | picture.beats.keys()):
-        lacks = [(state, lag.unapplied) for state, lag in picture.measure_lags(name) if lag.unapplied]
+    for name, own in lags.items():
+        lacks = [(state, lag.unapplied) for state, lag in own if lag.unapplied]
         yield MirrorRow(
             name=name,
             standing=f"{known[name].state}, {known[name].role}" if name in known else "not in the roster",

@@ -8,11 +8,14 @@ its owner stops the service, so that no page shows an old view as if it were new
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import structlog
 
 from ..log import Log
+from ..status import Picture
 from ..status.follower import Follower, look_at_destinations
 from ..words.clock import Clock, SystemClock
 from ..words.errors import Expired, Unavailable
@@ -34,6 +37,10 @@ PATIENCE = 5.0
 WAIT = 0.5
 
 logger = structlog.get_logger()
+
+T = TypeVar("T")
+# What is made of a picture and the time by the log's clock, and who waits for it.
+PictureUse = tuple[Callable[[Picture, float], Any], "Future[Any]"]
 
 
 def _wake_none() -> None:
@@ -68,6 +75,7 @@ class LogWatcher:
         self._announcements = Announcements()
         self.failure: BaseException | None = None
         self._wake: Callable[[], None] = _wake_none
+        self._uses: list[PictureUse] = []
 
     def start(self) -> None:
         """Start to follow the log."""
@@ -101,6 +109,26 @@ class LogWatcher:
                 self._changed.wait_for(lambda: self.view is not overdue or self._is_answer(), PATIENCE)
         return self.view
 
+    def use_picture(self, use: Callable[[Picture, float], T], *, patience: float) -> T:
+        """Return what `use` makes of the present picture.
+
+        The picture has everything that was committed before this call. The thread calls `use` with it and the time by the log's
+        clock; `use` must not keep the picture, which goes on changing. Raise Unavailable if the picture might be less true than a
+        new reading of the log: while the log or the time by its clock is not known, and after `patience` seconds. Raise what `use`
+        raises.
+        """
+        made: Future[T] = Future()
+        with self._changed:
+            if self.trouble is not None:
+                raise Unavailable(self.trouble)
+            self._uses.append((use, made))
+            self._wake()
+        try:
+            return made.result(patience)
+        except TimeoutError:
+            made.cancel()
+            raise Unavailable(f"no picture within {patience:.1f} s") from None
+
     def _is_answer(self) -> bool:
         """Return whether waiting for another view is of no use."""
         return self.view is None or self.trouble is not None or time.monotonic() < self._expires
@@ -117,14 +145,28 @@ class LogWatcher:
                     self._stop.wait(RECONNECT.delay(failures))
         except BaseException as error:
             self.failure = error
+        finally:
+            self._note_trouble("the dashboard stops", is_logged=False)
 
-    def _note_trouble(self, reason: str) -> None:
+    def _note_trouble(self, reason: str, *, is_logged: bool = True) -> None:
         if self.trouble is None:
             self.since = time.time()
-            logger.warning("log unavailable", reason=reason)
-        self.trouble = reason
+            if is_logged:
+                logger.warning("log unavailable", reason=reason)
         with self._changed:
+            self.trouble = reason
             self._changed.notify_all()
+        self._refuse(self._take_uses(), reason)
+
+    def _take_uses(self) -> list[PictureUse]:
+        with self._changed:
+            uses, self._uses = self._uses, []
+        return uses
+
+    def _refuse(self, uses: Iterable[PictureUse], reason: str) -> None:
+        for _, made in uses:
+            if made.set_running_or_notify_cancel():
+                made.set_exception(Unavailable(reason))
 
     def _follow(self) -> None:
         """Read the log until `close`.
@@ -149,12 +191,16 @@ class LogWatcher:
             self._wake = wake
 
     def _refresh(self, follower: Follower, recent: RecentEvents) -> None:
-        """Follow the log; make the first view as soon as the time is known, others when due and asked for."""
+        """Follow the log, and renew the view.
+
+        Make the first as soon as the time is known, others when due and asked for.
+        """
         self._due = reading = 0.0
         while not self._stop.is_set():
             has_new = recent.read_on(WAIT if self._due else 0.0)
-            while has_new and not self._stop.is_set() and time.monotonic() < self._due + PAUSE:
+            while has_new and not self._uses and not self._stop.is_set() and time.monotonic() < self._due + PAUSE:
                 has_new = recent.read_on(0.0)
+            self._give_picture(follower)
             self.announced = tuple(recent.announced)
             now = time.monotonic()
             if now >= self._due and (self.trouble is not None or now < self._asked + INTEREST):
@@ -164,6 +210,28 @@ class LogWatcher:
             else:
                 continue
             reading = time.monotonic() + READING
+
+    def _give_picture(self, follower: Follower) -> None:
+        """Give the picture to those who wait for it; raise as `_follow`."""
+        uses = self._take_uses()
+        if not uses:
+            return
+        try:
+            picture = follower.update()
+            look_at_destinations(self._log, picture)
+        except (Unavailable, Expired) as error:
+            self._refuse(uses, str(error))
+            raise
+        present = follower.now()
+        if present is None:
+            self._refuse(uses, "the time by the log's clock is not known")
+            return
+        for use, made in uses:
+            if made.set_running_or_notify_cancel():
+                try:
+                    made.set_result(use(picture, present))
+                except Exception as error:
+                    made.set_exception(error)
 
     def _renew_view(self, follower: Follower, recent: RecentEvents) -> None:
         began = time.monotonic()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's socket: which relay holds its path, and which peers may connect.
+"""A service's Unix socket: who holds its path, and who may connect.
 
-Only one relay holds the path. The socket has the group of the repositories and mode 0660, and the peer must be root, the relay's
-own user or in that group.
+Only one process holds the path. A peer must be root or the service's own user, and the socket has mode 0600. The relay's socket
+has the group of the repositories too, and mode 0660: a peer may also be in that group.
 """
 
 import contextlib
@@ -18,30 +18,32 @@ from ..words.errors import BadConfig
 _SO_PEERGROUPS = 59
 
 
-class RelaySocket:
-    """The listening socket at `path`.
+def read_peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the user and the group of the process at the other end."""
+    _, user, group = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return user, group
 
-    The group of the folder `group_of` may connect to it.
-    """
 
-    def __init__(self, path: str, *, group_of: str) -> None:
-        self._path = path
-        self._group = os.stat(group_of).st_gid if os.path.exists(group_of) else os.getgid()
+class HeldSocket:
+    """The listening socket of a `service` at `path`, for which `key` is the setting."""
+
+    def __init__(self, path: str, *, key: str, service: str) -> None:
+        self._path, self._key, self._service = path, key, service
         self._claim: int | None = None
         self._listener: socket.socket | None = None
 
     def open(self) -> socket.socket:
-        """Take the path and listen.
+        """Take the path and listen; replace the socket of a process that was killed.
 
-        Raise BadConfig if another relay has the path or the socket cannot be made.
+        Raise BadConfig if another process has the path or the socket cannot be made.
         """
         try:
             self._claim = os.open(self._path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BadConfig(f"socket: {self._path}: another relay is running") from error
+            raise BadConfig(f"{self._key}: {self._path}: another {self._service} is running") from error
         except OSError as error:
-            raise BadConfig(f"socket: {self._path}: {error.strerror}") from error
+            raise BadConfig(f"{self._key}: {self._path}: {error.strerror}") from error
         self._listener = self._listen()
         self._listener.setblocking(False)
         return self._listener
@@ -56,18 +58,8 @@ class RelaySocket:
             os.close(self._claim)
 
     def is_admitted(self, connection: socket.socket) -> bool:
-        """Return whether the process at the other end may talk to the relay."""
-        _, user, group = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if user in (0, os.getuid()) or group == self._group:
-            return True
-        try:
-            # Python reads up to 1024 bytes: 256 groups.
-            packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
-        except OSError:
-            with contextlib.suppress(KeyError):  # the system does not know this user
-                return self._group in os.getgrouplist(pwd.getpwuid(user).pw_name, group)
-            return False
-        return self._group in struct.unpack(f"{len(packed) // 4}I", packed)
+        """Return whether the process at the other end may talk to the service."""
+        return read_peer(connection)[0] in (0, os.getuid())
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -78,11 +70,41 @@ class RelaySocket:
             listener.bind(self._path)
         except OSError as error:
             listener.close()
-            raise BadConfig(f"socket: {self._path}: {error.strerror or error}") from error
+            raise BadConfig(f"{self._key}: {self._path}: {error.strerror or error}") from error
         finally:
             os.umask(mask)
+        self._admit_others()
+        listener.listen(512)
+        return listener
+
+    def _admit_others(self) -> None:
+        """Open the socket to others than its owner, before it listens: to none."""
+
+
+class RelaySocket(HeldSocket):
+    """The relay's socket; the group of the folder `group_of` may connect to it."""
+
+    def __init__(self, path: str, *, group_of: str) -> None:
+        super().__init__(path, key="socket", service="relay")
+        self._group = os.stat(group_of).st_gid if os.path.exists(group_of) else os.getgid()
+
+    def is_admitted(self, connection: socket.socket) -> bool:
+        """Return whether the process at the other end may talk to the relay."""
+        if super().is_admitted(connection):
+            return True
+        user, group = read_peer(connection)
+        if group == self._group:
+            return True
+        try:
+            # Python reads up to 1024 bytes: 256 groups.
+            packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
+        except OSError:
+            with contextlib.suppress(KeyError):  # the system does not know this user
+                return self._group in os.getgrouplist(pwd.getpwuid(user).pw_name, group)
+            return False
+        return self._group in struct.unpack(f"{len(packed) // 4}I", packed)
+
+    def _admit_others(self) -> None:
         with contextlib.suppress(PermissionError):
             os.chown(self._path, -1, self._group)
         os.chmod(self._path, stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP)
-        listener.listen(512)
-        return listener

@@ -22,6 +22,9 @@ DESTINATION = "notifier-"
 # Seconds without progress after which a finding says so.
 SILENT = 60.0
 
+# What a mirror lacks, and of which repository.
+MirrorLags = list[tuple[RepositoryState, Lag]]
+
 
 @dataclass(slots=True, kw_only=True)
 class Picture:
@@ -87,24 +90,27 @@ class Picture:
         return sorted((ack for ack in self.acks.values() if ack.detached), key=lambda ack: (ack.mirror, ack.repository))
 
     def waiting(self) -> list[RepositoryState]:
-        """Return the repositories with events that lack a notice, longest queue first."""
+        """Return the repositories with events that lack a notice.
+
+        Those with the longest queues come first, and equals by path.
+        """
         late = [state for state in self.states.values() if state.noticed < state.seq]
-        return sorted(late, key=lambda state: state.noticed - state.seq)
+        return sorted(late, key=lambda state: (state.noticed - state.seq, state.path, state.repository))
 
     def behind(self, mirror: str) -> int:
         """Count the events that this mirror has not applied.
 
         The count covers what the mirror has acked and what it must have (see `measure_lags`).
         """
-        return sum(lag.unapplied for _, lag in self.measure_lags(mirror))
+        return count_unapplied(self.measure_lags(mirror))
 
-    def late(self, mirror: str, now: float) -> list[RepositoryState]:
-        """Return the repositories in which this mirror makes no progress, by path.
+    def late(self, mirror: str, lags: MirrorLags, now: float) -> list[RepositoryState]:
+        """Return the repositories in which a mirror makes no progress, by path.
 
-        The mirror lacks something of such a repository, and its state was not written for SILENT seconds (see `rests`). A
-        repository that the mirror has detached does not count.
+        `lags` are those of the mirror. It lacks something of such a repository, and its state was not written for SILENT seconds
+        (see `rests`). A repository that the mirror has detached does not count.
         """
-        late = (state for state, _ in self.measure_lags(mirror) if self.rests(state, now))
+        late = (state for state, _ in lags if self.rests(state, now))
         found = (state for state in late if not ((ack := self.acks.get((mirror, state.repository))) and ack.detached))
         return sorted(found, key=lambda state: state.path)
 
@@ -129,7 +135,15 @@ class Picture:
         counts = ack if ack and ack.incarnation == state.incarnation else None
         return measure_lag(counts, seq=state.seq, released=state.released)
 
-    def measure_lags(self, mirror: str) -> list[tuple[RepositoryState, Lag]]:
+    def measure_all_lags(self) -> dict[str, MirrorLags]:
+        """Measure the lags of all mirrors, by name.
+
+        They are those of the roster, and those that gave a sign of life.
+        """
+        names = {mirror.name for mirror in self._mirrors()} | self.beats.keys()
+        return {name: self.measure_lags(name) for name in sorted(names)}
+
+    def measure_lags(self, mirror: str) -> MirrorLags:
         """Measure what the mirror lacks of each repository of which it lacks anything.
 
         Only repositories count that the mirror has acked or must have, and for which it is not deactivated.
@@ -186,6 +200,11 @@ class Picture:
 
     def _mirrors(self) -> tuple[rosters.Mirror, ...]:
         return self.roster.mirrors if self.roster else ()
+
+
+def count_unapplied(lags: MirrorLags) -> int:
+    """Count the events that a mirror with these lags has not applied."""
+    return sum(lag.unapplied for _, lag in lags)
 
 
 def _put_record(table: dict[Any, Any], key: object, kind: type, value: bytes | None) -> None:

@@ -3,7 +3,7 @@
 
 import shlex
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..words import roster as rosters
@@ -11,7 +11,7 @@ from ..words.clock import DAY
 from ..words.levels import RepositoryState, ServiceTrouble
 from ..words.rules import refused
 from ..words.shape import plain
-from . import AGGREGATOR, DESTINATION, SILENT, Picture
+from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 
 # Seconds after which a stalled destination is critical.
 STALLED = 3600.0
@@ -52,11 +52,13 @@ def findings(
     patience: float = SILENT,
     destinations: Collection[str] | None = None,
     relay: str | None = None,
+    lags: Mapping[str, MirrorLags] | None = None,
 ) -> list[Finding]:
     """Find what an operator must know, the worst first.
 
     `destinations`, if given, names those that must be there; findings about others are left out. `relay` is the source of the
     relay that must be there. `patience` is the number of seconds for which a relay or a destination may be silent or in trouble.
+    `lags` are those of all mirrors, if the caller has measured them.
     """
     found = []
     if picture.aggregator is None or picture.silence(AGGREGATOR, now) > 30:
@@ -64,7 +66,7 @@ def findings(
         text = f"the aggregator {told}: no release, no notice; start it: {START}aggregator"
         found.append(Finding(level=2, text=text))
     found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
-    found += _find_mirrors(picture, now, warn, critical)
+    found += _find_mirrors(picture, now, lags or picture.measure_all_lags(), warn, critical)
     found += _refused_rules(picture)
     reported = _find_reported(picture, now, patience, destinations, relay)
     found += _find_destinations(picture, now, destinations, warn, critical)
@@ -77,16 +79,18 @@ def findings(
     return sorted(found, key=lambda finding: -finding.level)
 
 
-def _find_mirrors(picture: Picture, now: float, warn: int, critical: int) -> list[Finding]:
+def _find_mirrors(
+    picture: Picture, now: float, lags: Mapping[str, MirrorLags], warn: int, critical: int
+) -> list[Finding]:
     """Find mirrors that are silent, make no progress, are behind, or cannot write."""
     silent = picture.silent(now)
     found = [_find_silent(picture, name, now) for name in silent]
     for name in picture.expected():
-        late = [] if name in silent else picture.late(name, now)
+        late = [] if name in silent else picture.late(name, lags[name], now)
         if late:
             text = f"mirror {name} makes no progress on {_name_paths(late)}; see: vcsreplicator trace {late[0].path}"
             found.append(Finding(level=1, text=text))
-        found += _count_lag(f"mirror {name}", "events", picture.behind(name), warn, critical)
+        found += _count_lag(f"mirror {name}", "events", count_unapplied(lags[name]), warn, critical)
         beat = picture.beats.get(name)
         if beat is not None and beat.trouble:
             text = f"mirror {name} cannot write on its disk, make room there: {beat.trouble}"
@@ -245,11 +249,12 @@ def as_data(
     picture: Picture, now: float, *, destinations: Collection[str] | None = None, relay: str | None = None
 ) -> dict[str, object]:
     """Return the picture as JSON data."""
+    lags = picture.measure_all_lags()
     return {
         "roster": plain(picture.roster) if picture.roster else None,
         "aggregator": plain(picture.aggregator) if picture.aggregator else None,
         "mirrors": [
-            {"name": name, "beat": plain(beat), "behind": picture.behind(name)}
+            {"name": name, "beat": plain(beat), "behind": count_unapplied(lags[name])}
             for name, beat in sorted(picture.beats.items())
         ],
         "repositories": [plain(state) for state in sorted(picture.states.values(), key=lambda state: state.path)],
@@ -260,5 +265,7 @@ def as_data(
         },
         "destinations": dict(picture.lags),
         "errors": picture.errors,
-        "findings": [plain(finding) for finding in findings(picture, now, destinations=destinations, relay=relay)],
+        "findings": [
+            plain(finding) for finding in findings(picture, now, destinations=destinations, relay=relay, lags=lags)
+        ],
     }

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The state that `status` and `check` show: asked of a dashboard, or read."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+from ..config import Config
+from ..dashboard.asked.client import ask
+from ..dashboard.asked.question import StatusQuestion
+from ..log import Log
+from ..log.opening import identify_log
+from ..status.follower import Follower, look_at_destinations
+from ..status.summary import Expectations, Summary, make_summary
+from ..words.errors import Unavailable
+from .options import destinations, relay_of
+from .progress import metered_log
+
+
+@contextlib.contextmanager
+def opening_log(config: Config) -> Iterator[Callable[[], Log]]:
+    """Give a function that opens the log at its first call; the block closes it."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(metered_log(config)))
+
+
+def expect(config: Config, **limits: Any) -> Expectations:
+    """Return what the file says must be there; `limits` are the other members."""
+    wanted, relay = destinations(config), relay_of(config)
+    names = None if wanted is None else tuple(wanted)
+    return Expectations(destinations=names, relay=relay.source if relay else None, **limits)
+
+
+def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
+    """Ask the dashboard whose socket the file names; else read the log."""
+    section = config.tables.get("dashboard")
+    path = section.get("socket") if isinstance(section, dict) else None
+    if isinstance(path, str):
+        with contextlib.suppress(Unavailable):
+            return ask(path, StatusQuestion(log=identify_log(config.log), expected=expected))
+    log = open_log()
+    with closing(Follower(log)) as follower:
+        return follow_summary(follower, log, expected)
+
+
+def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summary:
+    """Read the log to its present end, and summarize it."""
+    now = follower.present()
+    look_at_destinations(log, follower.picture)
+    return make_summary(follower.picture, now, expected)

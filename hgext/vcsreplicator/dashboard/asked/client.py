@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The asking end, used by `status` and `check`."""
+
+import os
+import socket
+import stat
+import time
+
+from ...relay.admission import read_peer
+from ...status.summary import Summary
+from ...words.errors import MalformedEvent, Unavailable
+from ...words.shape import from_json, to_json
+from .question import ANSWER_LIMIT, PATIENCE, StatusAnswer, StatusQuestion, receive, set_time_left
+
+
+def ask(path: str, question: StatusQuestion, *, patience: float = PATIENCE) -> Summary:
+    """Return the summary that the dashboard at `path` makes now.
+
+    Raise Unavailable, after `patience` seconds at the latest, if there is none that may be believed.
+    """
+    deadline = time.monotonic() + patience
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+            set_time_left(connection, deadline)
+            connection.connect(path)
+            if not _is_believed(read_peer(connection)[0], path):
+                raise Unavailable(f"{path}: held by a user who is not believed")
+            connection.sendall(to_json(question))
+            connection.shutdown(socket.SHUT_WR)
+            answer = from_json(
+                StatusAnswer, receive(connection, limit=ANSWER_LIMIT, deadline=deadline), limit=ANSWER_LIMIT
+            )
+    except (OSError, ValueError, MalformedEvent) as error:
+        raise Unavailable(f"{path}: {error}") from error
+    if answer.summary is None:
+        raise Unavailable(f"{path}: declined: {answer.declined}")
+    return answer.summary
+
+
+def _is_believed(user: int, path: str) -> bool:
+    """Return whether the answers of this user at `path` count.
+
+    Those of root and of our own user do, and those of the owner of the socket's folder, if only root could make that folder: then
+    root gave it to that user.
+    """
+    if user in (0, os.geteuid()):
+        return True
+    folder = os.path.dirname(os.path.realpath(path))
+    if user != os.stat(folder).st_uid or folder == "/":
+        return False
+    while folder != "/":
+        folder = os.path.dirname(folder)
+        found = os.stat(folder)
+        if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return False
+    return True

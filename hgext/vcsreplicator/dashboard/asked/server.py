@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The answering end: a few threads, each with one connection at a time.
+
+A peer that says nothing holds up one of them, for PATIENCE seconds. No question ends a thread.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+import structlog
+
+from ...relay.admission import HeldSocket
+from ...words.errors import MalformedEvent
+from ...words.shape import from_json, to_json
+from .question import ANSWER_LIMIT, PATIENCE, QUESTION_LIMIT, StatusAnswer, StatusQuestion, receive, set_time_left
+
+# Connections at a time; others wait to be accepted.
+CONNECTIONS = 4
+
+# Seconds between two attempts to accept a connection while the process has no file descriptor left.
+FULL_PAUSE = 1.0
+
+logger = structlog.get_logger()
+
+
+class AnswerServer:
+    """Answers questions at a socket while its block runs.
+
+    `answer` gets a question and a deadline by the monotonic clock, after which the peer no longer waits. Entering the block raises
+    BadConfig if the socket cannot be had.
+    """
+
+    def __init__(self, held: HeldSocket, answer: Callable[[StatusQuestion, float], StatusAnswer]) -> None:
+        self._held, self._answer = held, answer
+        self._closing = threading.Event()
+        self._listener: socket.socket | None = None
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"answers-{number}", daemon=True) for number in range(CONNECTIONS)
+        ]
+
+    def __enter__(self) -> Self:
+        self._listener = self._held.open()
+        self._listener.setblocking(True)
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        assert self._listener is not None
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the threads
+        for thread in self._threads:
+            thread.join(PATIENCE + 1.0)
+        self._held.close()
+
+    def _serve(self) -> None:
+        assert self._listener is not None
+        while not self._closing.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                self._closing.wait(FULL_PAUSE)
+                continue
+            try:
+                with connection:
+                    self._converse(connection)
+            except OSError:
+                continue  # the peer is gone, or took too long
+            except Exception:
+                logger.exception("question failed")
+
+    def _converse(self, connection: socket.socket) -> None:
+        """Answer one question.
+
+        Raise OSError if the peer does not ask or read in time.
+        """
+        deadline = time.monotonic() + PATIENCE
+        if not self._held.is_admitted(connection):
+            logger.warning("peer refused")
+            return
+        try:
+            received = receive(connection, limit=QUESTION_LIMIT, deadline=deadline)
+            answer = self._answer(from_json(StatusQuestion, received), deadline)
+        except MalformedEvent as error:
+            answer = StatusAnswer(declined=f"the question cannot be read: {error}")
+        encoded = to_json(answer)
+        if len(encoded) > ANSWER_LIMIT:
+            encoded = to_json(StatusAnswer(declined=f"the answer has {len(encoded)} bytes"))
+        set_time_left(connection, deadline)
+        connection.sendall(encoded)

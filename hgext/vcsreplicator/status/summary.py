@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What `status` and `check` say, made from one picture of the log. Pure.
+
+A summary travels as JSON from a running dashboard to these verbs (`asking`), so all its members are checked by `words.shape`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from ..words.clock import DAY
+from ..words.shape import Count, Time, Within
+from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
+from .findings import DESTINATION_KEY, RELAY_KEY, Finding, findings
+
+# Repositories whose notices wait that a summary lists, at most.
+SHOWN = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectations:
+    """What must be there, and from when on an operator must know of a trouble.
+
+    `destinations` names those that must be there, None if any may; `relay` is the source of the relay that must be there. The
+    others are those of `findings`.
+    """
+
+    destinations: tuple[str, ...] | None = None
+    relay: str | None = None
+    warn: Count = 150
+    critical: Count = 600
+    patience: Annotated[float, Within(0, 31 * DAY)] = SILENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorLine:
+    """A mirror.
+
+    `state` is None if it is not in the roster, `seen` if it was never seen.
+    """
+
+    name: str
+    state: str | None = None
+    repositories: Count
+    behind: Count
+    detached: Count
+    seen: Time | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLine:
+    """A relay or a destination, by its key in `services`.
+
+    `oldest` is when the first notice that it lacks was written, `seen` when it reported last.
+    """
+
+    name: str
+    behind: Count | None = None
+    oldest: Time | None = None
+    seen: Time | None = None
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingLine:
+    """A repository with events that lack a notice, and the mirrors that it waits for."""
+
+    path: str
+    seq: Count
+    released: Count
+    noticed: Count
+    holding: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The state of the installation as of `now`, by the log's clock.
+
+    `waiting` are the repositories with the longest queues of the `waiting_repositories`, in which `waiting_events` lack a notice.
+    `aggregator` is when the aggregator was seen last, None for never, and `roster` the version that it said then.
+    """
+
+    now: Time
+    repositories: Count
+    events: Count
+    announced: Count
+    waiting_events: Count
+    waiting_repositories: Count
+    errors: Count
+    aggregator: Time | None = None
+    roster: Count | None = None
+    mirrors: tuple[MirrorLine, ...]
+    services: tuple[ServiceLine, ...]
+    waiting: tuple[WaitingLine, ...]
+    findings: tuple[Finding, ...]
+
+    def measure_silence(self, service: str) -> float:
+        """Return the seconds since this service reported; many if it never did.
+
+        A report that seems to come was made before the clock was set back: its distance counts.
+        """
+        seen = next((line.seen for line in self.services if line.name == service), None)
+        return abs(self.now - (seen or 0.0))
+
+
+def make_summary(picture: Picture, now: float, expected: Expectations) -> Summary:
+    """Summarize a picture to which the destinations were added."""
+    states, waiting, lags, beat = (
+        picture.states.values(),
+        picture.waiting(),
+        picture.measure_all_lags(),
+        picture.aggregator,
+    )
+    return Summary(
+        now=now,
+        repositories=len(states),
+        events=sum(state.base + state.seq for state in states),
+        announced=sum(state.base + state.noticed for state in states),
+        waiting_events=sum(state.seq - state.noticed for state in waiting),
+        waiting_repositories=len(waiting),
+        errors=picture.errors,
+        aggregator=picture.seen(AGGREGATOR) if beat else None,
+        roster=beat.roster if beat else None,
+        mirrors=tuple(_list_mirrors(picture, lags)),
+        services=tuple(_list_services(picture, expected.relay)),
+        waiting=tuple(
+            WaitingLine(
+                path=state.path,
+                seq=state.seq,
+                released=state.released,
+                noticed=state.noticed,
+                holding=tuple(picture.holding(state)),
+            )
+            for state in waiting[:SHOWN]
+        ),
+        findings=tuple(
+            findings(
+                picture,
+                now,
+                warn=expected.warn,
+                critical=expected.critical,
+                patience=expected.patience,
+                destinations=expected.destinations,
+                relay=expected.relay,
+                lags=lags,
+            )
+        ),
+    )
+
+
+def _list_mirrors(picture: Picture, lags: dict[str, MirrorLags]) -> Iterator[MirrorLine]:
+    known = {mirror.name: mirror.state.value for mirror in picture.roster.mirrors} if picture.roster else {}
+    carried = Counter(mirror for mirror, _ in picture.acks)
+    detached = Counter(ack.mirror for ack in picture.detached())
+    for name, lacks in lags.items():
+        yield MirrorLine(
+            name=name,
+            state=known.get(name),
+            repositories=carried[name],
+            behind=count_unapplied(lacks),
+            detached=detached[name],
+            seen=picture.seen(name) if name in picture.heard else None,
+        )
+
+
+def _list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
+    """Yield relays and destinations.
+
+    They are those that reported, that have a position, or that must be there.
+    """
+    groups = {DESTINATION_KEY + group.removeprefix(DESTINATION): group for group in picture.lags}
+    expected = {RELAY_KEY + relay} if relay else set()
+    for name in sorted(picture.reports.keys() | groups.keys() | expected, reverse=True):
+        report, group = picture.reports.get(name), groups.get(name, "")
+        yield ServiceLine(
+            name=name,
+            behind=picture.lags.get(group),
+            oldest=picture.oldest.get(group),
+            seen=picture.seen(name) if report else None,
+            troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
+        )

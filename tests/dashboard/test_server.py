@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which questions of `status` and `check` a dashboard answers."""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.dashboard.asked.client import ask
+from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion
+from hgext.vcsreplicator.dashboard.server import _answer_questions, run
+from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.log.opening import identify_log
+from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
+from hgext.vcsreplicator.status.summary import Expectations, Summary, make_summary
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from testing.waiting import eventually
+from tests.dashboard.conftest import AwayLog, Installation, fill, settings, watching
+
+EXPECTED = Expectations(destinations=("hooks", "lines"), relay="hg.example", warn=1, critical=2)
+QUESTION = StatusQuestion(log=identify_log("memory:"), expected=EXPECTED)
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    folder = Path(tempfile.mkdtemp(prefix="asked-"))  # a socket's path may have 107 bytes
+    yield str(folder / "socket")
+    shutil.rmtree(folder)
+
+
+def read(installation: Installation) -> Summary:
+    """What a new reading of the log says."""
+    follower = Follower(installation.log, installation.clock)
+    now = follower.present()
+    look_at_destinations(installation.log, follower.picture)
+    return make_summary(follower.picture, now, EXPECTED)
+
+
+def test_the_answer_is_what_a_new_reading_says(path: str) -> None:
+    installation = fill()
+    with watching(installation.sources) as followed, _answer_questions(path, "memory:", followed):
+        eventually(lambda: followed.view)
+        for _ in range(5):
+            installation.push("public/tools", serving=("alpha",))
+            found = ask(path, QUESTION, patience=60.0)
+            assert found == read(installation)
+        assert [line.behind for line in found.mirrors] == [0, 7]
+        assert len(found.findings) > 3
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        (replace(QUESTION, version="0.0.9"), "this dashboard has version"),
+        (replace(QUESTION, format=2), "this dashboard has version"),
+        (replace(QUESTION, log=identify_log("kafka://other:9092")), "this dashboard follows another log"),
+    ],
+    ids=["version", "format", "log"],
+)
+def test_a_question_that_is_not_for_this_dashboard_is_declined(path: str, question: StatusQuestion, why: str) -> None:
+    with watching(fill().sources) as followed, _answer_questions(path, "memory:", followed):
+        eventually(lambda: followed.view)
+        with pytest.raises(Unavailable, match=f"declined: {why}"):
+            ask(path, question, patience=60.0)
+
+
+def test_a_dashboard_declines_while_it_has_not_read_the_log_or_the_log_is_away(path: str) -> None:
+    installation = fill()
+    log = AwayLog(installation)
+    log.is_away = True
+    with (
+        watching(installation.sources, log) as followed,  # type: ignore[arg-type]
+        _answer_questions(path, "memory:", followed),
+        pytest.raises(Unavailable, match=r"declined: (the log was not read yet|no broker answers)"),
+    ):
+        ask(path, QUESTION, patience=60.0)
+
+
+def test_two_dashboards_with_one_socket_are_one_too_many(path: str, tmp_path: Path) -> None:
+    made, stop, is_ready = settings(tmp_path, socket=path), threading.Event(), threading.Event()
+
+    def serve() -> None:
+        address = ("127.0.0.1", free_port())
+        run(made, fill().sources, address=address, stop=stop, ready=is_ready.set)
+
+    first = threading.Thread(target=serve, daemon=True)
+    first.start()
+    try:
+        eventually(is_ready.is_set)
+        assert eventually(lambda: _try(path))
+        with pytest.raises(BadConfig, match=rf"dashboard\.socket: {path}: another dashboard is running"):
+            run(
+                made,
+                fill().sources,
+                address=("127.0.0.1", free_port()),
+                stop=threading.Event(),
+                ready=lambda: None,
+            )
+        assert ask(path, QUESTION, patience=60.0)
+    finally:
+        stop.set()
+        first.join(60)
+    assert not Path(path).exists()
+
+
+def _try(path: str) -> Summary | None:
+    try:
+        return ask(path, QUESTION, patience=60.0)
+    except Unavailable:
+        return None
+
+
+def test_a_socket_has_an_absolute_path(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"socket: expected an absolute path, got 'status\.sock'"):
+        settings(tmp_path, socket="status.sock")

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Who holds a socket's path, and who may connect to it."""
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.relay import admission
+from hgext.vcsreplicator.relay.admission import HeldSocket, RelaySocket, read_peer
+from hgext.vcsreplicator.words.errors import BadConfig
+
+# A user that is neither root nor the one who runs the tests.
+STRANGER = 65533
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    folder = tempfile.mkdtemp(prefix="held-")  # a socket's path may have 107 bytes
+    yield f"{folder}/socket"
+    shutil.rmtree(folder)
+
+
+def held(path: str) -> HeldSocket:
+    return HeldSocket(path, key="some.key", service="service")
+
+
+@pytest.mark.parametrize("kind", ["held", "relay"])
+def test_a_socket_is_never_open_to_more_than_it_admits(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    made = held(path) if kind == "held" else RelaySocket(path, group_of=os.path.dirname(path))
+    admit = made._admit_others
+
+    def look() -> None:
+        modes.append(stat.S_IMODE(os.stat(path).st_mode))
+        admit()
+
+    monkeypatch.setattr(made, "_admit_others", look)
+    mask = os.umask(0)
+    try:
+        made.open()
+    finally:
+        os.umask(mask)
+    modes.append(stat.S_IMODE(os.stat(path).st_mode))
+    made.close()
+    assert modes == [0o600, 0o600 if kind == "held" else 0o660]
+
+
+def test_a_path_is_held_once_and_given_back(path: str) -> None:
+    first, second = held(path), held(path)
+    first.open()
+    with pytest.raises(BadConfig, match=f"some.key: {path}: another service is running"):
+        second.open()
+    second.close()
+    assert os.path.exists(path), "the loser leaves the socket of the other alone"
+    first.close()
+    third = held(path)
+    third.open()
+    third.close()
+    assert not os.path.exists(path)
+
+
+def test_the_socket_of_a_process_that_was_killed_is_replaced(path: str) -> None:
+    program = (
+        "import os, sys; from hgext.vcsreplicator.relay.admission import HeldSocket; "
+        "HeldSocket(sys.argv[1], key='k', service='s').open(); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == -9
+    assert os.path.exists(path)
+    made = held(path)
+    made.open()
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(path)
+    made.close()
+
+
+def test_a_folder_that_is_not_there_is_named(path: str) -> None:
+    with pytest.raises(BadConfig, match=r"some\.key: /nonexistent/socket: No such file or directory"):
+        held("/nonexistent/socket").open()
+
+
+@pytest.mark.parametrize(
+    ("user", "is_admitted"), [(0, True), (os.getuid(), True), (STRANGER, False)], ids=["root", "own", "stranger"]
+)
+def test_only_root_and_the_own_user_are_admitted(
+    path: str, user: int, is_admitted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "read_peer", lambda connection: (user, STRANGER))
+    with socket.socket(socket.AF_UNIX) as connection:
+        assert held(path).is_admitted(connection) is is_admitted
+
+
+def test_the_user_of_a_peer_is_what_the_system_says(path: str) -> None:
+    user = STRANGER if os.geteuid() == 0 else os.geteuid()
+    Path(path).parent.chmod(0o755)
+    made = held(path)
+    listener = made.open()
+    listener.settimeout(60)
+    os.chmod(path, 0o666)
+    program = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)"
+    who = {"user": user, "group": user} if os.geteuid() == 0 else {}
+    with subprocess.Popen(["/usr/bin/env", "python3", "-I", "-c", program, path], **who, cwd="/"):  # type: ignore[call-overload]
+        connection, _ = listener.accept()
+        with closing(connection):
+            assert read_peer(connection)[0] == user
+    made.close()
