@@ -2,7 +2,8 @@
 """`status`, `check` and the dashboard for 10,000 repositories on 10 mirrors.
 
 The levels are written into the log as the services would write them; a hundredth of the repositories waits for its notice. Verbs
-are processes of their own, from their start to their end. `check` finds something, so its exit code is not 0.
+are processes of their own, from their start to their end: first they read the log, then they ask the dashboard. `check` finds
+something, so its exit code is not 0.
 """
 
 import os
@@ -43,14 +44,12 @@ def _measure(name: str, url: str) -> Iterator[Row]:
         log.create(topics())
         _fill(log)
         port = free_port()
-        config = Path(folder, "vcsreplicator.toml")
-        config.write_text(f'log = "{url}"\n[dashboard]\nlisten = "127.0.0.1:{port}"\nanonymous = "reader"\n')
-        for verb in ("status", "check"):
-            samples = []
-            for _ in range(VERBS):
-                log.append(_signs_of_life())
-                samples.append(_time_verb(verb, config))
-            yield Row(name=f"{name}: vcsreplicator {verb}", unit="ms", samples=samples)
+        config, socket = Path(folder, "vcsreplicator.toml"), Path(folder, "status.sock")
+        config.write_text(
+            f'log = "{url}"\n[dashboard]\nlisten = "127.0.0.1:{port}"\nanonymous = "reader"\nsocket = "{socket}"\n'
+        )
+        assert not socket.exists(), "no dashboard runs yet"
+        yield from _measure_verbs(name, config, log)
         yield from _measure_pages(name, config, f"http://127.0.0.1:{port}", log)
 
 
@@ -107,6 +106,15 @@ def _signs_of_life() -> list[NewRecord]:
     ]
 
 
+def _measure_verbs(name: str, config: Path, log: Log) -> Iterator[Row]:
+    for verb in ("status", "check"):
+        samples = []
+        for _ in range(VERBS):
+            log.append(_signs_of_life())
+            samples.append(_time_verb(verb, config))
+        yield Row(name=f"{name}: vcsreplicator {verb}", unit="ms", samples=samples)
+
+
 def _time_verb(verb: str, config: Path) -> float:
     began = time.perf_counter()
     done = subprocess.run([_program(), verb, "--config", str(config)], capture_output=True, text=True)
@@ -130,6 +138,7 @@ def _measure_pages(name: str, config: Path, url: str, log: Log) -> Iterator[Row]
                 unit="ms",
                 samples=[1000 * (time.perf_counter() - began)],
             )
+            yield from _measure_verbs(f"{name}, asked", config, log)
             before = _read_memory(process.pid)
             for address in PAGE_ADDRESSES:
                 samples = [_get(url + address) or 0.0 for _ in range(PAGES)]

@@ -9,7 +9,7 @@ import pytest
 
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.options import parse
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.opening import identify_log, open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from testing.builders.certificates import certificate
 
@@ -125,3 +125,23 @@ print("sqlite3" in sys.modules, "kafka" in sys.modules)
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     assert out.split() == ["False", "False", "True", "False"]
+
+
+def test_the_name_of_a_log_tells_it_from_others_and_tells_no_secret(tmp_path: Path) -> None:
+    kafka = "kafka://user:password@kafka1:9092?topic-prefix=hg."
+    first = f"sqlite://{tmp_path}/a%20log.db"
+    names = [identify_log(url) for url in (kafka, kafka + "x", first, "sqlite://%00", "sqlite:///nonexistent", "")]
+    assert len(set(names)) == len(names)
+    assert identify_log(kafka) == names[0]
+    assert "password" not in names[0]
+
+
+def test_an_embedded_log_that_was_put_back_is_another_one(tmp_path: Path) -> None:
+    file, copy = tmp_path / "a log.db", tmp_path / "copy"
+    url = f"sqlite://{tmp_path}/a%20log.db"
+    file.touch()
+    copy.touch()
+    before = identify_log(url)
+    assert identify_log(url) == before
+    copy.rename(file)
+    assert identify_log(url) != before

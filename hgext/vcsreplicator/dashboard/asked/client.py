@@ -30,7 +30,7 @@ def ask(path: str, question: StatusQuestion, *, patience: float = PATIENCE) -> S
             answer = from_json(
                 StatusAnswer, receive(connection, limit=ANSWER_LIMIT, deadline=deadline), limit=ANSWER_LIMIT
             )
-    except (OSError, ValueError, MalformedEvent) as error:
+    except (OSError, MalformedEvent) as error:
         raise Unavailable(f"{path}: {error}") from error
     if answer.summary is None:
         raise Unavailable(f"{path}: declined: {answer.declined}")
