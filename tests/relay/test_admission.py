@@ -82,6 +82,15 @@ def test_the_socket_of_a_process_that_was_killed_is_replaced(path: str) -> None:
     made.close()
 
 
+def test_a_file_at_the_path_is_left_alone(path: str) -> None:
+    Path(path).write_text("precious")
+    made = held(path)
+    with pytest.raises(BadConfig, match=f"some.key: {path}: Address already in use"):
+        made.open()
+    made.close()
+    assert Path(path).read_text() == "precious"
+
+
 def test_a_folder_that_is_not_there_is_named(path: str) -> None:
     with pytest.raises(BadConfig, match=r"some\.key: /nonexistent/socket: No such file or directory"):
         held("/nonexistent/socket").open()

@@ -64,7 +64,8 @@ class HeldSocket:
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+            if stat.S_ISSOCK(os.lstat(self._path).st_mode):  # a mistaken path may be that of a file
+                os.unlink(self._path)
         mask = os.umask(0o177)
         try:
             listener.bind(self._path)

@@ -24,7 +24,7 @@ from hgext.vcsreplicator.words.shape import to_json
 
 QUESTION = StatusQuestion(log="some log", expected=Expectations())
 SUMMARY = make_summary(Picture(), 1_700_000_000.0, Expectations())
-STRANGER = 65533
+STRANGER, OWN = 65533, 65500
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ OPEN = (0, 0o1777)
     ("user", "folders", "is_believed"),
     [
         (0, {}, True),
-        (os.geteuid(), {}, True),
+        (OWN, {}, True),
         (STRANGER, {"/": ROOTS, "/run": ROOTS, "/run/x": (STRANGER, 0o755)}, True),
         (STRANGER, {"/": ROOTS, "/run": ROOTS, "/run/x": ROOTS}, False),
         (STRANGER, {"/": ROOTS, "/run": ROOTS, "/run/x": OPEN}, False),
@@ -178,8 +178,10 @@ OPEN = (0, 0o1777)
 def test_who_is_believed(
     user: int, folders: dict[str, tuple[int, int]], is_believed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client.os.path, "realpath", lambda path: path)
-    monkeypatch.setattr(
-        client.os, "stat", lambda path: SimpleNamespace(st_uid=folders[path][0], st_mode=0o40000 | folders[path][1])
-    )
+    def describe(path: str) -> SimpleNamespace:
+        owner, mode = folders[path]
+        return SimpleNamespace(st_uid=owner, st_mode=0o40000 | mode)
+
+    names = SimpleNamespace(realpath=lambda path: path, dirname=os.path.dirname)
+    monkeypatch.setattr(client, "os", SimpleNamespace(geteuid=lambda: OWN, stat=describe, path=names))
     assert _is_believed(user, "/run/x/socket") is is_believed
