@@ -11,7 +11,7 @@ from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.summary import Expectations, Summary, make_summary
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from hgext.vcsreplicator.words.levels import Lag
+from hgext.vcsreplicator.words.levels import Lag, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from tests.status.test_status import ALPHA, Installation
@@ -48,10 +48,16 @@ def test_a_summary_that_is_not_one_is_refused(busy: Installation) -> None:
 
 def test_a_summary_finds_what_findings_find_with_the_same_limits(busy: Installation) -> None:
     picture, now = busy.picture(after=100.0), busy.clock.now()
-    for limits in ({}, {"warn": 1}, {"warn": 1, "critical": 1}, {"patience": 0.0}, {"relay": "x"}):
-        expected = Expectations(destinations=("lines",), **limits)  # type: ignore[arg-type]
-        wanted = findings(picture, now, destinations=("lines",), **limits)  # type: ignore[arg-type]
-        assert list(make_summary(picture, now, expected).findings) == wanted
+    trouble = ServiceTrouble(text="failing", since=now - 100.0)
+    picture.reports["destination lines"] = ServiceReport(time=now, version="1", count=1, troubles=(trouble,))
+    seen = set()
+    for limits in ({}, {"warn": 1}, {"warn": 1, "critical": 1}, {"patience": 200.0}, {"relay": "x"}):
+        for names in (None, ("lines", "pulse")):
+            expected = Expectations(destinations=names, **limits)  # type: ignore[arg-type]
+            wanted = findings(picture, now, destinations=names, **limits)  # type: ignore[arg-type]
+            assert list(make_summary(picture, now, expected).findings) == wanted
+            seen.add(tuple(wanted))
+    assert len(seen) == 10, "each limit makes a difference"
 
 
 def test_the_lags_of_a_mirror_are_measured_once(busy: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
