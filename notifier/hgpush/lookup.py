@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import structlog
 import urllib3
 
-from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.errors import Unavailable
 
 from ..authorities import trusting
 from ..message import Message
 from ..webhook.connection import ConnectionPool, TlsPool, read_in_time
-from .message import LARGEST, QueuedPush, read_answer
+from .message import LARGEST, NotPushes, QueuedPush, read_answer
 
 logger = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class ChangesetLookup:
     def pushes(self, message: Message) -> tuple[QueuedPush, ...]:
         """Return the pushes of a message with their changesets.
 
-        Returns none for a change without a push. Raises Unavailable.
+        Returns none for a change without a push. Raises Unavailable, or MalformedEvent for an answer that makes no sense.
         """
         return tuple(map(self._look_up_push, _read_entries(message)))
 
@@ -65,7 +65,7 @@ class ChangesetLookup:
         """Return the changesets of a push; () if no mirror can list them.
 
         The mirrors no longer know the push, or their answer is longer than a message of this queue may be. Raises Unavailable,
-        also for what is no answer of a pushlog, such as a page of a load balancer.
+        also for what is no answer of a pushlog, and MalformedEvent for one that makes no sense.
         """
         if self._mirror_url is not None:
             url = f"{self._mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
@@ -83,7 +83,7 @@ class ChangesetLookup:
             return ()
         try:
             answered = read_answer(text, url)
-        except MalformedEvent as error:
+        except NotPushes as error:
             raise Unavailable(str(error)) from error
         return next((push.changesets for push in answered.pushes if push.id == number), ())
 

@@ -90,17 +90,24 @@ def from_body(text: bytes) -> HgPushMessage:
     return read(HgPushMessage, parse(text, TYPE, limit=LARGEST), TYPE)
 
 
+class NotPushes(MalformedEvent):
+    """An answer that no pushlog gave, such as a load balancer's page."""
+
+
 def read_answer(text: bytes, where: str) -> PushesAnswer:
     """Read an answer of `json-pushes?version=2`.
 
-    Raises MalformedEvent, which names `where`.
+    Raises MalformedEvent, which names `where`; NotPushes if no pushlog gave the answer.
     """
-    data = parse(text, where, limit=LARGEST)
+    try:
+        data = parse(text, where, limit=LARGEST)
+    except MalformedEvent as error:
+        raise NotPushes(str(error)) from error
     if not isinstance(data, dict) or not isinstance(data.get("pushes"), dict):
-        raise MalformedEvent(f"{where}: expected an object with lastpushid and pushes (json-pushes, version 2)")
+        raise NotPushes(f"{where}: expected an object with lastpushid and pushes (json-pushes, version 2)")
     last = data.get("lastpushid")
     if type(last) is not int or not 0 <= last < 2**62:
-        raise MalformedEvent(f"{where}: lastpushid: expected a number, got {str(last)[:40]!r}")
+        raise NotPushes(f"{where}: lastpushid: expected a number, got {str(last)[:40]!r}")
     pushes = [_read_push(name, entry, where) for name, entry in data["pushes"].items()]
     return PushesAnswer(last=last, pushes=tuple(sorted(pushes, key=lambda push: push.id)))
 

@@ -189,7 +189,7 @@ class HgPushReceiver(PulseReceiver):
     def _answer(self, request: Request) -> Reply:
         path, _, query = request.path.partition("/json-pushes?")
         if _name(path) == self.poison:
-            return Reply(body=b'{"pushes": "none"}')
+            return Reply(body=b'{"lastpushid": 1, "pushes": {"1": {"changesets": "none"}}}')
         number = urllib.parse.parse_qs(query)["endID"][0]
         nodes = [node(_name(path), "first", number), node(_name(path), int(number))]
         entry = {"changesets": nodes, "date": 1456826400, "user": "dana@example.com", "more": 1}
