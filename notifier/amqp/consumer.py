@@ -6,10 +6,14 @@ publisher, it reads nothing more from the publisher's connection, not even an ac
 """
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
 from .connection import LARGEST_MESSAGE, TROUBLE, connect, drain, translated, within
+
+# Seconds between two signs of life of a user who is busy.
+_BEAT_EVERY = 1.0
 
 
 class QueueConsumer:
@@ -35,6 +39,7 @@ class QueueConsumer:
         BrokerRefusal, which waiting may not solve.
         """
         self._place, self._arrived = place, list[Any]()
+        self._kept_alive_at = time.monotonic()
         with translated(place):
             self._connection = connect(known)
         try:
@@ -54,12 +59,26 @@ class QueueConsumer:
         Returns [] if none came within `timeout` seconds. Keeps the connection alive.
         """
         with translated(self._place):
-            self._connection.heartbeat_tick()
             if limit is None or len(self._arrived) < limit:
                 drain(self._connection, 0 if self._arrived else timeout)
+            self._connection.heartbeat_tick()
         found = self._arrived[:limit]
         del self._arrived[:limit]
         return found
+
+    def keep_alive(self) -> None:
+        """Show the broker a sign of life, and look for the broker's; at most once a second.
+
+        A user who is busy for longer calls it meanwhile: brokers close a connection that is silent. What arrives is kept for
+        `receive`.
+        """
+        now = time.monotonic()
+        if now - self._kept_alive_at < _BEAT_EVERY:
+            return
+        self._kept_alive_at = now
+        with translated(self._place):
+            drain(self._connection, 0)  # first: else the broker's signs of life would be missing
+            self._connection.heartbeat_tick()
 
     def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
         """Acknowledge a message; with `multiple` all up to it."""

@@ -68,6 +68,11 @@ class Decoded:
         """The document's id."""
         return self.attributes["document_id"]
 
+    @property
+    def size(self) -> int:
+        """Bytes that an output takes of it, about."""
+        return len(self.body) + sum(map(len, self.attributes.values()))
+
 
 def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
     """Decode one raw message, given as JSON.

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -60,13 +60,14 @@ class OutputQueues:
         """Show the broker a sign of life, if connected."""
         self._channel.outcomes(0)
 
-    def publish(self, messages: Sequence[OutgoingMessage]) -> None:
+    def publish(self, messages: Sequence[OutgoingMessage], keep_alive: Callable[[], None] = lambda: None) -> None:
         """Publish all messages; return once the broker has confirmed all.
 
-        Raises Unavailable; then the broker may have some of the messages.
+        Calls `keep_alive` again and again meanwhile. Raises Unavailable; then the broker may have some of the messages.
         """
         unsent, unconfirmed = deque(messages), set[int]()
         while unsent or unconfirmed:
+            keep_alive()
             if unsent and not self._channel.is_blocked:
                 number = next(self._numbers)
                 self._channel.send(number, unsent.popleft())

@@ -66,6 +66,12 @@ class DecodeReject:
         """The type of the error."""
         return self.errors["error_type"]
 
+    @property
+    def size(self) -> int:
+        """Bytes of its record in `errors`, about: the payload is in base64 there."""
+        texts = (*self.raw.attributes.values(), *self.errors.values())
+        return len(self.raw.payload) * 4 // 3 + sum(map(len, texts))
+
     def as_raw(self) -> RawMessage:
         """Return the message with all its attributes, which can be decoded again."""
         return RawMessage(self.raw.payload, {**self.raw.attributes, **self.errors})

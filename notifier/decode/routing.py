@@ -5,7 +5,7 @@ The `<namespace>.<type>` of a message determines its output.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,11 +29,11 @@ class Outputs:
     queues: "OutputQueues | None"
     _files: dict[str, JsonLines] = field(default_factory=dict)
 
-    def deliver(self, messages: Sequence[Decoded]) -> list[NewRecord]:
+    def deliver(self, messages: Sequence[Decoded], keep_alive: Callable[[], None]) -> list[NewRecord]:
         """Deliver to queues and files, durably; return the records for the log.
 
-        The caller must still write these records. Raises Unavailable; then some messages may be delivered, and all are to be
-        delivered again.
+        Calls `keep_alive` while it waits for the broker. The caller must still write these records. Raises Unavailable; then some
+        messages may be delivered, and all are to be delivered again.
         """
         records, lines = [], defaultdict[str, list[bytes]](list)
         queued: list[OutgoingMessage] = []
@@ -48,7 +48,7 @@ class Outputs:
                     lines[place.name].append(message.body + b"\n")
         if queued:
             assert self.queues is not None
-            self.queues.publish(queued)
+            self.queues.publish(queued, keep_alive)
         for path, found in lines.items():
             self._append(path, b"".join(found))
         return records

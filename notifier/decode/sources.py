@@ -23,13 +23,14 @@ logger = structlog.get_logger()
 class RawArrival:
     """One raw message as it came, and its place.
 
-    The place is a topic with partition and offset, or a queue.
+    The place is a topic with partition and offset, or a queue; `tag` is the queue's delivery tag.
     """
 
     line: bytes
     place: str
     partition: int = 0
     offset: int = 0
+    tag: int = 0
 
 
 class LogSource:
@@ -57,12 +58,16 @@ class LogSource:
             for record in self._reader.poll(timeout, limit=limit)
         ]
 
-    def acknowledge(self, records: Sequence[NewRecord]) -> None:
-        """Write these records to the log, and acknowledge all that was read.
+    def acknowledge(self, records: Sequence[NewRecord], arrivals: Sequence[RawArrival]) -> None:
+        """Write these records to the log, and acknowledge messages.
 
-        Raises Unavailable (outcome unknown) or Fenced.
+        The messages are the next ones in the order in which they were read. Raises Unavailable (outcome unknown) or Fenced.
         """
-        self._transactor.commit(records, group=GROUP, positions=self._reader.positions())
+        positions = {(arrival.place, arrival.partition): arrival.offset + 1 for arrival in arrivals}
+        self._transactor.commit(records, group=GROUP, positions=positions)
+
+    def keep_alive(self) -> None:
+        """Do nothing: a log does not wait for signs of life."""
 
     def finish(self) -> None:
         """Do nothing: a transaction is durable on return."""
@@ -77,20 +82,24 @@ class QueueSource:
 
     def __init__(self, log: Log, consumer: "QueueConsumer", queue: str) -> None:
         self._log, self._consumer, self._queue = log, consumer, queue
-        self._read_to = 0
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
         from ..amqp.consumer import body_of
 
         found = self._consumer.receive(timeout, limit)
-        if found:
-            self._read_to = found[-1].delivery_tag
-        return [RawArrival(line=body_of(each), place=f"queue:{self._queue}") for each in found]
+        return [RawArrival(line=body_of(each), place=f"queue:{self._queue}", tag=each.delivery_tag) for each in found]
 
-    def acknowledge(self, records: Sequence[NewRecord]) -> None:
+    def acknowledge(self, records: Sequence[NewRecord], arrivals: Sequence[RawArrival]) -> None:
         if records:
             self._log.append(records)
-        self._consumer.acknowledge(self._read_to, multiple=True)
+        self._consumer.acknowledge(arrivals[-1].tag, multiple=True)
+
+    def keep_alive(self) -> None:
+        """Show the broker a sign of life.
+
+        Raises Unavailable.
+        """
+        self._consumer.keep_alive()
 
     def finish(self) -> None:
         """Make sure that the last acknowledgement arrives.

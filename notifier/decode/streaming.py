@@ -1,20 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The decoder as a service.
-
-It reads a batch, decodes, delivers, and only then acknowledges. It keeps this order: outputs that are queues or files, then the
-records of the log (decoded messages and rejects) together with the position, then the ids. After a kill at any moment it decodes
-again what was not acknowledged: messages in queues and files of at most one batch come twice, those in the log once if the input
-is a topic. A stop ends after the batch that is under way.
-"""
+"""The decoder as a service: what it opens, and what it does when something is unavailable."""
 
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import structlog
-from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import ERRORS, Log, topics
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
@@ -22,27 +14,17 @@ from hgext.vcsreplicator.words.errors import Expired, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..raw import raw_topic
-from .decoding import Decoded, Tools, decode, reject_repeat
+from .decoding import Tools
 from .documents import load_schemas
 from .geo import open_geo
-from .rejection import DecodeReject
-from .rejects import error_record
 from .repeats import Repeats, open_repeats
 from .routing import Outputs
 from .settings import DecodeSettings, MessagePlace, PlaceKind, read_place
-from .sources import LogSource, QueueSource, RawArrival, RawSource
-
-# Messages of one batch, which are acknowledged together.
-BATCH = 500
-
-# Seconds that any wait for messages may last.
-BLINK = 0.2
+from .sources import LogSource, QueueSource, RawSource
+from .worker import BATCH, Worker
 
 # Seconds at work after which an earlier failure no longer counts.
 _WELL_AFTER = 60.0
-
-DECODED = Counter("vcsreplicator_decode_messages", "Delivered")
-REJECTED = Counter("vcsreplicator_decode_rejects", "Kept in the topic errors", ["error_type"])
 
 logger = structlog.get_logger()
 
@@ -107,51 +89,6 @@ def _check_broker(settings: DecodeSettings) -> None:
         check_broker(settings)
 
 
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """A decoder, from the opening of its source until it fails or is stopped."""
-
-    source: RawSource
-    outputs: Outputs
-    repeats: Repeats
-    tools: Tools
-    clock: Clock
-
-    def work(self, stop: threading.Event) -> None:
-        """Decode batches until `stop` is set.
-
-        Raises Unavailable or Expired.
-        """
-        while not stop.is_set():
-            self.outputs.keep_connected()
-            arrivals = self.source.read(BLINK, BATCH)
-            if arrivals:
-                self._deliver(arrivals)
-        self.source.finish()
-
-    def _deliver(self, arrivals: Sequence[RawArrival]) -> None:
-        results = [decode(arrival.line, self.tools) for arrival in arrivals]
-        known = self.repeats.known([each.id for each in results if isinstance(each, Decoded) and each.is_id_given])
-        decoded: list[Decoded] = []
-        rejects: list[tuple[RawArrival, DecodeReject]] = []
-        for arrival, result in zip(arrivals, results, strict=True):
-            if isinstance(result, DecodeReject):
-                rejects.append((arrival, result))
-            elif result.is_id_given and result.id in known:
-                rejects.append((arrival, reject_repeat(result)))
-            else:
-                decoded.append(result)
-                known.add(result.id)  # the batch is delivered as a whole
-        records = self.outputs.deliver(decoded)
-        records += [error_record(reject, arrival, self.clock.now()) for arrival, reject in rejects]
-        self.source.acknowledge(records)
-        self.repeats.remember([each.id for each in decoded if each.is_id_given])
-        DECODED.inc(len(decoded))
-        for arrival, reject in rejects:
-            REJECTED.labels(reject.kind).inc()
-            logger.info("rejected", error_type=reject.kind, place=arrival.place, offset=arrival.offset)
-
-
 def _open_worker(
     settings: DecodeSettings,
     tools: Tools,
@@ -160,7 +97,7 @@ def _open_worker(
     clock: Clock,
     stop: threading.Event,
     opened: contextlib.ExitStack,
-) -> _Worker:
+) -> Worker:
     """Open input and outputs, and create missing topics and queues.
 
     Raises Unavailable or BadConfig.
@@ -181,7 +118,7 @@ def _open_worker(
     opened.callback(source.close)
     routed = Outputs(settings, queues)
     opened.callback(routed.close)
-    return _Worker(source, routed, repeats, tools, clock)
+    return Worker(source, routed, repeats, tools, clock)
 
 
 def _open_source(settings: DecodeSettings, log: Log, place: MessagePlace) -> RawSource:

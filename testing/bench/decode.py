@@ -23,6 +23,7 @@ from notifier.decode.decoding import Decoded, Tools, decode
 from notifier.decode.repeats import open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
+from notifier.decode.worker import BATCH
 from notifier.raw import raw_topic, to_line
 from testing.bench.measure import Row
 from testing.builders.submissions import a_document, a_raw, uri_of, write_cities, write_geo
@@ -95,7 +96,7 @@ def _stored(settings: DecodeSettings) -> Iterator[Row]:
             for some in _ids(number - before):
                 repeats.remember(some)
             spent = 0.0
-            for some in _ids(ASKED, streaming.BATCH):
+            for some in _ids(ASKED, BATCH):
                 began = time.process_time()
                 assert not repeats.known(some)
                 repeats.remember(some)

@@ -38,7 +38,16 @@ def a_consumer(url: str):
         yield lambda: consumer.receive(0.05)
 
 
-@pytest.mark.parametrize(("until", "opened"), [(CONFIRMING, a_channel), (CONSUMING, a_consumer)])
+@contextlib.contextmanager
+def a_busy_consumer(url: str):
+    known = BrokerSettings(url=url, heartbeat=1).client("it")
+    with contextlib.closing(QueueConsumer(known, "q", "q", declare=lambda channel: None, prefetch=1)) as consumer:
+        yield consumer.keep_alive
+
+
+@pytest.mark.parametrize(
+    ("until", "opened"), [(CONFIRMING, a_channel), (CONSUMING, a_consumer), (CONSUMING, a_busy_consumer)]
+)
 def test_heartbeats_are_sent_while_there_are_no_messages(until: tuple[int, int], opened: Opened) -> None:
     came = threading.Event()
 
@@ -53,8 +62,9 @@ def test_heartbeats_are_sent_while_there_are_no_messages(until: tuple[int, int],
         eventually(lambda: wait() or came.is_set(), "a heartbeat")
 
 
-def test_consumer_of_a_broker_without_heartbeats_is_unavailable() -> None:
-    with FakeBroker(CONSUMING, silence) as broker, a_consumer(broker.url) as wait, pytest.raises(Unavailable):
+@pytest.mark.parametrize("opened", [a_consumer, a_busy_consumer])
+def test_consumer_of_a_broker_without_heartbeats_is_unavailable(opened: Opened) -> None:
+    with FakeBroker(CONSUMING, silence) as broker, opened(broker.url) as wait, pytest.raises(Unavailable):
         eventually(wait)
 
 

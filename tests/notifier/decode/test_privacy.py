@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 from hgext.vcsreplicator.log import ERRORS, NewRecord
 from hgext.vcsreplicator.words.clock import SystemClock
-from notifier.decode import streaming
 from notifier.decode.decoding import Tools
 from notifier.decode.documents import DocumentSchemas, load_schemas
 from notifier.decode.geo import GeoLookup, open_geo
@@ -34,6 +33,7 @@ from notifier.decode.repeats import Repeats
 from notifier.decode.routing import Outputs
 from notifier.decode.settings import SHIPPED, DecodeSettings
 from notifier.decode.sources import RawArrival
+from notifier.decode.worker import Worker
 from notifier.raw import RawMessage, to_line
 from testing.builders.submissions import HGPUSH, TELEMETRY, a_document, a_raw
 from tests.notifier.decode.test_decoding import PLANTED, BrokenDatabase, agents, forwarded
@@ -96,11 +96,15 @@ class OneBatch:
     written: list[NewRecord] = field(default_factory=list)
 
     def read(self, timeout: float, limit: int) -> list[RawArrival]:
-        self.stop.set()
         return [RawArrival(line=line, place="raw", offset=number) for number, line in enumerate(self.lines)]
 
-    def acknowledge(self, records: Sequence[NewRecord]) -> None:
+    def acknowledge(self, records: Sequence[NewRecord], arrivals: Sequence[RawArrival]) -> None:
         self.written += records
+        if len(self.written) == len(self.lines):
+            self.stop.set()
+
+    def keep_alive(self) -> None:
+        """No broker waits for it."""
 
     def finish(self) -> None:
         """Nothing is left to do."""
@@ -127,7 +131,7 @@ def said(batch: Sequence[bytes], tools: Tools) -> Iterator[tuple[str, str]]:
     """All that a decoder says of a batch, each with what it is."""
     source: Any = OneBatch(batch, threading.Event())
     clock = SystemClock()
-    worker = streaming._Worker(source, Outputs(DecodeSettings(), None), Repeats(None, clock), tools, clock)
+    worker = Worker(source, Outputs(DecodeSettings(), None), Repeats(None, clock), tools, clock)
     with structlog.testing.capture_logs() as logged:
         worker.work(source.stop)
     assert len(source.written) == len(batch)

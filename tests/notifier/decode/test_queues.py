@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Outputs of the decoder that are queues of a real RabbitMQ, which blocks publishers, closes connections and restarts."""
 
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import Log
-from notifier.amqp.channel import BLOCKED
-from notifier.decode.queues import open_input
+from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.amqp.channel import BLOCKED, OutgoingMessage
+from notifier.decode.queues import OutputQueues, open_input
 from notifier.decode.sources import GROUP
 from notifier.raw import to_line
 from testing.builders.decoding import (
@@ -28,6 +31,7 @@ from testing.builders.decoding import (
     waiting,
 )
 from testing.builders.submissions import ID, a_raw, uri_of
+from testing.faults.broker import CONFIRMING, FakeBroker, only_heartbeats
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
@@ -99,6 +103,23 @@ def test_a_broker_that_blocks_publishers_is_waited_for_without_repeats_and_holds
     with decoding(log, settings):
         settled(log)
     assert take_ids(broker.url, "out", 600).keys() == set(range(600, 1200))
+
+
+def test_the_input_gets_signs_of_life_while_a_broker_does_not_confirm(tmp_path: Path) -> None:
+    signs = 0
+
+    def keep_alive() -> None:
+        nonlocal signs
+        signs += 1
+        if signs == 3:
+            raise Unavailable("enough")
+
+    with FakeBroker(CONFIRMING, only_heartbeats) as broker:
+        settings = settings_in(tmp_path, broker=broker.url, output="queue:out")
+        with closing(OutputQueues(settings, ["out"], threading.Event(), SystemClock())) as queues:
+            queues.keep_connected()
+            with pytest.raises(Unavailable, match="enough"):
+                queues.publish([OutgoingMessage(routing_key="out", body="{}", id=ID)], keep_alive)
 
 
 def test_a_decoder_without_messages_connects_again_when_the_broker_closed_its_connection(

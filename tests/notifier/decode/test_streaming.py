@@ -30,6 +30,7 @@ from notifier.decode.rejects import raw_of
 from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
+from notifier.decode.worker import BATCH
 from notifier.raw import raw_topic, to_line
 from testing.builders.decoding import (
     decoding,
@@ -324,7 +325,7 @@ def test_a_killed_decoder_of_a_queue_loses_nothing(
 def check_repeats(found: Counter[int], number: int, kills: int, told: Told, way: str) -> None:
     """All are there; at most one batch for each kill came twice."""
     assert found.keys() == set(range(number))
-    assert found.total() - number <= kills * streaming.BATCH
+    assert found.total() - number <= kills * BATCH
     told(f"decoder, {way}: {kills} kills, {number} messages, none lost, {found.total() - number} twice")
 
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The loop of the decoder.
+
+It decodes a batch, delivers it, and only then acknowledges it. A batch ends at a number of messages, of bytes and of seconds: no
+client can make one that the log, or the broker of the input, does not wait for. The loop keeps this order: outputs that are
+queues or files, then the records of the log (decoded messages and rejects) together with the position, then the ids. After a kill
+at any moment it decodes again what was not acknowledged: messages in queues and files of at most one batch come twice, those in
+the log once if the input is a topic. A stop ends after the batch that is under way.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import Counter
+
+from hgext.vcsreplicator.words.clock import Clock
+
+from .decoding import Decoded, Tools, decode, reject_repeat
+from .rejection import DecodeReject
+from .rejects import error_record
+from .repeats import Repeats
+from .routing import Outputs
+from .sources import RawArrival, RawSource
+
+# Messages of one batch, which are acknowledged together.
+BATCH = 500
+
+# Bytes of output after which a batch ends, as a transaction of the aggregator does: what a log takes before its time-out.
+BATCH_BYTES = 4 * 1024 * 1024
+
+# Seconds of decoding after which a batch ends: brokers give up a connection that is silent for longer, and a stop waits for it.
+BATCH_SECONDS = 1.0
+
+# Seconds that any wait for messages may last.
+BLINK = 0.2
+
+DECODED = Counter("vcsreplicator_decode_messages", "Delivered")
+REJECTED = Counter("vcsreplicator_decode_rejects", "Kept in the topic errors", ["error_type"])
+
+logger = structlog.get_logger()
+
+DecodedArrival = tuple[RawArrival, Decoded | DecodeReject]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A decoder, from the opening of its source until it fails or is stopped."""
+
+    source: RawSource
+    outputs: Outputs
+    repeats: Repeats
+    tools: Tools
+    clock: Clock
+
+    def work(self, stop: threading.Event) -> None:
+        """Decode batches until `stop` is set.
+
+        What was read ahead is not acknowledged then, and comes again. Raises Unavailable or Expired.
+        """
+        waiting = deque[RawArrival]()
+        while not stop.is_set():
+            self.outputs.keep_connected()
+            self.source.keep_alive()
+            if not waiting:
+                waiting.extend(self.source.read(BLINK, BATCH))
+            if waiting:
+                self._deliver(self._decode_batch(waiting))
+        self.source.finish()
+
+    def _decode_batch(self, waiting: deque[RawArrival]) -> list[DecodedArrival]:
+        """Take the messages of the next batch, and decode them."""
+        batch, size, began = list[DecodedArrival](), 0, self.clock.monotonic()
+        while waiting:
+            arrival = waiting.popleft()
+            result = decode(arrival.line, self.tools)
+            batch.append((arrival, result))
+            size += result.size
+            if size >= BATCH_BYTES or self.clock.monotonic() - began >= BATCH_SECONDS:
+                break
+        return batch
+
+    def _deliver(self, batch: Sequence[DecodedArrival]) -> None:
+        known = self.repeats.known([each.id for _, each in batch if isinstance(each, Decoded) and each.is_id_given])
+        decoded: list[Decoded] = []
+        rejects: list[tuple[RawArrival, DecodeReject]] = []
+        for arrival, result in batch:
+            if isinstance(result, DecodeReject):
+                rejects.append((arrival, result))
+            elif result.is_id_given and result.id in known:
+                rejects.append((arrival, reject_repeat(result)))
+            else:
+                decoded.append(result)
+                known.add(result.id)  # the batch is delivered as a whole
+        records = self.outputs.deliver(decoded, self.source.keep_alive)
+        records += [error_record(reject, arrival, self.clock.now()) for arrival, reject in rejects]
+        self.source.acknowledge(records, [arrival for arrival, _ in batch])
+        self.repeats.remember([each.id for each in decoded if each.is_id_given])
+        DECODED.inc(len(decoded))
+        for arrival, reject in rejects:
+            REJECTED.labels(reject.kind).inc()
+            logger.info("rejected", error_type=reject.kind, place=arrival.place, offset=arrival.offset)
