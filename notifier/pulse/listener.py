@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A subscriber of an exchange, as any receiver may run one.
 
-It has its own queue and a prefetch limit, and acknowledges a message once it was handed on. A message whose command fails goes
-back to the queue and is tried again after a pause, so delivery is at least once. The queue is limited in length: if a subscriber
-is away for long, it loses the oldest messages, and the broker is safe. A message is limited in size: one that is larger stays in
-the queue, and ends the subscriber.
+It has its own queue and a prefetch limit, and acknowledges a message once it was handed on. However long that takes, the broker
+gets signs of life, because it would deliver the message again to a subscriber that it takes for dead. A message whose command
+fails goes back to the queue and is tried again after a pause, so delivery is at least once. The queue is limited in length: if a
+subscriber is away for long, it loses the oldest messages, and the broker is safe. A message is limited in size: one that is
+larger stays in the queue, and ends the subscriber.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,33 +88,35 @@ def listen(
 ) -> int:
     """Hand messages on until `stop`, or until `limit` succeeded; return how many.
 
-    Connects again indefinitely. `hand_on` returns whether it succeeded. Raises Refused for what waiting cannot solve (no right,
+    Connects again indefinitely. `hand_on` returns whether it succeeded; a thread of its own calls it, for one message after the
+    other. Raises Refused for what waiting cannot solve (no right,
     no such exchange, a message that is too large), and what `hand_on` raises.
     """
-    session, failures = _Session(settings, hand_on, stop, limit), 0
-    while not session.is_finished:
-        try:
-            session.run()
-        except BrokerRefusal as error:
-            hint = " (max-message)" if isinstance(error.__cause__, MessageTooLarge) else ""
-            raise Refused(f"{error}{hint}") from error
-        except Unavailable as error:
-            failures = failures + 1 if not session.was_connected else 1
-            delay = RETRY.delay(failures, random.random())
-            logger.warning("not connected", reason=str(error), retry_in=round(delay, 1))
-            stop.wait(delay)
-    return session.done
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        session, failures = _Session(settings, lambda message: thread.submit(hand_on, message), stop, limit), 0
+        while not session.is_finished:
+            try:
+                session.run()
+            except BrokerRefusal as error:
+                hint = " (max-message)" if isinstance(error.__cause__, MessageTooLarge) else ""
+                raise Refused(f"{error}{hint}") from error
+            except Unavailable as error:
+                failures = failures + 1 if not session.was_connected else 1
+                delay = RETRY.delay(failures, random.random())
+                logger.warning("not connected", reason=str(error), retry_in=round(delay, 1))
+                stop.wait(delay)
+        return session.done
 
 
 class _Session:
     def __init__(
         self,
         settings: ListenSettings,
-        hand_on: Callable[[ReceivedMessage], bool],
+        begin: Callable[[ReceivedMessage], Future[bool]],
         stop: threading.Event,
         limit: int | None,
     ) -> None:
-        self.settings, self.hand_on, self.stop, self.limit = settings, hand_on, stop, limit
+        self.settings, self.begin, self.stop, self.limit = settings, begin, stop, limit
         self.done = 0
         self.was_connected = False
 
@@ -158,7 +162,10 @@ class _Session:
             properties=arrived.properties,
             headers=arrived.headers or {},
         )
-        if self.hand_on(message):
+        handing_on = self.begin(message)
+        while not wait([handing_on], BLINK).done:
+            consumer.keep_alive()
+        if handing_on.result():
             consumer.acknowledge(arrived.delivery_tag)
             self.done += 1
         else:

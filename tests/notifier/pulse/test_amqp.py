@@ -15,8 +15,9 @@ from hgext.vcsreplicator.words.errors import Refused, Unavailable
 from notifier.amqp import connection
 from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import messages
+from notifier.pulse import listener
 from notifier.pulse.destination import PulseSettings
-from notifier.pulse.listener import ListenSettings, listen
+from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
 from notifier.window import Delivery
 from testing.builders.notices import a_notice, an_event
 from testing.builders.notifying import PUBLIC
@@ -25,6 +26,7 @@ from testing.faults.broker import (
     CONFIRMING,
     CONSUMING,
     DECLARED,
+    HEARTBEAT,
     START,
     TUNE,
     FakeBroker,
@@ -151,6 +153,48 @@ def test_listener_takes_a_message_in_as_many_frames_as_it_comes(parts: list[int]
         with pytest.raises(Refused, match="a message of 1000 bytes, expected at most 999"):
             listen(subscriber(broker, max_message=999), lambda arrival: True, stop=stop)
     assert came == [1000]
+
+
+def test_listener_shows_signs_of_life_while_a_message_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HEARTBEAT", 1)
+    alive, stop = threading.Event(), threading.Event()
+
+    def one_message_then_heartbeats(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(content(1) + body(b"1"))
+        received = b""
+        while received.count(HEARTBEAT) < 3:
+            received += connection.recv(1000)
+            connection.sendall(HEARTBEAT)
+        alive.set()
+        over.wait()
+
+    with FakeBroker(CONSUMING, one_message_then_heartbeats) as broker, over_after(30, stop):
+        assert listen(subscriber(broker), lambda arrival: alive.wait(10), stop=stop, limit=1) == 1
+        assert broker.connections == 1
+
+
+def test_listener_that_loses_its_broker_does_not_hand_a_message_on_twice_at_once() -> None:
+    stop, leave, turns = threading.Event(), threading.Event(), []
+
+    def one_message(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(content(1) + body(b"1"))
+        leave.wait(10)
+
+    def hand_on(arrival: ReceivedMessage) -> bool:
+        turns.append("begins")
+        if len(turns) > 1:
+            stop.set()
+            return True
+        leave.set()
+        eventually(lambda: broker.connections > 1, "the listener connects again")
+        leave.clear()
+        turns.append("ends")
+        return True
+
+    with FakeBroker(CONSUMING, one_message) as broker, over_after(30, stop):
+        listen(subscriber(broker), hand_on, stop=stop)
+        leave.set()
+    assert turns == ["begins", "ends", "begins"]
 
 
 @contextmanager
