@@ -105,6 +105,12 @@ def reject_repeat(decoded: Decoded) -> DecodeReject:
     return reject(RawMessage(b"", decoded.attributes), error)
 
 
+def reject_refused(line: bytes, decoded: Decoded) -> DecodeReject:
+    """Return the reject of a message that was decoded, and whose output the log refuses."""
+    text = f"output: its topic refuses {len(decoded.body)} bytes; look at the topic's max.message.bytes"
+    return reject(without_private(from_line(line)), DecodingError(ErrorType.SIZE, text))
+
+
 def _read(line: bytes) -> tuple[RawMessage, DecodingError | None]:
     """Return the raw message and the error of its payload, None if it has none.
 

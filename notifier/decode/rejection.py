@@ -72,6 +72,11 @@ class DecodeReject:
         texts = (*self.raw.attributes.values(), *self.errors.values())
         return len(self.raw.payload) * 4 // 3 + sum(map(len, texts))
 
+    def without_payload(self) -> "DecodeReject":
+        """Return the reject with nothing of the payload, and a note of that."""
+        note = f"{self.errors['error_message']}; payload of {len(self.raw.payload)} bytes not kept"
+        return DecodeReject(raw=RawMessage(b"", self.raw.attributes), errors={**self.errors, "error_message": note})
+
     def as_raw(self) -> RawMessage:
         """Return the message with all its attributes, which can be decoded again."""
         return RawMessage(self.raw.payload, {**self.raw.attributes, **self.errors})

@@ -24,11 +24,9 @@ def error_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRe
     It has the whole payload, or nothing of it if no record can hold it.
     """
     try:
-        return _make_record(reject, arrival, now, payload=reject.raw.payload)
+        return _make_record(reject, arrival, now)
     except Rejected:
-        return _make_record(
-            reject, arrival, now, payload=b"", note=f"; payload of {len(reject.raw.payload)} bytes not kept"
-        )
+        return _make_record(reject.without_payload(), arrival, now)
 
 
 def raw_of(record: ErrorRecord) -> RawMessage | None:
@@ -43,16 +41,16 @@ def raw_of(record: ErrorRecord) -> RawMessage | None:
     return RawMessage(base64.b64decode(record.value), kept)
 
 
-def _make_record(reject: DecodeReject, arrival: RawArrival, now: float, *, payload: bytes, note: str = "") -> NewRecord:
+def _make_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRecord:
     value = ErrorRecord(
         time=now,
         service=SERVICE,
-        reason=f"{reject.kind}: {reject.errors['error_message']}{note}",
+        reason=f"{reject.kind}: {reject.errors['error_message']}",
         topic=arrival.place,
         partition=arrival.partition,
         offset=arrival.offset,
         key=None,
-        value=base64.b64encode(payload).decode("ascii"),
+        value=base64.b64encode(reject.raw.payload).decode("ascii"),
         attributes={**reject.raw.attributes, **reject.errors},
     )
     found = NewRecord(topic=ERRORS, key=None, value=to_json(value))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from hgext.vcsreplicator.log import Log, NewRecord, Reader
+from hgext.vcsreplicator.words.errors import Rejected
 
 if TYPE_CHECKING:
     from ..amqp.consumer import QueueConsumer
@@ -61,10 +62,15 @@ class LogSource:
     def acknowledge(self, records: Sequence[NewRecord], arrivals: Sequence[RawArrival]) -> None:
         """Write these records to the log, and acknowledge messages.
 
-        The messages are the next ones in the order in which they were read. Raises Unavailable (outcome unknown) or Fenced.
+        The messages are the next ones in the order in which they were read. Raises Unavailable (outcome unknown), Fenced, or
+        Rejected if the log refuses a record; then nothing is acknowledged, and a queue's log may have some of the records.
         """
         positions = {(arrival.place, arrival.partition): arrival.offset + 1 for arrival in arrivals}
-        self._transactor.commit(records, group=GROUP, positions=positions)
+        try:
+            self._transactor.commit(records, group=GROUP, positions=positions)
+        except Rejected:
+            self._transactor.renew()
+            raise
 
     def keep_alive(self) -> None:
         """Do nothing: a log does not wait for signs of life."""

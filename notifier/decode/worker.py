@@ -17,8 +17,9 @@ import structlog
 from prometheus_client import Counter
 
 from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Rejected
 
-from .decoding import Decoded, Tools, decode, reject_repeat
+from .decoding import Decoded, Tools, decode, reject_refused, reject_repeat
 from .rejection import DecodeReject
 from .rejects import error_record
 from .repeats import Repeats
@@ -83,6 +84,25 @@ class Worker:
         return batch
 
     def _deliver(self, batch: Sequence[DecodedArrival]) -> None:
+        """Deliver a batch, or one by one if the log refuses a record of it.
+
+        A message whose own record the log refuses becomes a reject. Outputs that are queues or files may have the batch twice then.
+        """
+        try:
+            self._deliver_together(batch)
+        except Rejected:
+            if len(batch) > 1:
+                for each in batch:
+                    self.source.keep_alive()
+                    self._deliver([each])
+                return
+            [(arrival, result)] = batch
+            smaller = _make_smaller(arrival, result)
+            if smaller is None:
+                raise
+            self._deliver([(arrival, smaller)])
+
+    def _deliver_together(self, batch: Sequence[DecodedArrival]) -> None:
         known = self.repeats.known([each.id for _, each in batch if isinstance(each, Decoded) and each.is_id_given])
         decoded: list[Decoded] = []
         rejects: list[tuple[RawArrival, DecodeReject]] = []
@@ -102,3 +122,13 @@ class Worker:
         for arrival, reject in rejects:
             REJECTED.labels(reject.kind).inc()
             logger.info("rejected", error_type=reject.kind, place=arrival.place, offset=arrival.offset)
+
+
+def _make_smaller(arrival: RawArrival, result: Decoded | DecodeReject) -> DecodeReject | None:
+    """Return the reject of a message whose record the log refuses.
+
+    It has the whole payload, unless the log refused that of a reject already. Returns None if nothing is left to omit.
+    """
+    if isinstance(result, Decoded):
+        return reject_refused(arrival.line, result)
+    return result.without_payload() if result.raw.payload else None

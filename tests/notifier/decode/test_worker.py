@@ -5,23 +5,27 @@ import gzip
 import json
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import ERRORS, NewRecord
+from hgext.vcsreplicator.log import ERRORS, LARGEST, NewRecord
 from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Rejected
 from notifier.decode import worker
 from notifier.decode.decoding import Tools
 from notifier.decode.documents import load_schemas
-from notifier.decode.repeats import Repeats
+from notifier.decode.rejects import raw_of
+from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.routing import Outputs
 from notifier.decode.settings import SHIPPED, DecodeSettings
 from notifier.decode.sources import GROUP, LogSource, QueueSource, RawSource
 from notifier.decode.worker import Worker
-from notifier.raw import raw_topic, to_line
-from testing.builders.decoding import ids, numbered, records, submit
+from notifier.raw import from_line, raw_topic, to_line
+from testing.builders.decoding import ids, numbered, records, rejects, settings_in, submit
 from testing.builders.memorylog import MemoryLog, TopicPartition
 from testing.builders.notices import with_topics
 from testing.builders.submissions import a_document, a_raw, uri_of
@@ -105,7 +109,7 @@ def work(source: RawSource, tools: Tools, done: threading.Event, clock: Clock | 
 def large(number: int) -> bytes:
     """A message of some kilobytes whose document has a mebibyte, and three when it is written as ASCII."""
     document = {**a_document(number), "landingSystem": "é" * (MIB // 2 - 300)}
-    return to_line(a_raw(gzip.compress(json.dumps(document, ensure_ascii=False).encode()), uri=uri_of(number)))
+    return to_line(a_raw(gzip.compress(json.dumps(document, ensure_ascii=False).encode(), mtime=0), uri=uri_of(number)))
 
 
 def test_large_documents_are_delivered_in_batches_that_a_log_takes_in_time(counting: CountingLog, tools: Tools) -> None:
@@ -164,3 +168,91 @@ def test_a_stop_ends_after_the_batch_that_is_under_way(
     position = counting.stored(GROUP, "raw")[0]
     assert position == len(records(counting, "decoded")) < 10
     assert [uuid.UUID(record.key).int for record in records(counting, "decoded") if record.key] == list(range(position))
+
+
+# -- a log that refuses a record
+
+
+class RefusingLog(CountingLog):
+    """A log whose topics take records of at most so many bytes, as a broker with a smaller `max.message.bytes`."""
+
+    def __init__(self, **largest: int) -> None:
+        super().__init__()
+        self._largest = largest
+        with_topics(self).create([raw_topic("raw"), raw_topic("decoded")])
+
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        self._check(messages)
+        return super().append(messages, timeout=timeout)
+
+    def transactor(self, identity: str, *, group: str | None = None) -> Any:
+        return RefusedOnce(super().transactor(identity, group=group), self._check)
+
+    def _check(self, messages: Sequence[NewRecord]) -> None:
+        for message in messages:
+            if len(message.value or b"") > self._largest.get(message.topic, LARGEST):
+                raise Rejected(f"message too large for {message.topic}")
+
+
+class RefusedOnce:
+    """A transactor that must be renewed after a refusal, as one of Kafka."""
+
+    def __init__(self, transactor: Any, check: Callable[[Sequence[NewRecord]], None]) -> None:
+        self._transactor, self._check, self._is_unclear = transactor, check, False
+
+    def commit(self, messages: Sequence[NewRecord], **more: Any) -> Any:
+        assert not self._is_unclear
+        self._is_unclear = True
+        self._check(messages)
+        self._is_unclear = False
+        return self._transactor.commit(messages, **more)
+
+    def renew(self) -> None:
+        self._is_unclear = False
+        self._transactor.renew()
+
+
+def kinds(log: MemoryLog) -> list[str]:
+    return [(reject.attributes or {})["error_type"] for reject in rejects(log)]
+
+
+def test_a_document_that_its_topic_refuses_is_a_reject_and_the_others_are_delivered(tools: Tools) -> None:
+    log = RefusingLog(decoded=MIB)
+    submit(log, *numbered([1, 2]), large(3), *numbered([4, 5]), large(6))
+    work(LogSource(log, "raw"), tools, log.done)
+    assert ids(records(log, "decoded")) == dict.fromkeys((1, 2, 4, 5), 1)
+    assert kinds(log) == ["size", "size"]
+    again = raw_of(rejects(log)[0])
+    assert again is not None
+    assert (again.payload, again.attributes["uri"]) == (from_line(large(3)).payload, uri_of(3))
+
+
+def test_a_document_of_a_queue_that_its_topic_refuses_is_a_reject(tools: Tools) -> None:
+    log = RefusingLog(decoded=MIB)
+    lines = [*map(to_line, numbered([1])), large(2), *map(to_line, numbered([3]))]
+    queue: Any = FakeQueue(HandClock(), lines)
+    work(QueueSource(log, queue, "raw"), tools, queue.done)
+    assert ids(records(log, "decoded")) == dict.fromkeys((1, 3), 1)
+    assert kinds(log) == ["size"]
+
+
+def test_a_reject_that_the_topic_of_rejects_refuses_is_kept_without_its_payload(tools: Tools) -> None:
+    log = RefusingLog(decoded=MIB, errors=100_000)
+    document = {**a_document(2), "landingSystem": "é" * 200_000}
+    written = json.dumps(document, ensure_ascii=False).encode()
+    submit(log, a_raw(b"no json" + bytes(200_000)), a_raw(written, uri=uri_of(2)), *numbered([3]))
+    work(LogSource(log, "raw"), tools, log.done)
+    assert ids(records(log, "decoded")) == {3: 1}
+    assert kinds(log) == ["json", "size"]
+    assert [reject.value for reject in rejects(log)] == ["", ""]
+    assert "not kept" in rejects(log)[0].reason
+
+
+def test_the_id_of_a_document_that_its_topic_refuses_is_not_remembered(tools: Tools, tmp_path: Path) -> None:
+    log, clock = RefusingLog(decoded=MIB), HandClock()
+    small = to_line(a_raw(a_document(1), uri=uri_of(1)))
+    submit(log, large(1), small)
+    with closing(open_repeats(settings_in(tmp_path), clock)) as repeats:
+        Worker(LogSource(log, "raw"), Outputs(DecodeSettings(), None), repeats, tools, clock).work(log.done)
+    assert ids(records(log, "decoded")) == {1: 1}
+    assert kinds(log) == ["size"]
