@@ -67,10 +67,10 @@ class QueueConsumer:
         return found
 
     def keep_alive(self) -> None:
-        """Show the broker a sign of life, and look for the broker's; at most once a second.
+        """Show the broker a sign of life, and look for the broker's.
 
-        A user who is busy for longer calls it meanwhile: brokers close a connection that is silent. What arrives is kept for
-        `receive`.
+        Does so at most once a second. A user who is busy for longer calls it meanwhile: brokers close a connection that is silent.
+        What arrives is kept for `receive`.
         """
         now = time.monotonic()
         if now - self._kept_alive_at < _BEAT_EVERY:

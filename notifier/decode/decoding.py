@@ -106,7 +106,7 @@ def reject_repeat(decoded: Decoded) -> DecodeReject:
 
 
 def reject_refused(line: bytes, decoded: Decoded) -> DecodeReject:
-    """Return the reject of a message that was decoded, and whose output the log refuses."""
+    """Return the reject of a decoded message whose output the log refuses."""
     text = f"output: its topic refuses {len(decoded.body)} bytes; look at the topic's max.message.bytes"
     return reject(without_private(from_line(line)), DecodingError(ErrorType.SIZE, text))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The decoder as a service: what it opens, and what it does when something is unavailable."""
+"""The decoder as a service: its parts, and what it does without one of them."""
 
 import contextlib
 import random
@@ -17,11 +17,11 @@ from ..raw import raw_topic
 from .decoding import Tools
 from .documents import load_schemas
 from .geo import open_geo
+from .loop import BATCH, DecodeLoop
 from .repeats import Repeats, open_repeats
 from .routing import Outputs
 from .settings import DecodeSettings, MessagePlace, PlaceKind, read_place
 from .sources import LogSource, QueueSource, RawSource
-from .worker import BATCH, Worker
 
 # Seconds at work after which an earlier failure no longer counts.
 _WELL_AFTER = 60.0
@@ -67,11 +67,11 @@ def run(
             began = clock.monotonic()
             try:
                 with contextlib.ExitStack() as opened:
-                    worker = _open_worker(settings, tools, log, repeats, clock, stop, opened)
+                    loop = _open_loop(settings, tools, log, repeats, clock, stop, opened)
                     if not is_ready:
                         ready()
                         is_ready = True
-                    worker.work(stop)
+                    loop.work(stop)
             except (Unavailable, Expired) as error:
                 if stop.is_set():
                     logger.info("stopped before all was delivered", reason=str(error))
@@ -89,7 +89,7 @@ def _check_broker(settings: DecodeSettings) -> None:
         check_broker(settings)
 
 
-def _open_worker(
+def _open_loop(
     settings: DecodeSettings,
     tools: Tools,
     log: Log,
@@ -97,7 +97,7 @@ def _open_worker(
     clock: Clock,
     stop: threading.Event,
     opened: contextlib.ExitStack,
-) -> Worker:
+) -> DecodeLoop:
     """Open input and outputs, and create missing topics and queues.
 
     Raises Unavailable or BadConfig.
@@ -118,7 +118,7 @@ def _open_worker(
     opened.callback(source.close)
     routed = Outputs(settings, queues)
     opened.callback(routed.close)
-    return Worker(source, routed, repeats, tools, clock)
+    return DecodeLoop(source, routed, repeats, tools, clock)
 
 
 def _open_source(settings: DecodeSettings, log: Log, place: MessagePlace) -> RawSource:

@@ -20,10 +20,10 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import SystemClock
 from notifier.decode import streaming
 from notifier.decode.decoding import Decoded, Tools, decode
+from notifier.decode.loop import BATCH
 from notifier.decode.repeats import open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
-from notifier.decode.worker import BATCH
 from notifier.raw import raw_topic, to_line
 from testing.bench.measure import Row
 from testing.builders.submissions import a_document, a_raw, uri_of, write_cities, write_geo

@@ -28,12 +28,12 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from notifier.decode.decoding import Tools
 from notifier.decode.documents import DocumentSchemas, load_schemas
 from notifier.decode.geo import GeoLookup, open_geo
+from notifier.decode.loop import DecodeLoop
 from notifier.decode.rejection import ErrorType
 from notifier.decode.repeats import Repeats
 from notifier.decode.routing import Outputs
 from notifier.decode.settings import SHIPPED, DecodeSettings
 from notifier.decode.sources import RawArrival
-from notifier.decode.worker import Worker
 from notifier.raw import RawMessage, to_line
 from testing.builders.submissions import HGPUSH, TELEMETRY, a_document, a_raw
 from tests.notifier.decode.test_decoding import PLANTED, BrokenDatabase, agents, forwarded
@@ -89,7 +89,7 @@ lines = st.one_of(
 
 @dataclass
 class OneBatch:
-    """A source with one batch of lines, which then stops the worker; it keeps what is written to the log."""
+    """A source with one batch of lines, which then stops the loop; it keeps what is written to the log."""
 
     lines: Sequence[bytes]
     stop: threading.Event
@@ -131,9 +131,9 @@ def said(batch: Sequence[bytes], tools: Tools) -> Iterator[tuple[str, str]]:
     """All that a decoder says of a batch, each with what it is."""
     source: Any = OneBatch(batch, threading.Event())
     clock = SystemClock()
-    worker = Worker(source, Outputs(DecodeSettings(), None), Repeats(None, clock), tools, clock)
+    loop = DecodeLoop(source, Outputs(DecodeSettings(), None), Repeats(None, clock), tools, clock)
     with structlog.testing.capture_logs() as logged:
-        worker.work(source.stop)
+        loop.work(source.stop)
     assert len(source.written) == len(batch)
     yield "log lines", repr(logged)
     for record in source.written:

@@ -27,11 +27,11 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced
 from notifier.decode import streaming
+from notifier.decode.loop import BATCH
 from notifier.decode.rejects import raw_of
 from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
-from notifier.decode.worker import BATCH
 from notifier.raw import raw_topic, to_line
 from testing.builders.decoding import (
     decoding,

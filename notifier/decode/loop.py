@@ -47,7 +47,7 @@ DecodedArrival = tuple[RawArrival, Decoded | DecodeReject]
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class DecodeLoop:
     """A decoder, from the opening of its source until it fails or is stopped."""
 
     source: RawSource

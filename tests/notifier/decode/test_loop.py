@@ -15,15 +15,15 @@ import pytest
 from hgext.vcsreplicator.log import ERRORS, LARGEST, NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
-from notifier.decode import worker
+from notifier.decode import loop
 from notifier.decode.decoding import Tools
 from notifier.decode.documents import load_schemas
+from notifier.decode.loop import DecodeLoop
 from notifier.decode.rejects import raw_of
 from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.routing import Outputs
 from notifier.decode.settings import SHIPPED, DecodeSettings
 from notifier.decode.sources import GROUP, LogSource, QueueSource, RawSource
-from notifier.decode.worker import Worker
 from notifier.raw import from_line, raw_topic, to_line
 from testing.builders.decoding import ids, numbered, records, rejects, settings_in, submit
 from testing.builders.memorylog import MemoryLog, TopicPartition
@@ -103,7 +103,7 @@ def counting() -> CountingLog:
 def work(source: RawSource, tools: Tools, done: threading.Event, clock: Clock | None = None) -> None:
     """Decode until the source says that all is done."""
     clock = clock or HandClock()
-    Worker(source, Outputs(DecodeSettings(), None), Repeats(None, clock), tools, clock).work(done)
+    DecodeLoop(source, Outputs(DecodeSettings(), None), Repeats(None, clock), tools, clock).work(done)
 
 
 def large(number: int) -> bytes:
@@ -137,13 +137,13 @@ def test_small_documents_are_delivered_together(counting: CountingLog, tools: To
 def test_a_queue_gets_signs_of_life_while_slow_documents_are_decoded(
     monkeypatch: pytest.MonkeyPatch, counting: CountingLog, tools: Tools
 ) -> None:
-    clock, decode = HandClock(), worker.decode
+    clock, decode = HandClock(), loop.decode
 
     def decode_slowly(line: bytes, tools: Tools) -> Any:
         clock.advance(1)
         return decode(line, tools)
 
-    monkeypatch.setattr(worker, "decode", decode_slowly)
+    monkeypatch.setattr(loop, "decode", decode_slowly)
     queue: Any = FakeQueue(clock, [to_line(raw) for raw in numbered(range(75))])
     work(QueueSource(counting, queue, "raw"), tools, queue.done, clock)
     assert max(after - before for before, after in zip(queue.alive, queue.alive[1:], strict=False)) < 10
@@ -154,7 +154,7 @@ def test_a_queue_gets_signs_of_life_while_slow_documents_are_decoded(
 def test_a_stop_ends_after_the_batch_that_is_under_way(
     monkeypatch: pytest.MonkeyPatch, counting: CountingLog, tools: Tools
 ) -> None:
-    clock, decode = HandClock(), worker.decode
+    clock, decode = HandClock(), loop.decode
     stop = threading.Event()
 
     def decode_slowly(line: bytes, tools: Tools) -> Any:
@@ -162,7 +162,7 @@ def test_a_stop_ends_after_the_batch_that_is_under_way(
         stop.set()
         return decode(line, tools)
 
-    monkeypatch.setattr(worker, "decode", decode_slowly)
+    monkeypatch.setattr(loop, "decode", decode_slowly)
     submit(counting, *numbered(range(75)))
     work(LogSource(counting, "raw"), tools, stop, clock)
     position = counting.stored(GROUP, "raw")[0]
@@ -253,6 +253,6 @@ def test_the_id_of_a_document_that_its_topic_refuses_is_not_remembered(tools: To
     small = to_line(a_raw(a_document(1), uri=uri_of(1)))
     submit(log, large(1), small)
     with closing(open_repeats(settings_in(tmp_path), clock)) as repeats:
-        Worker(LogSource(log, "raw"), Outputs(DecodeSettings(), None), repeats, tools, clock).work(log.done)
+        DecodeLoop(LogSource(log, "raw"), Outputs(DecodeSettings(), None), repeats, tools, clock).work(log.done)
     assert ids(records(log, "decoded")) == {1: 1}
     assert kinds(log) == ["size"]
