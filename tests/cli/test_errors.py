@@ -15,7 +15,9 @@ from click.testing import CliRunner, Result
 from hgext.vcsreplicator.cli.errors import command
 from hgext.vcsreplicator.log import ERRORS, Log, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
 from hgext.vcsreplicator.log.table import read_records
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.decode.decoding import Tools, decode
@@ -88,10 +90,79 @@ def test_a_reject_is_submitted_again_without_its_errors_and_only_with_yes(log: L
 
 
 def test_rejects_of_one_type_are_submitted_together(log: Log, tmp_path: Path) -> None:
-    for raw in (a_raw(b"[]"), a_raw({}), a_raw({})):
+    for raw in (a_raw(b"[]"), a_raw({}), a_raw({"more": 1})):
         keep(log, raw)
     assert errors(tmp_path, "retry", "--type", "schema", "--yes").exit_code == 0
-    assert [again.payload for again in submitted(log)] == [b"{}", b"{}"]
+    assert [again.payload for again in submitted(log)] == [b"{}", b'{"more": 1}']
+
+
+def reject_submitted(log: Log, since: int) -> int:
+    """Do as a decoder that still rejects everything: keep what was submitted; return how many messages there are now."""
+    found = submitted(log)
+    for raw in found[since:]:
+        keep(log, raw)
+    return len(found)
+
+
+def test_a_reject_of_a_type_is_submitted_once_however_often_it_fails_again(log: Log, tmp_path: Path) -> None:
+    for number in range(10):
+        keep(log, a_raw({"number": number}))
+    words = ("retry", "--type", "schema", "--yes")
+    assert errors(tmp_path, *words).stdout == "submitted 10 again\n"
+    assert errors(tmp_path, *words).stdout == "submitted 0 again\n"
+    for before in (0, 10):
+        assert reject_submitted(log, before) == before + 10
+        assert errors(tmp_path, *words).stdout == "submitted 10 again\n"
+
+
+def test_a_reject_that_was_submitted_by_number_is_not_submitted_again_by_type(log: Log, tmp_path: Path) -> None:
+    for number in range(3):
+        keep(log, a_raw({"number": number}))
+    assert errors(tmp_path, "retry", "1", "--yes").stdout == "submitted 1 again\n"
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout == "submitted 2 again\n"
+    assert errors(tmp_path, "retry", "1", "1", "--yes").stdout == "submitted 1 again\n"
+    assert [json.loads(raw.payload)["number"] for raw in submitted(log)] == [1, 0, 2, 1]
+
+
+def test_a_message_that_was_rejected_twice_is_submitted_once(log: Log, tmp_path: Path) -> None:
+    for number in (0, 1, 0):
+        keep(log, a_raw({"number": number}))
+    assert errors(tmp_path, "retry", "--type", "schema").stdout.startswith("would submit 2 again")
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout == "submitted 2 again\n"
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout == "submitted 0 again\n"
+    assert len(submitted(log)) == 2
+
+
+def test_what_was_submitted_again_is_no_reject(log: Log, tmp_path: Path) -> None:
+    keep(log, a_raw({}))
+    errors(tmp_path, "retry", "0", "--yes")
+    [end] = log.ends(ERRORS).values()
+    assert len(json.loads(errors(tmp_path, "list", "--json").stdout)) == 1
+    note = records(log, ERRORS)[-1]
+    assert (note.key, json.loads(note.value or b"")["numbers"]) == ("submitted again", [0])
+    assert f"no error {end - 1}" in str(errors(tmp_path, "show", str(end - 1)).exception)
+
+
+def test_a_retry_that_failed_goes_on_where_it_stopped(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        keep(log, a_raw({"number": number, "more": "x" * 1_000_000}))
+    appended, append = list[int](), SqliteLog.append
+
+    def fail_in_the_middle(self: SqliteLog, messages: Any, **more: Any) -> Any:
+        if messages[0].topic == "raw":
+            appended.append(sum(len(message.value) for message in messages))
+            if len(appended) == 3:
+                raise Unavailable("no answer")
+        return append(self, messages, **more)
+
+    monkeypatch.setattr(SqliteLog, "append", fail_in_the_middle)
+    assert str(errors(tmp_path, "retry", "--type", "schema", "--yes").exception) == "no answer"
+    before = len(submitted(log))
+    assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout == f"submitted {20 - before} again\n"
+    assert sorted(json.loads(raw.payload)["number"] for raw in submitted(log)) == list(range(20))
+    assert max(appended) < 8 * 1024 * 1024
 
 
 @pytest.mark.parametrize("kind", ["typo", ""])

@@ -8,6 +8,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
+from hgext.vcsreplicator.words.levels import SUBMITTED_KEY
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes
@@ -20,6 +21,7 @@ def test_markers_of_transactions_are_no_notices_and_no_errors(kafka: Kafka, uniq
         for number in range(3):
             with_transactor.commit([NewRecord(topic=NOTICES, key="r", value=b"%d" % number)])
         with_transactor.commit([NewRecord(topic=ERRORS, key="r", value=b"x")])
+        with_transactor.commit([NewRecord(topic=ERRORS, key=SUBMITTED_KEY, value=b"{}")])  # no reject
         with_transactor.close()
         offsets = [record.offset for record in read_records(log, find_beginnings(log, NOTICES))]
         assert log.ends(NOTICES)[0] > offsets[-1] + 1, "else there is nothing to tell apart"

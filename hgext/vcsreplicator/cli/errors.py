@@ -5,28 +5,35 @@ It also submits rejected messages of the decoder again.
 """
 
 import base64
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from ..config import Config
-from ..log import ERRORS, LARGEST, Log, Record
+from ..log import ERRORS, LARGEST, Log, NewRecord, Record
 from ..log.table import read_records
 from ..words.clock import SystemClock
 from ..words.errors import BadConfig, MalformedEvent, Refused
-from ..words.levels import ErrorRecord
-from ..words.shape import from_json, plain
+from ..words.levels import SUBMITTED_KEY, ErrorRecord, Submitted
+from ..words.shape import from_json, plain, to_json
 from .display import print_json, print_listing
 from .options import naming, takes_json, with_config, with_last, with_yes
 from .progress import metered_log
 from .requests import when
 
 if TYPE_CHECKING:
+    from notifier.decode.settings import DecodeSettings
     from notifier.raw import RawMessage
 
-# Messages that are written again together.
-_TOGETHER = 500
+# Messages that are written again together, and bytes after which no more are.
+_TOGETHER, _TOGETHER_BYTES = 500, 4 * 1024 * 1024
+
+# Numbers of rejects in one note that they were submitted.
+_NOTED_TOGETHER = 10_000
 
 # The beginning of a place that is a queue of the decoder's broker.
 _QUEUE = "queue:"
@@ -92,65 +99,139 @@ def show(config: Config, number: int) -> None:
 def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool) -> None:
     """Submit rejected messages of the decoder again, by NUMBERS or by type.
 
-    They return to the topic or queue they came from. First remove the cause, such as a missing schema."""
-    from notifier.raw import to_record
-
+    They return to the topic or queue they came from. First remove the cause, such as a missing schema. By type, a reject is
+    submitted once: after another attempt that failed, only the new reject is."""
     if bool(numbers) == (kind is not None):
         raise click.UsageError("expected NUMBERS or --type")
     with metered_log(config) as log:
         found = _to_submit(log, numbers, kind)
-        if not found:
-            raise Refused(f"no reject has the error_type {kind!r}; vcsreplicator errors list --json shows them")
-        queued = [
-            (record.offset, place[len(_QUEUE) :], raw) for record, place, raw in found if place.startswith(_QUEUE)
-        ]
-        records = [to_record(raw, place) for _, place, raw in found if not place.startswith(_QUEUE)]
-        if queued:
-            _publish(config, queued, yes=yes)
+        settings = _broker_settings(config, found)
         if yes:
-            for begin in range(0, len(records), _TOGETHER):
-                log.append(records[begin : begin + _TOGETHER])
+            for batch in _read_batches(log, numbers, found):
+                _submit(config, settings, log, batch)
     click.echo(f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}")
 
 
-def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> list[tuple[Record, str, "RawMessage"]]:
-    """Return the chosen rejects, each with its place and message; raises Refused."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """A message to submit again.
+
+    `numbers` are those of its rejects, `place` is where it came from.
+    """
+
+    numbers: list[int]
+    place: str
+
+
+def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> list[_Choice]:
+    """Return the messages of the chosen rejects, each once; raises Refused.
+
+    By type, these are the rejects that were not submitted again yet."""
     from notifier.decode.rejects import raw_of
 
-    found = []
-    every = read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
-    for record in _chosen(log, numbers) if numbers else every:
+    found, submitted = dict[bytes, _Choice](), set[int]()
+    for record in _read_rejects(log, numbers):
+        if (before := _read_submitted(record)) is not None:
+            submitted.update(before.numbers)
+            continue
         error = _read_error(record, record.value or b"")
         if kind is not None and (error.attributes or {}).get("error_type") != kind:
             continue
         raw = raw_of(error)
         if raw is None:
             raise Refused(f"error {record.offset} cannot be submitted again: {_obstacle(error)}")
-        found.append((record, error.topic, raw))
-    return found
+        choice = found.setdefault(_identify(error.topic, raw), _Choice(numbers=[], place=error.topic))
+        choice.numbers.append(record.offset)
+    if not found:
+        raise Refused(f"no reject has the error_type {kind!r}; vcsreplicator errors list --json shows them")
+    fresh = [
+        replace(each, numbers=[number for number in each.numbers if number not in submitted]) for each in found.values()
+    ]
+    return [each for each in fresh if each.numbers]
 
 
-def _publish(config: Config, messages: Sequence[tuple[int, str, "RawMessage"]], *, yes: bool) -> None:
-    """Publish messages, each with its number and queue, to the decoder's broker.
+def _read_rejects(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
+    """Yield the records with these numbers, or all of them."""
+    return _chosen(log, numbers) if numbers else read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
 
-    Without `yes` only check that a broker is configured. Raises BadConfig or Unavailable."""
+
+def _identify(place: str, raw: "RawMessage") -> bytes:
+    """Return what is the same for the rejects of one message."""
+    names = (place, raw.attributes.get("uri", ""), raw.attributes.get("submission_timestamp", ""))
+    return hashlib.sha256(json.dumps(names).encode() + raw.payload).digest()
+
+
+def _read_batches(
+    log: Log, numbers: Sequence[int], found: Sequence[_Choice]
+) -> Iterator[list[tuple[_Choice, "RawMessage"]]]:
+    """Yield the messages with their choices, as many at a time as a log takes."""
+    from notifier.decode.rejects import raw_of
+
+    wanted = {choice.numbers[-1]: choice for choice in found}
+    batch, size = list[tuple[_Choice, "RawMessage"]](), 0
+    for record in _read_rejects(log, numbers):
+        choice = wanted.pop(record.offset, None)
+        raw = None if choice is None else raw_of(_read_error(record, record.value or b""))
+        if choice is None or raw is None:
+            continue
+        batch.append((choice, raw))
+        size += len(record.value or b"")
+        if len(batch) == _TOGETHER or size >= _TOGETHER_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _submit(
+    config: Config, settings: "DecodeSettings | None", log: Log, batch: Sequence[tuple[_Choice, "RawMessage"]]
+) -> None:
+    """Submit messages, and only then write which rejects need no other attempt.
+
+    Raises BadConfig or Unavailable; then some may be submitted, and all will be again."""
+    from notifier.raw import to_record
+
+    queued = [(choice.place[len(_QUEUE) :], raw) for choice, raw in batch if choice.place.startswith(_QUEUE)]
+    records = [to_record(raw, choice.place) for choice, raw in batch if not choice.place.startswith(_QUEUE)]
+    if queued and settings is not None:
+        _publish(config, settings, queued)
+    if records:
+        log.append(records)
+    numbers = [number for choice, _ in batch for number in choice.numbers]
+    notes = [
+        Submitted(time=SystemClock().now(), numbers=tuple(numbers[begin : begin + _NOTED_TOGETHER]))
+        for begin in range(0, len(numbers), _NOTED_TOGETHER)
+    ]
+    log.append([NewRecord(topic=ERRORS, key=SUBMITTED_KEY, value=to_json(note)) for note in notes])
+
+
+def _broker_settings(config: Config, found: Sequence[_Choice]) -> "DecodeSettings | None":
+    """Return the decoder's settings if a message came from a queue.
+
+    Raises BadConfig if they name no broker then."""
     from notifier.decode.settings import DecodeSettings
 
+    queued = next((choice for choice in found if choice.place.startswith(_QUEUE)), None)
+    if queued is None:
+        return None
     settings = config.settings(DecodeSettings, "decode")
     if settings.broker is None:
-        number, queue, _ = messages[0]
-        raise BadConfig(
-            f"{config.file}: decode.broker: expected amqp://USER@HOST/VHOST, because error {number} came from queue:{queue}"
-        )
-    if not yes:
-        return
+        origin = f"error {queued.numbers[0]} came from {queued.place}"
+        raise BadConfig(f"{config.file}: decode.broker: expected amqp://USER@HOST/VHOST, because {origin}")
+    return settings
+
+
+def _publish(config: Config, settings: "DecodeSettings", messages: Sequence[tuple[str, "RawMessage"]]) -> None:
+    """Publish messages, each with its queue, to the decoder's broker.
+
+    Raises BadConfig or Unavailable."""
     from notifier.decode.queues import publish_raw  # its client takes a tenth of a second to load
 
     from ..service import configure_logging
 
     configure_logging("errors")
     with naming(config):
-        publish_raw(settings, [(queue, raw) for _, queue, raw in messages], SystemClock())
+        publish_raw(settings, messages, SystemClock())
 
 
 def _obstacle(error: ErrorRecord) -> str:
@@ -162,21 +243,33 @@ def _obstacle(error: ErrorRecord) -> str:
 def _read_newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
     [end], [beginning] = log.ends(ERRORS).values(), log.beginnings(ERRORS).values()
     records = read_records(log, {(ERRORS, 0): max(beginning, end - count)})
-    return [(record.offset, _read_error(record, record.value)) for record in records if record.value]
+    return [
+        (record.offset, _read_error(record, record.value))
+        for record in records
+        if record.value and _read_submitted(record) is None
+    ]
 
 
-def _chosen(log: Log, numbers: Sequence[int]) -> list[Record]:
-    """Return the records with these offsets; raises Refused if one is missing."""
+def _chosen(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
+    """Yield the rejects with these offsets; raises Refused if one is missing."""
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
-    found = []
     for number in numbers:
         first = None
         if beginning <= number < end:
             first = next(iter(read_records(log, {(ERRORS, 0): number})), None)
-        if first is None or first.offset != number:
+        if first is None or first.offset != number or _read_submitted(first) is not None:
             raise Refused(f"there is no error {number}; vcsreplicator errors list shows their numbers")
-        found.append(first)
-    return found
+        yield first
+
+
+def _read_submitted(record: Record) -> Submitted | None:
+    """Read a note of rejects that were submitted again; None for a reject."""
+    if record.key != SUBMITTED_KEY:
+        return None
+    try:
+        return from_json(Submitted, record.value or b"", limit=LARGEST)
+    except MalformedEvent:
+        return None
 
 
 def _read_error(record: Record, value: bytes) -> ErrorRecord:

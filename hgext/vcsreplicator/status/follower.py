@@ -13,6 +13,7 @@ from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record
 from ..log.table import find_beginnings
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
+from ..words.levels import SUBMITTED_KEY
 from . import DESTINATION, SILENT, Picture
 
 # Seconds for which a record counts as just written and by which the time may be wrong, and for which a new record is waited for:
@@ -141,8 +142,9 @@ def look_at_destinations(log: Log, picture: Picture) -> None:
             oldest[group] = found[0].time
     picture.lags, picture.oldest = lags, oldest
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
-    errors = len(_read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS))
-    picture.errors = errors if errors < COUNTED_ERRORS else end - beginning
+    errors = _read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS)
+    rejects = sum(record.key != SUBMITTED_KEY for record in errors)
+    picture.errors = rejects if len(errors) < COUNTED_ERRORS else end - beginning
 
 
 def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> list[Record]:

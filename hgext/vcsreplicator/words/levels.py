@@ -273,3 +273,19 @@ class ErrorRecord:
     destination: str | None = None
     traceback: str | None = None
     attributes: Mapping[str, str] | None = None
+
+
+# The key of records in topic `errors` that are no rejects but notes about some.
+SUBMITTED_KEY = "submitted again"
+
+
+@extensible
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A note that rejects were submitted again. Topic `errors`.
+
+    The key is `SUBMITTED_KEY`. The rejects are given by their numbers, which are their offsets.
+    """
+
+    time: Time
+    numbers: tuple[Count, ...]
