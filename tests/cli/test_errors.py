@@ -4,6 +4,7 @@
 import base64
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,13 @@ def errors(tmp_path: Path, *arguments: str) -> Result:
 
 def keep(log: Log, raw: RawMessage, place: str = "raw") -> None:
     """Keep the reject of a message."""
+    log.append([a_reject(raw, place)])
+
+
+def a_reject(raw: RawMessage, place: str = "raw") -> NewRecord:
     reject = decode(to_line(raw), Tools(schemas=load_schemas(SHIPPED)))
     assert isinstance(reject, DecodeReject)
-    log.append([error_record(reject, RawArrival(line=b"", place=place, offset=7), 1000.0)])
+    return error_record(reject, RawArrival(line=b"", place=place, offset=7), 1000.0)
 
 
 def take_lines(url: str, queue: str) -> list[RawMessage]:
@@ -141,6 +146,32 @@ def test_what_was_submitted_again_is_no_reject(log: Log, tmp_path: Path) -> None
     note = records(log, ERRORS)[-1]
     assert (note.key, json.loads(note.value or b"")["numbers"]) == ("submitted again", [0])
     assert f"no error {end - 1}" in str(errors(tmp_path, "show", str(end - 1)).exception)
+
+
+def listed(tmp_path: Path, last: int) -> list[int]:
+    """The numbers in the payloads of the rejects that are listed."""
+    found = json.loads(errors(tmp_path, "list", "--json", "--last", str(last)).stdout)
+    return [json.loads(base64.b64decode(each["value"]))["number"] for each in found]
+
+
+def test_the_newest_rejects_are_listed_although_other_records_came_after_them(log: Log, tmp_path: Path) -> None:
+    for number in range(9):
+        keep(log, a_raw({"number": number}))
+    for number in range(7):
+        errors(tmp_path, "retry", str(number), "--yes")
+    assert [listed(tmp_path, last) for last in (1, 2, 20)] == [[8], [7, 8], list(range(9))]
+
+
+@pytest.mark.processes
+def test_the_newest_rejects_are_listed_although_transactions_have_offsets_too(
+    kafka: Any, unique_name: str, tmp_path: Path
+) -> None:
+    url = f"{kafka.url}?topic-prefix={unique_name}-"
+    (tmp_path / "services.toml").write_text(f'log = "{url}"\n')
+    with open_log(url) as log, closing(with_topics(log).transactor("decode")) as transactor:
+        for number in range(3):
+            transactor.commit([a_reject(a_raw({"number": number}))])
+        assert [listed(tmp_path, last) for last in (1, 2, 20)] == [[2], [1, 2], [0, 1, 2]]
 
 
 def test_a_retry_that_failed_goes_on_where_it_stopped(

@@ -7,6 +7,7 @@ It also submits rejected messages of the decoder again.
 import base64
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 # Messages that are written again together, and bytes after which no more are.
 _TOGETHER, _TOGETHER_BYTES = 500, 4 * 1024 * 1024
+
+# Times as far from the end the search for the newest rejects begins, if it did not find enough.
+_FARTHER = 4
 
 # Numbers of rejects in one note that they were submitted.
 _NOTED_TOGETHER = 10_000
@@ -242,12 +246,15 @@ def _obstacle(error: ErrorRecord) -> str:
 
 def _read_newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
     [end], [beginning] = log.ends(ERRORS).values(), log.beginnings(ERRORS).values()
-    records = read_records(log, {(ERRORS, 0): max(beginning, end - count)})
-    return [
-        (record.offset, _read_error(record, record.value))
-        for record in records
-        if record.value and _read_submitted(record) is None
-    ]
+    begin = end
+    while True:
+        begin = max(beginning, end - max(count, _FARTHER * (end - begin)))  # not each offset is that of a reject
+        newest = deque[Record](maxlen=count)
+        for record in read_records(log, {(ERRORS, 0): begin}):
+            if record.value and _read_submitted(record) is None:
+                newest.append(record)
+        if len(newest) == count or begin == beginning:
+            return [(record.offset, _read_error(record, record.value or b"")) for record in newest]
 
 
 def _chosen(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
