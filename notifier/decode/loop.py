@@ -35,6 +35,9 @@ BATCH_BYTES = 4 * 1024 * 1024
 # Seconds of decoding after which a batch ends: brokers give up a connection that is silent for longer, and a stop waits for it.
 BATCH_SECONDS = 1.0
 
+# Seconds after which the position is stored again, moved or not: Kafka forgets one that is not stored for a week.
+RENEW_EVERY = 3600.0
+
 # Seconds that any wait for messages may last.
 BLINK = 0.2
 
@@ -61,10 +64,13 @@ class DecodeLoop:
 
         What was read ahead is not acknowledged then, and comes again. Raises Unavailable or Expired.
         """
-        waiting = deque[RawArrival]()
+        waiting, renewed = deque[RawArrival](), self.clock.monotonic()
         while not stop.is_set():
             self.outputs.keep_connected()
             self.source.keep_alive()
+            if not waiting and self.clock.monotonic() - renewed >= RENEW_EVERY:
+                self.source.renew()
+                renewed = self.clock.monotonic()
             if not waiting:
                 waiting.extend(self.source.read(BLINK, BATCH))
             if waiting:

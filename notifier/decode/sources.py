@@ -72,6 +72,13 @@ class LogSource:
             self._transactor.renew()
             raise
 
+    def renew(self) -> None:
+        """Store the position again, once all that was read is acknowledged.
+
+        Raises Unavailable or Fenced.
+        """
+        self._transactor.commit((), group=GROUP, positions=self._reader.positions())
+
     def keep_alive(self) -> None:
         """Do nothing: a log does not wait for signs of life."""
 
@@ -99,6 +106,9 @@ class QueueSource:
         if records:
             self._log.append(records)
         self._consumer.acknowledge(arrivals[-1].tag, multiple=True)
+
+    def renew(self) -> None:
+        """Do nothing: a queue has no position."""
 
     def keep_alive(self) -> None:
         """Show the broker a sign of life.

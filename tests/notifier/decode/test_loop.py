@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.log import ERRORS, LARGEST, NewRecord
-from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import Rejected
 from notifier.decode import loop
 from notifier.decode.decoding import Tools
@@ -23,7 +23,7 @@ from notifier.decode.rejects import raw_of
 from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.routing import Outputs
 from notifier.decode.settings import SHIPPED, DecodeSettings
-from notifier.decode.sources import GROUP, LogSource, QueueSource, RawSource
+from notifier.decode.sources import GROUP, LogSource, QueueSource, RawArrival, RawSource
 from notifier.raw import from_line, raw_topic, to_line
 from testing.builders.decoding import ids, numbered, records, rejects, settings_in, submit
 from testing.builders.memorylog import MemoryLog, TopicPartition
@@ -168,6 +168,25 @@ def test_a_stop_ends_after_the_batch_that_is_under_way(
     position = counting.stored(GROUP, "raw")[0]
     assert position == len(records(counting, "decoded")) < 10
     assert [uuid.UUID(record.key).int for record in records(counting, "decoded") if record.key] == list(range(position))
+
+
+def test_an_idle_decoder_renews_its_position_before_kafka_forgets_it(counting: CountingLog, tools: Tools) -> None:
+    clock, stop = HandClock(), threading.Event()
+    submit(counting, *numbered([1]))
+
+    class IdleSource(LogSource):
+        """A topic without more messages: each wait for one takes ten minutes."""
+
+        def read(self, timeout: float, limit: int) -> list[RawArrival]:
+            clock.advance(600)
+            if clock.monotonic() > DAY:
+                stop.set()
+            return super().read(0, limit)
+
+    work(IdleSource(counting, "raw"), tools, stop, clock)
+    assert 20 <= len(counting.sizes) <= 30
+    assert counting.stored(GROUP, "raw") == counting.ends("raw")
+    assert len(records(counting, "decoded")) == 1
 
 
 # -- a log that refuses a record

@@ -103,6 +103,9 @@ class OneBatch:
         if len(self.written) == len(self.lines):
             self.stop.set()
 
+    def renew(self) -> None:
+        """It has no position."""
+
     def keep_alive(self) -> None:
         """No broker waits for it."""
 
