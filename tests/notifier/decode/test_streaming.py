@@ -167,13 +167,14 @@ def test_raw_messages_that_the_log_lost_are_reported_and_passed(log: Log, tmp_pa
 def test_a_document_that_a_topic_of_kafka_refuses_is_a_reject_and_the_others_are_delivered(
     kafka: Any, unique_name: str, tmp_path: Path
 ) -> None:
-    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+    url = f"{kafka.url}?topic-prefix={unique_name}."
+    with open_log(url) as log, open_log(url) as its:  # each waits for its own questions about positions
         with_topics(log).create([raw_topic("raw"), raw_topic("decoded")])
         with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
             admin.alter_configs([ConfigResource("topic", f"{unique_name}.decoded", {"max.message.bytes": "100000"})])
         large = a_raw({**a_document(3), "landingSystem": os.urandom(100_000).hex()}, uri=uri_of(3))
         submit(log, *numbered([1, 2]), large, *numbered([4]))
-        with decoding(log, settings_in(tmp_path)):
+        with decoding(its, settings_in(tmp_path)):
             settled(log)
             submit(log, *numbered([5]))
             settled(log)
