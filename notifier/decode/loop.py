@@ -90,17 +90,17 @@ class DecodeLoop:
         return batch
 
     def _deliver(self, batch: Sequence[DecodedArrival]) -> None:
-        """Deliver a batch, or one by one if the log refuses a record of it.
+        """Deliver a batch, or its halves if the log refuses a record of it.
 
         A message whose own record the log refuses becomes a reject. Outputs that are queues or files may have the batch twice then.
         """
         try:
             self._deliver_together(batch)
         except Rejected:
-            if len(batch) > 1:
-                for each in batch:
+            if (half := len(batch) // 2) > 0:
+                for part in (batch[:half], batch[half:]):
                     self.source.keep_alive()
-                    self._deliver([each])
+                    self._deliver(part)
                 return
             [(arrival, result)] = batch
             smaller = _make_smaller(arrival, result)

@@ -89,8 +89,8 @@ def listen(
     """Hand messages on until `stop`, or until `limit` succeeded; return how many.
 
     Connects again indefinitely. `hand_on` returns whether it succeeded; a thread of its own calls it, for one message after the
-    other. Raises Refused for what waiting cannot solve (no right,
-    no such exchange, a message that is too large), and what `hand_on` raises.
+    other. Raises Refused for what waiting cannot solve (no right, no such exchange, a message that is too large), and what
+    `hand_on` raises.
     """
     with ThreadPoolExecutor(max_workers=1) as thread:
         session, failures = _Session(settings, lambda message: thread.submit(hand_on, message), stop, limit), 0
@@ -163,8 +163,13 @@ class _Session:
             headers=arrived.headers or {},
         )
         handing_on = self.begin(message)
-        while not wait([handing_on], BLINK).done:
-            consumer.keep_alive()
+        try:
+            while not wait([handing_on], BLINK).done:
+                if self.stop.is_set() and handing_on.cancel():
+                    return
+                consumer.keep_alive()
+        finally:
+            handing_on.cancel()  # if it waits for the one of a connection that broke, and this one broke, too
         if handing_on.result():
             consumer.acknowledge(arrived.delivery_tag)
             self.done += 1

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
 from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import ErrorRecord
-from hgext.vcsreplicator.words.shape import to_json
+from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier.decode.decoding import Tools, decode
 from notifier.decode.documents import load_schemas
 from notifier.decode.rejection import DecodeReject
@@ -127,6 +127,15 @@ def test_a_reject_that_was_submitted_by_number_is_not_submitted_again_by_type(lo
     assert errors(tmp_path, "retry", "--type", "schema", "--yes").stdout == "submitted 2 again\n"
     assert errors(tmp_path, "retry", "1", "1", "--yes").stdout == "submitted 1 again\n"
     assert [json.loads(raw.payload)["number"] for raw in submitted(log)] == [1, 0, 2, 1]
+
+
+def test_a_reject_without_its_message_keeps_none_of_its_type_from_being_submitted(log: Log, tmp_path: Path) -> None:
+    keep(log, a_raw({"number": 1}))
+    kept = from_json(ErrorRecord, a_reject(a_raw({"number": 2})).value or b"")
+    log.append([NewRecord(topic=ERRORS, key=None, value=to_json(replace(kept, value="")))])
+    done = errors(tmp_path, "retry", "--type", "schema", "--yes")
+    assert done.stdout == "submitted 1 again; of 1 others the message was not kept\n"
+    assert [json.loads(raw.payload)["number"] for raw in submitted(log)] == [1]
 
 
 def test_a_message_that_was_rejected_twice_is_submitted_once(log: Log, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from hgext.vcsreplicator.log import STATE, NewRecord, topics
+from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import FRESH, WATCH, Follower
 from hgext.vcsreplicator.words.levels import AggregatorBeat
@@ -113,6 +113,35 @@ def test_the_clock_of_the_log_may_be_set_back() -> None:
     watched.of_log.set_back(HOUR / 2)
     watched.beat()
     assert watched.look() == watched.of_log.now()
+
+
+def test_a_record_from_while_this_machine_slept_does_not_tell_the_time() -> None:
+    watched = Watched()
+    watched.beat()
+    assert watched.look() == watched.own.now()
+    for clock in (watched.of_log, watched.own):
+        clock.set_back(-60.0)  # a clock goes on while the monotonic one stands still
+    watched.beat()
+    for clock in (watched.of_log, watched.own):
+        clock.set_back(-HOUR)
+    assert watched.look() is None
+    watched.wait(1.0)
+    watched.beat()
+    assert watched.look() == watched.own.now()
+
+
+def test_a_topic_that_is_created_later_is_followed() -> None:
+    watched = Watched()
+    watched.log = MemoryLog(clock=watched.of_log)
+    watched.log.create([topic for topic in topics(partitions=1) if topic.name != SERVICES])
+    watched.beat()
+    watched.look()
+    assert watched.follower is not None
+    assert not watched.follower.picture.has_services
+    watched.log.create(topics(partitions=1))
+    watched.look()
+    assert watched.follower.picture.has_services
+    assert watched.follower.picture.aggregator is not None
 
 
 def test_without_a_record_for_a_while_every_service_is_silent_by_the_time_that_is_told() -> None:

@@ -108,12 +108,13 @@ def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool)
     if bool(numbers) == (kind is not None):
         raise click.UsageError("expected NUMBERS or --type")
     with metered_log(config) as log:
-        found = _to_submit(log, numbers, kind)
+        found, lost = _to_submit(log, numbers, kind)
         settings = _broker_settings(config, found)
         if yes:
             for batch in _read_batches(log, numbers, found):
                 _submit(config, settings, log, batch)
-    click.echo(f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}")
+    told = f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}"
+    click.echo(f"{told}; of {lost} others the message was not kept" if lost else told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +128,13 @@ class _Choice:
     place: str
 
 
-def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> list[_Choice]:
+def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> tuple[list[_Choice], int]:
     """Return the messages of the chosen rejects, each once; raises Refused.
 
-    By type, these are the rejects that were not submitted again yet."""
+    By type, these are the rejects that were not submitted again yet, and those without a message are only counted."""
     from notifier.decode.rejects import raw_of
 
-    found, submitted = dict[bytes, _Choice](), set[int]()
+    found, submitted, lost = dict[bytes, _Choice](), set[int](), 0
     for record in _read_rejects(log, numbers):
         if (before := _read_submitted(record)) is not None:
             submitted.update(before.numbers)
@@ -142,16 +143,19 @@ def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> list[_Choi
         if kind is not None and (error.attributes or {}).get("error_type") != kind:
             continue
         raw = raw_of(error)
+        if raw is None and kind is not None:
+            lost += 1
+            continue
         if raw is None:
             raise Refused(f"error {record.offset} cannot be submitted again: {_obstacle(error)}")
         choice = found.setdefault(_identify(error.topic, raw), _Choice(numbers=[], place=error.topic))
         choice.numbers.append(record.offset)
-    if not found:
+    if not found and not lost:
         raise Refused(f"no reject has the error_type {kind!r}; vcsreplicator errors list --json shows them")
     fresh = [
         replace(each, numbers=[number for number in each.numbers if number not in submitted]) for each in found.values()
     ]
-    return [each for each in fresh if each.numbers]
+    return [each for each in fresh if each.numbers], lost
 
 
 def _read_rejects(log: Log, numbers: Sequence[int]) -> Iterator[Record]:

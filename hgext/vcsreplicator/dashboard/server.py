@@ -66,7 +66,7 @@ def run(
 
 
 def _answer_questions(path: str | None, url: str, watcher: LogWatcher) -> AbstractContextManager[object]:
-    """StatusAnswer `status` and `check` at the socket `path` while the block runs."""
+    """Answer `status` and `check` at the socket `path` while the block runs."""
     if path is None:
         return nullcontext()
     log = identify_log(url)

@@ -34,13 +34,10 @@ class Follower:
     def _begin(self) -> None:
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
-        # The log's time less this machine's monotonic time is between the first two; the third is that of this machine's own time.
+        # The log's time less this machine's monotonic time is between the first two; the third is that of this machine's own time
+        # at the last update.
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
-        self.picture = Picture()
-        try:
-            self._log.partitions(SERVICES)
-        except BadConfig:  # an older release did not create it
-            self.picture.has_services = False
+        self.picture = Picture(has_services=self._has_services())
         self._topics = (ROSTER, STATE, ACKS, SERVICES) if self.picture.has_services else (ROSTER, STATE, ACKS)
         self._reader = self._log.reader(find_beginnings(self._log, *self._topics))
 
@@ -53,16 +50,34 @@ class Follower:
 
         It has nothing that the log has lost: after a loss this method makes the picture anew. Raise Unavailable.
         """
+        if not self.picture.has_services and self._has_services():
+            self._begin_anew()
         try:
             return self._read_on()
         except Expired:
-            former = self._reader
-            self._begin()
-            former.close()
+            self._begin_anew()
             return self._read_on()
+
+    def _begin_anew(self) -> None:
+        former = self._reader
+        self._begin()
+        former.close()
+
+    def _has_services(self) -> bool:
+        """Return whether the log has the topic; an older release did not create it."""
+        try:
+            self._log.partitions(SERVICES)
+        except BadConfig:
+            return False
+        return True
 
     def _read_on(self) -> Picture:
         patience, came, began = 0.0, dict[tuple[str, int], float](), self._clock.monotonic()
+        own = self._clock.now() - began
+        if abs(own - self._own) > FRESH:
+            # This machine slept, or its clock was set: nothing that is known of the time before holds.
+            self._least, self._most, self._updated = -math.inf, math.inf, -math.inf
+        self._own = own
         ends = {(t, p): end for t in self._topics for p, end in self._log.ends(t).items()}
         # At least once: of a log that lost records the ends may be passed already.
         while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
@@ -87,9 +102,8 @@ class Follower:
         """
         now, own = self._clock.monotonic(), self._clock.now()
         least, most = self._newest - now, self._newest - self._updated
-        self._own = own - now
         if self._newest == 0 or 0 <= own - self._newest <= FRESH:
-            least = most = self._own
+            least = most = own - now
         elif max(least, self._least) <= min(most, self._most):  # else the log's clock was set
             least, most = max(least, self._least), min(most, self._most)
         self._least, self._most = least, most

@@ -77,6 +77,13 @@ Large files, whose content does not come with the push.
   [100]
   $ requirements large
   [1]
+  $ hg -R large export -q . > big.diff
+  $ hgm -R repos/large import -q --bypass big.diff
+  transaction abort!
+  rollback completed
+  abort: this repository would use largefiles, which is not replicated
+  (convert it, or keep it outside [vcsreplicator-roots])
+  [255]
   $ echo d > plain/d
   $ hg -R plain commit -qAm d plain/d
   $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/large

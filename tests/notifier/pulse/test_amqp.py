@@ -3,6 +3,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -195,6 +196,28 @@ def test_listener_that_loses_its_broker_does_not_hand_a_message_on_twice_at_once
         listen(subscriber(broker), hand_on, stop=stop)
         leave.set()
     assert turns == ["begins", "ends", "begins"]
+
+
+def test_listener_that_stops_begins_nothing_that_waited_behind_a_lost_connection() -> None:
+    stop, leave, turns = threading.Event(), threading.Event(), []
+
+    def one_message(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(content(1) + body(b"1"))
+        leave.wait(10)
+        over.wait(0.5)  # so that the listener takes the message before it loses the connection
+
+    def hand_on(arrival: ReceivedMessage) -> bool:
+        turns.append(arrival.text)
+        leave.set()
+        eventually(lambda: broker.connections > 3, "the listener connects again and again")
+        stop.set()
+        time.sleep(0.5)  # a listener that hands on what waits has the time to
+        return True
+
+    with FakeBroker(CONSUMING, one_message) as broker, over_after(30, stop):
+        listen(subscriber(broker), hand_on, stop=stop)
+        leave.set()
+    assert turns == ["1"]
 
 
 @contextmanager

@@ -54,12 +54,21 @@ def guard_content(repo: localrepository) -> None:
 
 def _refuse_content(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> None:
     """Refuse what a push brings, before the hook of LFS sees it."""
-    for rev in range(repo[node].rev(), len(repo)):
+    first = repo[node].rev()
+    refuse_large_files(repo, first)
+    for rev in range(first, len(repo)) if _is_loaded(b"lfs") else ():
         changed: Any = repo[rev]
-        if _is_loaded(b"largefiles") and any(name.startswith(_STANDINS) for name in changed.files()):
-            raise _refusal("would use largefiles")
-        if _is_loaded(b"lfs") and any(changed[name].islfs() for name in changed.files() if name in changed):
+        if any(changed[name].islfs() for name in changed.files() if name in changed):
             raise _refusal("would use LFS")
+
+
+def refuse_large_files(repo: localrepository, first: int) -> None:
+    """Raise Abort if a changeset from revision `first` on has a file of largefiles."""
+    if not _is_loaded(b"largefiles"):
+        return
+    for rev in range(first, len(repo.changelog)):
+        if any(name.startswith(_STANDINS) for name in repo.changelog.changelogrevision(rev).files):
+            raise _refusal("would use largefiles")
 
 
 def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleoperation, part: unbundlepart) -> None:
