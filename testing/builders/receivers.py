@@ -225,7 +225,7 @@ class HgPushReceiver(PulseReceiver):
 @functools.cache
 def _sequences(path: str) -> dict[str, int]:
     """Return the sequence of each head of `publish_pushes`."""
-    return {node(path, seq): seq for seq in range(1, 1000)}
+    return {node(path, seq): seq for seq in range(1, 10_000)}
 
 
 class DecodeReceiver(HgPushReceiver):
