@@ -55,7 +55,8 @@ class Machine:
         )
         self.config.chmod(0o644)
         self._running: subprocess.Popen[bytes] | None = None
-        self._since = time.time() - 500
+        # In the middle of a second: how long a record takes into the log does not change which second is shown.
+        self._since = int(time.time()) - 500 + 0.5
         with open_log(url) as log:
             log.create(topics(partitions=1))
             mirrors = (Mirror(name="alpha", state=MirrorState.ACTIVE), Mirror(name="beta", state=MirrorState.ACTIVE))
