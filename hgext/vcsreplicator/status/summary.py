@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What `status` and `check` say, made from one picture of the log. Pure.
 
-A summary travels as JSON from a running dashboard to these verbs (`asking`), so all its members are checked by `words.shape`.
+A summary travels as JSON from a running dashboard to these verbs (`dashboard.asked`), so `words.shape` checks all its members.
 """
 
 from collections import Counter

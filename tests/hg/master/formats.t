@@ -89,6 +89,21 @@ Large files, whose content does not come with the push.
   $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/large
   $ cp before.hgrc master.hgrc
 
+A strip takes away what it keeps, and adds it again: that is not new, though the extension came later.
+
+  $ hgm init -q repos/strip
+  $ hg clone -q plain standins
+  $ echo gone > standins/gone
+  $ hg -R standins commit -qAm gone standins/gone
+  $ hg -R standins update -q 0
+  $ mkdir standins/.hglf
+  $ echo 0 > standins/.hglf/x
+  $ hg -R standins commit -qAm standin standins/.hglf/x
+  $ hg -R standins push -qf ssh://user@dummy/$TESTTMP/repos/strip
+  $ hgm -R repos/strip --config extensions.strip= --config extensions.largefiles= strip -q --no-backup -r 'desc(gone)'
+  $ hgm -R repos/strip log -T '{desc}\n' -r 'desc(standin)'
+  standin
+
 A repository without a store, as Mercurial made them before 0.9.2: the relay would not find its events.
 
   $ hgm init repos/old --config format.usestore=no

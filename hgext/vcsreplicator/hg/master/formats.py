@@ -14,7 +14,7 @@ from mercurial import error, extensions
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from .repository import replicated
+from .repository import is_silenced, replicated
 
 if TYPE_CHECKING:
     from mercurial.bundle2 import bundleoperation, unbundlepart
@@ -53,7 +53,12 @@ def guard_content(repo: localrepository) -> None:
 
 
 def _refuse_content(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> None:
-    """Refuse what a push brings, before the hook of LFS sees it."""
+    """Refuse what a push brings, before the hook of LFS sees it.
+
+    A strip adds again what it took away for a moment.
+    """
+    if is_silenced(repo):
+        return
     first = repo[node].rev()
     refuse_large_files(repo, first)
     for rev in range(first, len(repo)) if _is_loaded(b"lfs") else ():
