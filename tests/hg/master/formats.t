@@ -54,6 +54,15 @@ LFS, whose own hook writes it into the repository's format, past the journal.
   [100]
   $ requirements lfs
   [1]
+  $ hg -R lfs export -q . > l.diff
+  $ hgm -R repos/lfs --config 'lfs.track=all()' import -q --bypass l.diff
+  transaction abort!
+  rollback completed
+  abort: this repository would use LFS, which is not replicated
+  (convert it, or keep it outside [vcsreplicator-roots])
+  [255]
+  $ requirements lfs
+  [1]
   $ echo b > plain/b
   $ hg -R plain commit -qAm b plain/b
   $ hg -R plain push -q ssh://user@dummy/$TESTTMP/repos/lfs

@@ -37,7 +37,7 @@ from ..text import text, utf8
 from . import durability, outside, repository
 from .announcing import CAPTURE, LIFECYCLE, NOTHING, Announcement, announce_created
 from .creation import TRANSACTION as CREATION
-from .formats import refuse_format, refuse_large_files
+from .formats import refuse_content, refuse_format
 from .pushes import has_fetched, public_markers, push_entry, pusher_connection
 from .refusals import (
     fitting,
@@ -79,7 +79,7 @@ class Capture:
         if entries:
             # Once more: a push can bring another format.
             refuse_format(self.repo)
-            refuse_large_files(self.repo, tr.changes[b"origrepolen"])
+            refuse_content(self.repo, tr.changes[b"origrepolen"])
             box = Outbox(self.repo.svfs)
             box.reserve(tr)
             durability.before_outbox(self.repo, tr, self.configuration.durability)

@@ -59,21 +59,19 @@ def _refuse_content(ui: Ui, repo: localrepository, node: bytes, **_arguments: An
     """
     if is_silenced(repo):
         return
-    first = repo[node].rev()
-    refuse_large_files(repo, first)
-    for rev in range(first, len(repo)) if _is_loaded(b"lfs") else ():
+    refuse_content(repo, repo[node].rev())
+
+
+def refuse_content(repo: localrepository, first: int) -> None:
+    """Raise Abort if a changeset from revision `first` on has a file of LFS or largefiles."""
+    with_large, with_lfs = _is_loaded(b"largefiles"), _is_loaded(b"lfs")
+    for rev in range(first, len(repo)) if with_large or with_lfs else ():
         changed: Any = repo[rev]
-        if any(changed[name].islfs() for name in changed.files() if name in changed):
-            raise _refusal("would use LFS")
-
-
-def refuse_large_files(repo: localrepository, first: int) -> None:
-    """Raise Abort if a changeset from revision `first` on has a file of largefiles."""
-    if not _is_loaded(b"largefiles"):
-        return
-    for rev in range(first, len(repo.changelog)):
-        if any(name.startswith(_STANDINS) for name in repo.changelog.changelogrevision(rev).files):
+        names = changed.files()
+        if with_large and any(name.startswith(_STANDINS) for name in names):
             raise _refusal("would use largefiles")
+        if with_lfs and any(changed[name].islfs() for name in names if name in changed):
+            raise _refusal("would use LFS")
 
 
 def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleoperation, part: unbundlepart) -> None:
