@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the follower of a log knows of the time by the log's clock, and when it knows nothing."""
 
+from typing import NoReturn
+
 import pytest
 
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import FRESH, WATCH, Follower
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import AggregatorBeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog
@@ -142,6 +145,28 @@ def test_a_topic_that_is_created_later_is_followed() -> None:
     watched.look()
     assert watched.follower.picture.has_services
     assert watched.follower.picture.aggregator is not None
+
+
+def test_a_topic_that_was_created_is_followed_though_opening_it_failed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched()
+    watched.log = MemoryLog(clock=watched.of_log)
+    watched.log.create([topic for topic in topics(partitions=1) if topic.name != SERVICES])
+    watched.beat()
+    watched.look()
+    assert watched.follower is not None
+    watched.log.create(topics(partitions=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(watched.log, "reader", refuse)
+        with pytest.raises(Unavailable):
+            watched.look()
+    assert not watched.follower.picture.has_services
+    watched.look()
+    assert watched.follower.picture.has_services
+    assert watched.follower.picture.aggregator is not None
+
+
+def refuse(*_: object) -> NoReturn:
+    raise Unavailable("no leader")
 
 
 def test_without_a_record_for_a_while_every_service_is_silent_by_the_time_that_is_told() -> None:

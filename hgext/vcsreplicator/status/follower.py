@@ -32,14 +32,16 @@ class Follower:
         self._begin()
 
     def _begin(self) -> None:
+        """Open a reader, then begin with an empty picture; if it cannot be opened, nothing changes."""
+        has_services = self._has_services()
+        topics = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
+        self._reader = self._log.reader(find_beginnings(self._log, *topics))
+        self.picture, self._topics = Picture(has_services=has_services), topics
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
         # The log's time less this machine's monotonic time is between the first two; the third is that of this machine's own time
         # at the last update.
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
-        self.picture = Picture(has_services=self._has_services())
-        self._topics = (ROSTER, STATE, ACKS, SERVICES) if self.picture.has_services else (ROSTER, STATE, ACKS)
-        self._reader = self._log.reader(find_beginnings(self._log, *self._topics))
 
     def close(self) -> None:
         """Free the reader."""
