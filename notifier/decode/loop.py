@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import structlog
 from prometheus_client import Counter
 
+from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
 
@@ -47,6 +48,8 @@ REJECTED = Counter("vcsreplicator_decode_rejects", "Kept in the topic errors", [
 logger = structlog.get_logger()
 
 DecodedArrival = tuple[RawArrival, Decoded | DecodeReject]
+# With the record of a message that goes to the log.
+PlannedArrival = tuple[RawArrival, Decoded | DecodeReject, NewRecord | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,40 +93,59 @@ class DecodeLoop:
         return batch
 
     def _deliver(self, batch: Sequence[DecodedArrival]) -> None:
-        """Deliver a batch, or its halves if the log refuses a record of it.
+        """Deliver a batch to queues and files, then write the rest to the log and acknowledge all of it."""
+        known = self.repeats.known([each.id for _, each in batch if isinstance(each, Decoded) and each.is_id_given])
+        seen, planned, outside = set(known), list[PlannedArrival](), list[Decoded]()
+        for arrival, result in batch:
+            record = None
+            if isinstance(result, Decoded):
+                record = self.outputs.record_of(result)
+                if record is None and result.is_id_given and result.id in seen:
+                    result = reject_repeat(result)
+                else:
+                    seen.add(result.id)
+                    if record is None:
+                        outside.append(result)
+            planned.append((arrival, result, record))
+        self.outputs.deliver(outside, self.source.keep_alive)
+        self._commit(planned, known)
 
-        A message whose own record the log refuses becomes a reject. Outputs that are queues or files may have the batch twice then.
+    def _commit(self, part: Sequence[PlannedArrival], known: set[str]) -> None:
+        """Write records and acknowledge; in halves if the log refuses a record.
+
+        A message whose own record the log refuses becomes a reject. `known` has the ids delivered before, and after the call those
+        of this part.
         """
         try:
-            self._deliver_together(batch)
+            self._commit_together(part, known)
         except Rejected:
-            if (half := len(batch) // 2) > 0:
-                for part in (batch[:half], batch[half:]):
+            if (half := len(part) // 2) > 0:
+                for smaller in (part[:half], part[half:]):
                     self.source.keep_alive()
-                    self._deliver(part)
+                    self._commit(smaller, known)
                 return
-            [(arrival, result)] = batch
-            smaller = _make_smaller(arrival, result)
-            if smaller is None:
+            [(arrival, result, _)] = part
+            reject = _make_smaller(arrival, result)
+            if reject is None:
                 raise
-            self._deliver([(arrival, smaller)])
+            self._commit([(arrival, reject, None)], known)
 
-    def _deliver_together(self, batch: Sequence[DecodedArrival]) -> None:
-        known = self.repeats.known([each.id for _, each in batch if isinstance(each, Decoded) and each.is_id_given])
-        decoded: list[Decoded] = []
+    def _commit_together(self, part: Sequence[PlannedArrival], known: set[str]) -> None:
+        seen, decoded, records = set(known), list[Decoded](), list[NewRecord]()
         rejects: list[tuple[RawArrival, DecodeReject]] = []
-        for arrival, result in batch:
+        for arrival, result, record in part:
             if isinstance(result, DecodeReject):
                 rejects.append((arrival, result))
-            elif result.is_id_given and result.id in known:
+            elif record is not None and result.is_id_given and result.id in seen:
                 rejects.append((arrival, reject_repeat(result)))
             else:
                 decoded.append(result)
-                known.add(result.id)  # the batch is delivered as a whole
-        records = self.outputs.deliver(decoded, self.source.keep_alive)
+                records += () if record is None else (record,)
+                seen.add(result.id)
         records += [error_record(reject, arrival, self.clock.now()) for arrival, reject in rejects]
-        self.source.acknowledge(records, [arrival for arrival, _ in batch])
+        self.source.acknowledge(records, [arrival for arrival, _, _ in part])
         self.repeats.remember([each.id for each in decoded if each.is_id_given])
+        known |= seen
         DECODED.inc(len(decoded))
         for arrival, reject in rejects:
             REJECTED.labels(reject.kind).inc()

@@ -29,19 +29,24 @@ class Outputs:
     queues: "OutputQueues | None"
     _files: dict[str, JsonLines] = field(default_factory=dict)
 
-    def deliver(self, messages: Sequence[Decoded], keep_alive: Callable[[], None]) -> list[NewRecord]:
-        """Deliver to queues and files, durably; return the records for the log.
+    def record_of(self, message: Decoded) -> NewRecord | None:
+        """Return the record of a message that goes to the log; None if it goes to a queue or a file."""
+        place = self.settings.place_of(message.route)
+        return _make_record(place.name, message) if place.kind is PlaceKind.LOG else None
 
-        Calls `keep_alive` while it waits for the broker. The caller must still write these records. Raises Unavailable; then some
-        messages may be delivered, and all are to be delivered again.
+    def deliver(self, messages: Sequence[Decoded], keep_alive: Callable[[], None]) -> None:
+        """Deliver to queues and files, durably.
+
+        Calls `keep_alive` while it waits for the broker. Raises Unavailable; then some messages may be delivered, and all are to be
+        delivered again.
         """
-        records, lines = [], defaultdict[str, list[bytes]](list)
+        lines = defaultdict[str, list[bytes]](list)
         queued: list[OutgoingMessage] = []
         for message in messages:
             place = self.settings.place_of(message.route)
             match place.kind:
                 case PlaceKind.LOG:
-                    records.append(_make_record(place.name, message))
+                    raise AssertionError(f"{message.route} goes to the log")
                 case PlaceKind.QUEUE:
                     queued.append(_make_message(place.name, message))
                 case PlaceKind.FILE:
@@ -51,7 +56,6 @@ class Outputs:
             self.queues.publish(queued, keep_alive)
         for path, found in lines.items():
             self._append(path, b"".join(found))
-        return records
 
     def keep_connected(self) -> None:
         """Keep the connection to the broker, if there is one.

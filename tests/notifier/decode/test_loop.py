@@ -5,6 +5,7 @@ import gzip
 import json
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from hgext.vcsreplicator.log import ERRORS, LARGEST, NewRecord
 from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import Rejected
 from notifier.decode import loop
-from notifier.decode.decoding import Tools
+from notifier.decode.decoding import Decoded, Tools
 from notifier.decode.documents import load_schemas
 from notifier.decode.loop import DecodeLoop
 from notifier.decode.rejects import raw_of
@@ -274,4 +275,27 @@ def test_the_id_of_a_document_that_its_topic_refuses_is_not_remembered(tools: To
     with closing(open_repeats(settings_in(tmp_path), clock)) as repeats:
         DecodeLoop(LogSource(log, "raw"), Outputs(DecodeSettings(), None), repeats, tools, clock).work(log.done)
     assert ids(records(log, "decoded")) == {1: 1}
+    assert kinds(log) == ["size"]
+
+
+class EveryOtherToAQueue(Outputs):
+    """Outputs of which documents with an even number go to a queue that counts them."""
+
+    def __init__(self) -> None:
+        super().__init__(DecodeSettings(), None)
+        self.queued = Counter[int]()
+
+    def record_of(self, message: Decoded) -> NewRecord | None:
+        return None if uuid.UUID(message.id).int % 2 == 0 else super().record_of(message)
+
+    def deliver(self, messages: Sequence[Decoded], keep_alive: Callable[[], None]) -> None:
+        self.queued.update(uuid.UUID(message.id).int for message in messages)
+
+
+def test_a_document_that_its_topic_refuses_makes_no_queue_get_the_others_again(tools: Tools) -> None:
+    log, outputs = RefusingLog(decoded=MIB), EveryOtherToAQueue()
+    submit(log, *numbered(range(100)), large(101), *numbered(range(102, 200)))
+    DecodeLoop(LogSource(log, "raw"), outputs, Repeats(None, HandClock()), tools, HandClock()).work(log.done)
+    assert outputs.queued == Counter(range(0, 200, 2)) - Counter([100])
+    assert ids(records(log, "decoded")) == Counter(range(1, 200, 2)) - Counter([101])
     assert kinds(log) == ["size"]
