@@ -32,6 +32,9 @@ from .state import GuardianState, QueueReport
 # What a row of the broker's list of queues must have.
 COLUMNS = "name,messages,consumers,durable,auto_delete,exclusive,arguments,effective_policy_definition"
 
+# Seconds after which a round begins no further mail: a mail server that is slow must not keep it from looking at queues.
+MAILING = 30.0
+
 QUEUES = Gauge("vcsreplicator_guardian_queues", "Queues by state; a queue may be in several", ["state"])
 DELETED = Counter("vcsreplicator_guardian_deleted_queues", "Queues deleted beyond their limit")
 MAILED = Counter("vcsreplicator_guardian_mails", "Mails that the mail server took")
@@ -77,6 +80,8 @@ class QueueWatch:
         self._is_checked = False
         # Why mails wait: by owner, "" for all.
         self._unsent: dict[str, str] = {}
+        # The owner after whom the next round begins to send.
+        self._tried = ""
 
     def close(self) -> None:
         self.state.close()
@@ -171,11 +176,14 @@ class QueueWatch:
     def _send_mails(self) -> None:
         """Send the waiting reports, one mail for each owner and round.
 
-        What the server does not take now waits for the next round, and so do reports for which a mail has no room.
+        What the server does not take now waits for the next round, and so do reports for which a mail has no room, and owners whose
+        turn does not come in time.
         """
-        waiting = self.state.reports()
-        for owner, every in waiting.items() if not self._is_dry_run else ():
-            reports = every[:LISTED]
+        waiting, end = self.state.reports(), self._clock.monotonic() + MAILING
+        for owner in sorted(waiting, key=lambda owner: (owner <= self._tried, owner)) if not self._is_dry_run else ():
+            if self._clock.monotonic() >= end:
+                break
+            self._tried, reports = owner, waiting[owner][:LISTED]
             try:
                 self._mail.send(compose(reports, self.settings, to=owner, now=self._clock.now()))
             except Postponed as error:

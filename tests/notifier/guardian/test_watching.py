@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The watch over queues of a real broker, with a real mail server: one mail for each crossing, whatever is killed between."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.database import alone
 from notifier.guardian import watching
@@ -264,6 +266,28 @@ def test_what_an_owners_address_refuses_goes_to_the_operator(
         watch.round()
     assert subjects(mailbox, OPERATOR) == [f"Pulse: {queue}: {NEAR}"]
     assert watch.state.reports() == {}
+
+
+class HurriedClock(SystemClock):
+    """A clock by which there is time for one mail in each round."""
+
+    def __init__(self) -> None:
+        self._readings = itertools.count()
+
+    def monotonic(self) -> float:
+        return 29.0 * next(self._readings)
+
+
+def test_a_slow_mail_server_holds_up_no_round_and_each_owner_has_a_turn(
+    guarded: Guarded, settings: GuardianSettings, mailbox: Mailbox
+) -> None:
+    owners = [f"{name}@owners.example" for name in ("alice", "bob", "carol")]
+    mailbox.replies[owners[0]] = "451 4.3.0 temporary lookup failure"
+    for owner in owners:
+        filled(guarded, guarded.add(owner.partition("@")[0], owner), 4)
+    with closing(QueueWatch(settings, FILE, clock=HurriedClock())) as watch:
+        sent = [watch.round() and [len(mailbox.to(owner)) for owner in owners] for _ in range(4)]
+    assert sent == [[0, 0, 0], [0, 1, 0], [0, 1, 1], [0, 1, 1]]
 
 
 def test_an_address_that_takes_nothing_now_holds_up_no_other(
