@@ -93,7 +93,7 @@ class DecodeLoop:
         return batch
 
     def _deliver(self, batch: Sequence[DecodedArrival]) -> None:
-        """Deliver a batch to queues and files, then write the rest to the log and acknowledge all of it."""
+        """Deliver a batch to queues and files, then commit it to the log."""
         known = self.repeats.known([each.id for _, each in batch if isinstance(each, Decoded) and each.is_id_given])
         seen, planned, outside = set(known), list[PlannedArrival](), list[Decoded]()
         for arrival, result in batch:

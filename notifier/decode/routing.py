@@ -30,7 +30,10 @@ class Outputs:
     _files: dict[str, JsonLines] = field(default_factory=dict)
 
     def record_of(self, message: Decoded) -> NewRecord | None:
-        """Return the record of a message that goes to the log; None if it goes to a queue or a file."""
+        """Return the record of a message for the log.
+
+        Return None if the message goes to a queue or a file.
+        """
         place = self.settings.place_of(message.route)
         return _make_record(place.name, message) if place.kind is PlaceKind.LOG else None
 

@@ -40,6 +40,11 @@ def test_one_that_waits_for_its_release_is_where_it_belongs(tmp_path: Path) -> N
     check(tmp_path, found(tmp_path / "~vcsreplicator/waiting" / REPOSITORY, seq=5), found(tmp_path / "proj.bak", seq=5))
 
 
+def test_one_whose_new_path_waits_for_its_release_is_where_it_belongs(tmp_path: Path) -> None:
+    renamed = replace(found(tmp_path / "proj", seq=7, path="new"), serving=6, served_path="proj")
+    check(tmp_path, renamed, found(tmp_path / "older", seq=3, path="older"))
+
+
 @pytest.mark.parametrize("name", ["proj", "proj.bak"])
 def test_the_newer_history_is_followed_wherever_it_is(tmp_path: Path, name: str) -> None:
     check(tmp_path, found(tmp_path / name, seq=1, incarnation=NEW), found(tmp_path / "old", seq=9))

@@ -36,8 +36,11 @@ def _comes_before(one: FoundRepository, other: FoundRepository, settings: Mirror
 
 
 def _is_at_its_place(found: FoundRepository, settings: MirrorSettings) -> bool:
-    """Return whether it is at its path, links resolved, or waits for its release."""
+    """Return whether it is where a mirror puts it, links resolved.
+
+    That is at its path; until its release, at the path that it serves, or in the folder `waiting`.
+    """
     assert found.checkpoint is not None
-    waiting = os.path.join(settings.folder, "waiting", found.checkpoint.repository)
-    places = {os.path.realpath(place) for place in (waiting, settings.local(found.checkpoint.path))}
-    return os.path.realpath(found.folder) in places
+    paths = {found.checkpoint.path, found.served_path or found.checkpoint.path}
+    places = {os.path.join(settings.folder, "waiting", found.checkpoint.repository), *map(settings.local, paths)}
+    return os.path.realpath(found.folder) in map(os.path.realpath, places)

@@ -75,13 +75,15 @@ class Task:
 class FoundRepository:
     """A repository on the mirror's disk, and the sequence that it serves.
 
-    A `checkpoint` of None means that the repository is damaged, see `problem`. One that `is_aside` was deleted and is only kept.
+    A `checkpoint` of None means that the repository is damaged, see `problem`. `served_path` is the path of what it serves; None if
+    that is the checkpoint's, or not known. One that `is_aside` was deleted and is only kept.
     `is_locked` says whether a Mercurial without the extension can open it; only a scan of all repositories finds that out.
     """
 
     folder: str
     checkpoint: Checkpoint | None
     serving: int
+    served_path: str | None = None
     problem: str | None = None
     is_aside: bool = False
     is_locked: bool | None = None

@@ -32,7 +32,10 @@ class Follower:
         self._begin()
 
     def _begin(self) -> None:
-        """Open a reader, then begin with an empty picture; if it cannot be opened, nothing changes."""
+        """Open a reader, then begin with an empty picture.
+
+        If it cannot be opened, nothing changes.
+        """
         has_services = self._has_services()
         topics = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
         self._reader = self._log.reader(find_beginnings(self._log, *topics))

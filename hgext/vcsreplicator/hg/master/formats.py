@@ -63,7 +63,10 @@ def _refuse_content(ui: Ui, repo: localrepository, node: bytes, **_arguments: An
 
 
 def refuse_content(repo: localrepository, first: int) -> None:
-    """Raise Abort if a changeset from revision `first` on has a file of LFS or largefiles."""
+    """Raise Abort if a new changeset has a file of LFS or largefiles.
+
+    The new ones begin with revision `first`.
+    """
     with_large, with_lfs = _is_loaded(b"largefiles"), _is_loaded(b"lfs")
     for rev in range(first, len(repo)) if with_large or with_lfs else ():
         changed: Any = repo[rev]

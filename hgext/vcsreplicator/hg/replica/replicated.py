@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
-from pushlog.store.appendfile import AppendFile
+from pushlog.store.appendfile import AppendFile, Folder
 
 from ...mirror.checkpoint import FILE, MAGIC, Checkpoint, checkpoint_of
 from ...words.shape import to_json
@@ -34,7 +34,7 @@ def find(repo: localrepository, seq: int) -> tuple[Checkpoint, Mapping[str, str 
     The checkpoint that a strip lowers before it begins shows less than was applied: it is no answer.
     """
     moved: dict[str, str | None] = {}
-    for checkpoint in _read_backwards(repo):
+    for checkpoint in read_backwards(repo.svfs):
         if checkpoint.seq <= seq and not checkpoint.stripping:
             return checkpoint, moved
         moved.update(checkpoint.moved)
@@ -54,12 +54,15 @@ def after(repo: localrepository, seq: int) -> list[Checkpoint]:
 
 def _read_back_to(repo: localrepository, seq: int) -> Iterator[Checkpoint]:
     """Read the kept checkpoints above `seq`, the newest first."""
-    return itertools.takewhile(lambda checkpoint: checkpoint.seq > seq, _read_backwards(repo))
+    return itertools.takewhile(lambda checkpoint: checkpoint.seq > seq, read_backwards(repo.svfs))
 
 
-def _read_backwards(repo: localrepository) -> Iterator[Checkpoint]:
-    """Read the kept checkpoints, the newest first, one when it is asked for."""
-    file = AppendFile(repo.svfs, FILE, MAGIC)
+def read_backwards(store: Folder) -> Iterator[Checkpoint]:
+    """Read the kept checkpoints, the newest first, one when it is asked for.
+
+    Raises TornRecord, MalformedEvent or OSError.
+    """
+    file = AppendFile(store, FILE, MAGIC)
     record = file.last()
     while record is not None:
         yield checkpoint_of(record.payload)

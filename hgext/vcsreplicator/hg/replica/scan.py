@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pushlog.store.appendfile import AppendFile, TornRecord
+from pushlog.store.appendfile import TornRecord
 
-from ...mirror.checkpoint import FILE, MAGIC, checkpoint_of
+from ...mirror.checkpoint import Checkpoint
 from ...mirror.copies import choose
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import FoundRepository
@@ -20,6 +20,7 @@ from ...outbox.folder import Store
 from ...words.errors import MalformedEvent
 from ..requirement import LOCK
 from .place import ASIDE, WAITING, is_same
+from .replicated import read_backwards
 
 _WATERMARK = re.compile(rb"1 (\d{1,18}) ")
 
@@ -74,14 +75,23 @@ def find(settings: MirrorSettings, repository: str) -> FoundRepository | None:
 
 def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
     """Read what is in one folder; None if it is no repository of a mirror."""
+    checkpoints = read_backwards(Store(os.path.join(folder, name, "store")))
     try:
-        last = AppendFile(Store(os.path.join(folder, name, "store")), FILE, MAGIC).last()
-        checkpoint = None if last is None else checkpoint_of(last.payload)
+        checkpoint = next(checkpoints, None)
     except (TornRecord, MalformedEvent, OSError) as problem:
         return FoundRepository(folder=folder, checkpoint=None, serving=0, problem=str(problem))
     if checkpoint is None:
         return None
-    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=_read_serving(folder))
+    serving = _read_serving(folder)
+    path = None if serving == checkpoint.seq else _find_path(checkpoints, serving)
+    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=serving, served_path=path)
+
+
+def _find_path(checkpoints: Iterator[Checkpoint], serving: int) -> str | None:
+    """Find the path of what is served; None if no sound record tells it."""
+    with contextlib.suppress(TornRecord, MalformedEvent, OSError):
+        return next((each.path for each in checkpoints if each.seq <= serving), None)
+    return None
 
 
 def _read_serving(folder: str) -> int:
