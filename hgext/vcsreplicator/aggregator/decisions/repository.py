@@ -96,7 +96,8 @@ class Repository:
         state = self.state
         if state is None or newest.seq > state.seq:
             return True
-        return newest.known() and newest.event.incarnation not in (state.incarnation, *state.retired)
+        known = (state.incarnation, *state.retired)
+        return newest.glance() not in known and newest.known() and newest.event.incarnation not in known
 
     def lacks(self, event: Event) -> bool:
         """Return whether the stored queue lacks this event, which waits for its notice.
