@@ -3,6 +3,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -81,6 +82,49 @@ def test_a_request_under_way_is_not_what_gives_way() -> None:
             assert long.makefile("rb").read().endswith(b"ok")
     finally:
         server.close()
+
+
+LARGE = 60 * 1024 * 1024
+
+
+@pytest.fixture
+def large() -> Iterator[int]:
+    """A server of two threads, whose answer at `/large` fits into no buffer."""
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        size = LARGE if environ["PATH_INFO"] == "/large" else 2
+        start_response("200 OK", [("Content-Length", str(size))])
+        for begin in range(0, size, 1024 * 1024):
+            yield b"x" * min(1024 * 1024, size - begin)
+
+    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2)
+    threading.Thread(target=server.run, daemon=True).start()
+    yield server.effective_port
+    server.close()
+
+
+def test_readers_that_stopped_reading_keep_no_one_out(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_STALLED", 1)
+    with ExitStack() as open_connections:
+        for _ in range(2):
+            stalled = open_connections.enter_context(connect(large))
+            stalled.sendall(b"GET /large HTTP/1.0\r\n\r\n")
+            assert stalled.recv(1)
+        assert answers(large, b"GET / HTTP/1.0\r\n\r\n").endswith(b"xx")
+
+
+@pytest.mark.slow
+def test_a_slow_reader_gets_the_whole_answer(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_STALLED", 4)
+    with connect(large) as slow:
+        slow.sendall(b"GET /large HTTP/1.0\r\n\r\n")
+        said = 0
+        for _ in range(60):
+            said += len(slow.recv(LARGE // 100))
+            time.sleep(0.1)
+        while more := slow.recv(65536):
+            said += len(more)
+    assert said > LARGE
 
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -2,12 +2,14 @@
 """The HTTP server of every service: waitress, hardened.
 
 When the server has as many connections as it takes, it closes the one that has been silent longest among those without a complete
-request. So a client that opens connections and stays silent cannot keep others out, not even from `/health`.
+request. So a client that opens connections and stays silent cannot keep others out, not even from `/health`. A connection whose
+client takes nothing of its answer is closed too, because the answer holds a thread.
 """
 
 import errno
 import re
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,8 @@ CONNECTIONS = 250
 _SPARE = 10
 # Seconds that a connection may be silent while nothing is done for it.
 _SILENCE = 60
+# Seconds that a client may take nothing of an answer. Meanwhile a large answer holds the thread that makes it.
+_STALLED = 120
 _HOST = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -80,7 +84,10 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]
-    """A connection; when it opens and there are too many, it replaces a silent one."""
+    """A connection; it replaces a silent one, and ends when its client stalls.
+
+    It replaces one when it opens and there are too many.
+    """
 
     parser_class = _Parser
 
@@ -91,3 +98,14 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
             silent = [other for other in others if not other.requests and not other.total_outbufs_len]
             if silent:
                 min(silent, key=lambda channel: float(channel.last_activity)).handle_close()
+
+    def writable(self) -> Any:
+        """Return whether there is something to send; close if the client stalls.
+
+        waitress calls this at least once a second, and keeps the time of the last byte that a client took. A thread that waits to
+        write more ends with ClientDisconnected. To set `will_close` is not enough: waitress would wait until the client reads.
+        """
+        if self.total_outbufs_len and time.time() - self.last_activity > _STALLED:
+            self.handle_close()
+            return False
+        return super().writable()
