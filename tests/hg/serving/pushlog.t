@@ -125,6 +125,33 @@ Answers say which release they are of. A request may wait for a push: it is answ
   no changes found
   added 0 pushes
 
+With a watermark that does not fit the changelog, the pushlog shows nothing, answers name no release, and no push is there yet.
+
+  $ cp repo/.hg/replicated-watermark good
+  $ sed 's/ [0-9a-f]\{40\} / 1111111111111111111111111111111111111111 /' good > repo/.hg/replicated-watermark
+  $ touch -d '1 hour ago' repo/.hg/replicated-watermark
+  $ get 'json-pushes?version=2&startID=0'
+  200 Script output follows
+  
+  {
+  "lastpushid": 0,
+  "pushes": {}
+  } (no-eol)
+  $ get --headeronly json-pushes x-vcsreplicator-event x-vcsreplicator-pushid
+  200 Script output follows
+  $ get '?cmd=pushlog&firstpush=1'
+  200 Script output follows
+  
+  1 (no-eol)
+  $ get '?cmd=capabilities' | grep -o 'pushlog-last[^ ]*'
+  pushlog-last=0
+  $ get 'json-pushes?version=2&wait=3' > waited.txt & waiting=$!
+  $ get 'json-pushes?version=2' | grep lastpushid
+  "lastpushid": 0,
+  $ cp good repo/.hg/replicated-watermark
+  $ wait $waiting; grep lastpushid waited.txt
+  "lastpushid": 3,
+
 A hidden changeset is named as on the master, apart from the others, once it is released.
 
   $ printf '[experimental]\nevolution = all\n' >> "$HGRCPATH"

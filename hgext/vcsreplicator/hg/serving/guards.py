@@ -24,7 +24,7 @@ from mercurial.ui import ui as Ui
 from pushlog import seams
 
 from . import copies, refusals, watermark
-from .views import first_unreleased, held_bookmarks, held_release, is_limited, is_mirror, limited_view, register_views
+from .views import first_unreleased, held_bookmarks, is_limited, is_mirror, limited_view, register_views, shown_release
 
 if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import hgweb, requestcontext
@@ -134,12 +134,12 @@ def _answer_web_request(
 
 
 def _state_release(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
-    """State in the answer's headers which release the answer is of.
+    """State in the answer's headers which release the answer shows, if any.
 
     Only clients who may read get these headers, for the other checks come before. Mercurial allows none of them in an answer that
     nothing has changed (304).
     """
-    release = held_release(web.repo) if is_mirror(web.repo.ui) else None
+    release = shown_release(web.repo) if is_mirror(web.repo.ui) else None
     is_unchanged = req.headers.get(b"If-None-Match") == req.rawenv.get(_ETAG, b"")
     if release is not None and not is_unchanged:
         web.res.headers[b"X-Vcsreplicator-Event"] = b"%d" % release.seq

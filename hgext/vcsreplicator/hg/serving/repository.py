@@ -20,6 +20,7 @@ from .views import (
     held_release,
     hold_release,
     is_limited,
+    shown_release,
     unlimited,
     widest_view,
 )
@@ -47,12 +48,17 @@ class _ReadOnlyMirror(localrepo.localrepository):
 
     def _pushlog_limit(self) -> int:
         """Find the last push that the pushlog shows."""
-        release = held_release(self)
+        release = shown_release(self)
         return 0 if release is None else release.push_id or 0
 
     def _pushlog_served(self) -> int:
-        """Find the last push that the pushlog would show in a repository opened now."""
+        """Find the last push that the pushlog would show in a repository opened now.
+
+        Whether a later release fits is not known before that, for this object's changelog may be older.
+        """
         release = watermark.read_watermark(self.vfs)
+        if release == held_release(self):
+            return self._pushlog_limit()
         return 0 if release is None else release.push_id or 0
 
     def _pushlog_view(self) -> bytes:

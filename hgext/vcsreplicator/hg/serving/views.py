@@ -123,6 +123,12 @@ def held_release(repo: localrepository) -> Watermark | None:
     return release
 
 
+def shown_release(repo: localrepository) -> Watermark | None:
+    """Return the release that this object shows; None if that is nothing."""
+    release = held_release(repo)
+    return release if release is not None and release.fits(repo) else None
+
+
 def first_unreleased(repo: localrepository) -> int:
     """Find the number of the first changeset that must not be shown, or the length."""
     repo = repo.unfiltered()
