@@ -2,6 +2,7 @@ class Error(Exception):
     message: bytes
     hint: bytes | None
     def __init__(self, message: bytes | str, hint: bytes | None = None) -> None: ...
+    def format(self) -> bytes: ...
 
 class Abort(Error):
     # Set by those who refuse inside a push by bundle2, so that the client gets an answer that it can read.

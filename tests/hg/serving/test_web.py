@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A folder of repositories over HTTP: new ones are served at once, and a mirror's own folder never is."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,7 +48,10 @@ def root(tmp_path: Path) -> Path:
 def ask(root: Path) -> Any:
     """Status and words of a page of the folder."""
     program = [sys.executable, "-c", PROGRAM, str(root)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as web:
+    with (
+        (root.parent / "log").open("w") as log,
+        subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as web,
+    ):
         assert web.stdin is not None
         assert web.stdout is not None
         assert web.stdout.readline() == "ready\n"
@@ -130,3 +134,25 @@ def test_a_question_that_makes_no_sense_is_answered_with_400_and_the_next_as_eve
     for question in SENSELESS:
         assert (question, ask(f"/known?{question}")) == (question, "400 ['Bad', 'Request']")
         assert ask("/known?cmd=heads").startswith("200 ")
+
+
+def test_a_repository_that_cannot_be_opened_is_no_mistake_of_the_client(ask: Ask, root: Path) -> None:
+    hgrc = root / "known" / ".hg" / "hgrc"
+    hgrc.write_text("no section\n")
+    for question in ("", "/json-pushes", "?cmd=heads"):
+        answer = ask(f"/known{question}")
+        assert (question, answer[:4]) == (question, "500 ")
+        assert str(root) not in answer
+    line = json.loads((root.parent / "log").read_text().splitlines()[-1])
+    assert (line["level"], line["path"]) == ("error", "/known")
+    assert f"{hgrc}:1" in line["reason"]
+    hgrc.unlink()
+    assert ask("/known").startswith("200 ")
+
+
+def test_a_repository_that_an_extension_refuses_is_no_mistake_of_the_client(ask: Ask, root: Path) -> None:
+    refusal = "raise error.Abort(b'missing: guard', hint=b'upgrade')"
+    (root / "refuses.py").write_text(f"from mercurial import error\ndef reposetup(ui, repo):\n    {refusal}\n")
+    (root / "known" / ".hg" / "hgrc").write_text(f"[extensions]\n*:required = yes\nrefuses = {root}/refuses.py\n")
+    assert ask("/known").startswith("500 ")
+    assert json.loads((root.parent / "log").read_text().splitlines()[-1])["reason"] == "abort: missing: guard (upgrade)"

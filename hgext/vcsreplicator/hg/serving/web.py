@@ -17,9 +17,13 @@ import structlog
 from mercurial import demandimport, error
 from mercurial.hgweb import hgwebdir_mod
 
+from pushlog.versions import factory
+
 from ...words import path as wire
 
 logger = structlog.get_logger()
+
+_PLAIN_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -81,18 +85,40 @@ def _waiters(threads: int) -> int:
 
 
 def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Have hgweb answer, or answer 400 to malformed arguments."""
+    """Have hgweb answer, or answer 400 to malformed arguments.
+
+    A repository that cannot be opened is answered with 500, and the log has the reason: an operator must act, not the client.
+    """
     try:
         body = iter(hgweb(environ, start_response))
         first = next(body, b"")
     except (ValueError, KeyError, RecursionError, error.Abort) as problem:
         if isinstance(problem, error.StorageError):
             raise
+        if _is_of_opening(problem):
+            logger.error("repository cannot be opened", path=environ.get("PATH_INFO"), reason=_describe(problem))
+            start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info())
+            return [b"The repository cannot be opened; the server's log has the reason.\n"]
         kind, line = type(problem).__name__, _raising_line(problem)
         logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
-        start_response("400 Bad Request", [("Content-Type", "text/plain; charset=utf-8")], sys.exc_info())
+        start_response("400 Bad Request", _PLAIN_TEXT, sys.exc_info())
         return [b"Bad Request\n"]
     return itertools.chain([first], body)
+
+
+def _is_of_opening(problem: BaseException) -> bool:
+    """Return whether Mercurial raised the exception while it opened a repository."""
+    calls = (frame for frame, _ in traceback.walk_tb(problem.__traceback__))
+    return any(
+        call.f_code.co_name == "repository" and call.f_globals.get("__name__") == factory.__name__ for call in calls
+    )
+
+
+def _describe(problem: BaseException) -> str:
+    """Describe an exception in one line, with Mercurial's hint and place."""
+    if isinstance(problem, error.Error):
+        return " ".join(problem.format().decode("utf-8", "replace").split())
+    return f"{type(problem).__name__}: {problem}"
 
 
 def _raising_line(problem: BaseException) -> str:
