@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mercurial import encoding, phases, util
@@ -21,6 +22,9 @@ from .query import Query
 
 # Pushes of a long answer.
 MANY = 1000
+# Changesets of a push whose hashes are one piece of an answer.
+_SLICE = 1000
+_encode = json.JSONEncoder(sort_keys=True).encode
 
 
 class Pushed(NamedTuple):
@@ -56,29 +60,38 @@ class Answers:
         return text(self._everything.revbranchcache().branchinfo(revision)[0])
 
     def json(self, push: Push, query: Query) -> str | None:
-        """Return `value` as JSON text, None if there is nothing in it to show.
+        """Return a push as JSON text, None if there is nothing in it to show.
 
         The short form is put together by hand: an answer may have thousands of pushes.
         """
-        if query.is_full:
-            value = self.value(push, query)
-            return None if value is None else dumps(value)
-        if len(push.nodes) == 1 and not query.branch:
+        if len(push.nodes) == 1 and not query.branch and not query.is_full:
             simple = self._encode_one_visible(push)
             if simple is not None:
                 return simple
+        return "".join(self.json_pieces(push, query)) or None
+
+    def json_pieces(self, push: Push, query: Query) -> Iterator[str]:
+        """Yield `json` in pieces, none if there is nothing to show.
+
+        A push may have hundreds of thousands of changesets.
+        """
         pushed = self.changesets(push, query)
         if not pushed:
-            return None
+            return
         visible = [changeset for changeset in pushed if not changeset.is_hidden]
-        git = [self._find_git_node(changeset.revision) for changeset in visible]
-        members = f'{{"changesets": {_quote_nodes(visible)}, "date": {push.date}, '
+        show, many = (self._show_full, 1) if query.is_full else (self._show_short, _SLICE)
+        yield '{"changesets": ['
+        yield from self._join_shown(visible, show, many)
+        yield f'], "date": {push.date}'
         if visible:
-            members += f'"git_changesets": [{", ".join(map(_quote, git))}], '
+            yield ', "git_changesets": ['
+            yield from self._join_shown(visible, self._show_git_node, _SLICE)
+            yield "]"
         if len(visible) < len(pushed):
-            hidden = [changeset for changeset in pushed if changeset.is_hidden]
-            members += f'"obsoletechangesets": {_quote_nodes(hidden)}, '
-        return members + f'"user": {_quote(push.user)}}}'
+            yield ', "obsoletechangesets": ['
+            yield from self._join_shown([changeset for changeset in pushed if changeset.is_hidden], show, many)
+            yield "]"
+        yield f', "user": {_quote(push.user)}}}'
 
     def _encode_one_visible(self, push: Push) -> str | None:
         """Return the JSON of a push with one visible changeset, None for others."""
@@ -110,25 +123,6 @@ class Answers:
         """Keep for the next request what had to be looked up in changesets."""
         self._git.save()
 
-    def value(self, push: Push, query: Query) -> dict[str, Any] | None:
-        """Return the JSON value of a push; None if there is nothing in it to show."""
-        pushed = self.changesets(push, query)
-        if not pushed:
-            return None
-        visible = [changeset for changeset in pushed if not changeset.is_hidden]
-        hidden = [changeset for changeset in pushed if changeset.is_hidden]
-        show = self._make_full if query.is_full else self._make_short
-        value: dict[str, Any] = {
-            "changesets": [show(changeset) for changeset in visible],
-            "date": push.date,
-            "user": push.user,
-        }
-        if visible:
-            value["git_changesets"] = [self._find_git_node(changeset.revision) for changeset in visible]
-        if hidden:
-            value["obsoletechangesets"] = [show(changeset) for changeset in hidden]
-        return value
-
     def context(self, changeset: Pushed) -> Any:
         return self._everything[changeset.revision]
 
@@ -141,10 +135,19 @@ class Answers:
             return None
         return Pushed(node, revision, is_hidden)
 
-    def _make_short(self, changeset: Pushed) -> str:
-        return changeset.node
+    def _join_shown(self, changesets: list[Pushed], show: Callable[[Pushed], str], many: int) -> Iterator[str]:
+        """Yield what is inside of a JSON list, this many changesets at a time."""
+        for first in range(0, len(changesets), many):
+            yield (", " if first else "") + ", ".join(map(show, changesets[first : first + many]))
+            self._git.save_many()
 
-    def _make_full(self, changeset: Pushed) -> dict[str, Any]:
+    def _show_short(self, changeset: Pushed) -> str:
+        return f'"{changeset.node}"'
+
+    def _show_git_node(self, changeset: Pushed) -> str:
+        return _quote(self._find_git_node(changeset.revision))
+
+    def _show_full(self, changeset: Pushed) -> str:
         context = self.context(changeset)
         parents = list(context.parents()) or [self._everything[-1]]
         value = {
@@ -163,7 +166,7 @@ class Answers:
         )
         if precursors:
             value["precursors"] = precursors
-        return value
+        return dumps(value)
 
     def _find_git_node(self, revision: int) -> str | None:
         if revision < 0:
@@ -186,11 +189,6 @@ def _quote(value: str | None) -> str:
     return dumps(value)
 
 
-def _quote_nodes(changesets: list[Pushed]) -> str:
-    """Return a JSON list of hashes, which need no escaping."""
-    return '["' + '", "'.join([changeset.node for changeset in changesets]) + '"]' if changesets else "[]"
-
-
 def dumps(value: Any) -> str:
     """Return JSON in ASCII that is harmless inside HTML, members sorted."""
-    return json.dumps(value, sort_keys=True).replace("<", "\\u003c").replace(">", "\\u003e")
+    return _encode(value).replace("<", "\\u003c").replace(">", "\\u003e")

@@ -17,6 +17,7 @@ from mercurial.hgweb import webcommands
 from .. import pushed, seams
 from . import children, escaping, feed, page, policy, waiting
 from .lookup import FoundPushes, Lookup
+from .query import Query
 from .reply import forget_tag, link_next, send
 
 if TYPE_CHECKING:
@@ -103,12 +104,27 @@ def _stream_json(lookup: Lookup, found: FoundPushes, version: int) -> Iterator[b
     # Characters that the first member lacks.
     separators = 2
     ids = _sort_as_text(found.ids)
-    for pushes in ([push] for push in lookup.pushes(ids)) if found.query.is_full else lookup.batches(ids, _BATCH):
-        members = lookup.answers.json_members(pushes, found.query)
+    for members in _list_members(lookup, ids, found.query):
         yield members[separators:].encode("ascii")
-        separators = 0 if members else separators
+        separators = 0
     lookup.answers.finish()
     yield b"}\n}" if version == 2 else b"}"
+
+
+def _list_members(lookup: Lookup, ids: Iterator[int], query: Query) -> Iterator[str]:
+    """Yield the members of the object of pushes, a comma in front of each push.
+
+    Small pushes in the short form are made many at once, which is fast; others in pieces, which need little memory.
+    """
+    answers = lookup.answers
+    for pushes in ([push] for push in lookup.pushes(ids)) if query.is_full else lookup.batches(ids, _BATCH):
+        if not query.is_full and all(len(push.nodes) <= _BATCH for push in pushes):
+            if members := answers.json_members(pushes, query):
+                yield members
+            continue
+        for push in pushes:
+            for number, piece in enumerate(answers.json_pieces(push, query)):
+                yield piece if number else f', "{push.id}": {piece}'
 
 
 def _sort_as_text(ids: array[int]) -> Iterator[int]:

@@ -364,6 +364,27 @@ def test_a_complete_answer_is_made_in_bounded_memory(long_history):
     assert peaks[1] < 1.3 * peaks[0]
 
 
+@pytest.mark.parametrize("query", ["full=1", ""])
+def test_a_push_of_many_changesets_is_answered_in_bounded_memory(long_history, tmp_path, monkeypatch, query):
+    monkeypatch.setattr(commands, "_BATCH", 100)
+    folder = tmp_path / "one"
+    shutil.copytree(long_history, folder)
+    with sqlite3.connect(folder / ".hg" / "pushlog2.db") as database_:
+        database_.execute("UPDATE changesets SET pushid = 1")
+    site = Site(folder)
+    site.get("/json-pushes", "startID=0")
+    tracemalloc.start()
+    pieces = list(map(len, site.answer("/json-pushes", f"startID=0&{query}")))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert max(pieces) < 100_000
+    # The names of the changesets take a quarter of that; all as objects would take twice as much.
+    assert peak < 8_000_000
+    status, _headers, body = site.get("/json-pushes", f"startID=0&{query}")
+    assert (status, len(json.loads(body)["1"]["changesets"])) == (200, LONG)
+    assert body.decode() == json.dumps(json.loads(body), sort_keys=True)
+
+
 def test_pushes_of_many_changesets_are_read_a_few_at_a_time(place, server, monkeypatch):
     for push, many in enumerate((8, 1, 1, 1)):
         for number in range(many):
