@@ -2,6 +2,7 @@
 """A folder of repositories over HTTP: new ones are served at once, and a mirror's own folder never is."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,8 +46,10 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ask(root: Path) -> Any:
-    """Status and words of a page of the folder."""
+def ask(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Status and words of a page of the folder, which is scanned again for a reason only."""
+    (tmp_path / "scan.rc").write_text("[web]\nrefreshinterval = 1000000\n")
+    monkeypatch.setenv("HGRCPATH", os.pathsep.join((os.environ.get("HGRCPATH", ""), str(tmp_path / "scan.rc"))))
     program = [sys.executable, "-c", PROGRAM, str(root)]
     with (
         (root.parent / "log").open("w") as log,
@@ -108,6 +111,23 @@ def test_a_repository_below_a_known_one_is_found_by_the_first_request_after_its_
     subprocess.run([shared_hg(), "init", str(root / "known" / "below")], check=True)
     assert ask("/known/below").startswith("200 ")
     assert ask("/known/below/deeper").startswith("4")
+
+
+def test_a_repository_of_two_names_has_both_and_its_requests_do_not_scan_the_folder(ask: Ask, root: Path) -> None:
+    (root / "alias").symlink_to("known")
+    listed = ask("/")
+    subprocess.run([shared_hg(), "init", str(root / "new")], check=True)
+    for path in ("/alias", "/known", "/alias/json-log", "/known/json-log", "/alias?cmd=heads"):
+        assert (path, ask(path)[:4]) == (path, "200 ")
+    assert ask("/") == listed
+
+
+def test_a_link_inside_a_repository_leads_to_no_other(ask: Ask, root: Path) -> None:
+    subprocess.run([shared_hg(), "init", str(root.parent / "outside")], check=True)
+    (root / "linked").symlink_to(root.parent / "outside")
+    (root / "known" / "linked").symlink_to(root.parent / "outside")
+    assert ask("/linked").startswith("200 ")
+    assert ask("/known/linked").startswith("4")
 
 
 def test_a_repository_that_is_gone_is_not_found_and_its_folder_is_not_told(ask: Ask, root: Path) -> None:

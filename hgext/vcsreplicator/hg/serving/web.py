@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A folder of repositories over HTTP: hgweb, with new ones known at once.
 
-hgweb scans its folder every `web.refreshinterval` seconds (20), which hides a new repository after its notice. Here the scan
-happens when it is needed: a path that is a repository on disk and that hgweb does not know yet, or that was one.
+hgweb scans its folder every `web.refreshinterval` seconds (20), which hides a new repository after its notice. Here a path that is
+a repository on disk is served whether a scan found it or not: it may be new, or a second name of another, of which a scan finds
+one only. A path that was a repository causes a scan.
 """
 
+import copy
 import gc
 import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
 
 import structlog
 from mercurial import demandimport, error
@@ -32,9 +34,20 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
     """A folder of repositories, without a mirror's own folder in it."""
 
     known: frozenset[bytes]
+    _is_of_one_request = False
+
+    def serve_more(self, repositories: Sequence[tuple[bytes, bytes]]) -> Self:
+        """Return this folder with more repositories, for one request."""
+        self.refresh()
+        more = copy.copy(self)
+        more.repos = [*self.repos, *repositories]
+        more._is_of_one_request = True
+        return more
 
     def refresh(self) -> None:
         """Scan the folder if it is due; hgweb calls this at each request."""
+        if self._is_of_one_request:
+            return
         before = self.lastrefresh
         super().refresh()
         if self.lastrefresh != before:
@@ -69,9 +82,13 @@ def application(root: str, *, threads: int | None = None) -> Application:
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if threads is not None:
             environ["pushlog.waiters"] = _waiters(threads)
-        if _has_changed(hgweb, folder, environ.get("PATH_INFO", "")):
-            hgweb.lastrefresh = 0
-        return _answer_or_refuse(hgweb, environ, start_response)
+        unlisted = []
+        for name, place, is_repository in _follow_path(folder, environ.get("PATH_INFO", "")):
+            if is_repository and name not in hgweb.known:
+                unlisted.append((name, place))
+            elif not is_repository and name in hgweb.known:
+                hgweb.lastrefresh = 0
+        return _answer_or_refuse(hgweb.serve_more(unlisted) if unlisted else hgweb, environ, start_response)
 
     return answer
 
@@ -127,16 +144,21 @@ def _raising_line(problem: BaseException) -> str:
     return f"{os.path.basename(last.filename)}:{last.lineno}"
 
 
-def _has_changed(hgweb: _RepositoryFolder, folder: bytes, where: str) -> bool:
-    """Return whether the path leads into a repository new or gone since the scan."""
-    virtual = b""
+def _follow_path(folder: bytes, where: str) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Yield the names that a request's path begins with, shortest first.
+
+    Each comes as (name, place, whether it is a repository). As in a scan, what is inside of a repository is not reached by a
+    link, which a pusher may have made.
+    """
+    virtual, is_inside = b"", os.path.isdir(os.path.join(folder, b".hg"))
     # WSGI hands paths over as Latin-1 text.
     for part in where.strip("/").encode("latin-1", "replace").split(b"/"):
-        if part in (b"", b".", b"..") or part.startswith(b"~") or b"\0" in part:
-            return False
+        if part in (b"", b".", b"..", b".hg") or part.startswith(b"~") or b"\0" in part:
+            return
         virtual = virtual + b"/" + part if virtual else part
-        if len(virtual) > wire.MAX_PATH:
-            return False
-        if (virtual in hgweb.known) != os.path.isdir(os.path.join(folder, virtual, b".hg")):
-            return True
-    return False
+        place = os.path.join(folder, virtual)
+        if len(virtual) > wire.MAX_PATH or (is_inside and os.path.islink(place)):
+            return
+        is_repository = os.path.isdir(os.path.join(place, b".hg"))
+        yield virtual, place, is_repository
+        is_inside |= is_repository
