@@ -51,14 +51,27 @@ def link_next(web: requestcontext, found: FoundPushes, command: bytes) -> None:
 
 
 def address(web: requestcontext) -> bytes:
-    """Return the repository's URL, quoted and ending in a slash."""
+    """Return the repository's URL, quoted and ending in a slash.
+
+    Behind a proxy this server knows its own name and port alone, unless `web.baseurl` has those of the proxy.
+    """
     host = util.urlreq.quote(web.req.advertisedbaseurl, safe=b":/[]")
-    return b"%s%s/" % (host, util.urlreq.quote(web.req.apppath))
+    return host + _path(web)
+
+
+def _path(web: requestcontext) -> bytes:
+    """Return the path of the repository's URL.
+
+    It begins with one slash, because two would be followed by a host.
+    """
+    path: bytes = util.urlreq.quote(web.req.apppath).strip(b"/")
+    return b"/%s/" % path if path else b"/"
 
 
 def next_url(web: requestcontext, found: FoundPushes, command: bytes) -> bytes:
     """Return this request's URL for the pushes after `next_id`, empty without one.
 
+    It has no host, so it leads to the one that the client asked.
     A window that starts at a date keeps that date, because dates need not grow with the ids.
     """
     if found.next_id is None:
@@ -75,4 +88,4 @@ def next_url(web: requestcontext, found: FoundPushes, command: bytes) -> bytes:
     else:
         parameters.append((b"startID", b"%d" % found.next_id))
     words = b"&".join(b"%s=%s" % (util.urlreq.quote(n), util.urlreq.quote(v)) for n, v in parameters)
-    return b"%s%s?%s" % (address(web), command, words)
+    return b"%s%s?%s" % (_path(web), command, words)

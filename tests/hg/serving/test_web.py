@@ -156,6 +156,18 @@ def test_a_question_that_makes_no_sense_is_answered_with_400_and_the_next_as_eve
         assert ask("/known?cmd=heads").startswith("200 ")
 
 
+def test_the_feed_has_the_address_that_the_operator_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "hgrc").write_text(
+        "[extensions]\n*:required = yes\npushlog =\n[web]\nbaseurl = https://hg.example.com/hg\n"
+    )
+    monkeypatch.setenv("HGRCPATH", str(tmp_path / "hgrc"))
+    ask: Ask = request.getfixturevalue("ask")
+    assert "<id>https://hg.example.com/hg/known/pushlog</id>" in ask("/known/atom-pushlog")
+    assert 'href="/hg/known/pushlogstyle"' in ask("/known/pushloghtml?style=paper")
+
+
 def test_a_repository_that_cannot_be_opened_is_no_mistake_of_the_client(ask: Ask, root: Path) -> None:
     hgrc = root / "known" / ".hg" / "hgrc"
     hgrc.write_text("no section\n")

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The pushlog's web answers: any parameters, hostile data, limits, long answers, edits by others."""
 
+import html
 import html.parser
 import json
 import os
+import re
 import shutil
 import sqlite3
 import time
 import tracemalloc
 import xml.etree.ElementTree as ElementTree
 from importlib import resources
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import jsonschema
 import pytest
@@ -303,7 +305,19 @@ def test_the_link_to_the_rest_holds_nothing_but_a_url(copy, path, command, name)
     for script in ("", '/"><\r\nX: y'):
         status, headers, _body = site.get(path, query, script=script)
         expected = f"{quote(script)}/{name}?user=alice%40example.com&%0D%0AX=%22%3E%0A&startID=6"
-        assert (status, headers["Link"]) == (200, f'<http://hg.example.com{expected}>; rel="next"')
+        assert (status, headers["Link"]) == (200, f'<{expected}>; rel="next"')
+
+
+@pytest.mark.parametrize("script", ["", "/project/r", "//other.example.com"])
+def test_the_link_to_the_rest_leads_to_the_host_that_was_asked(copy, script):
+    """Behind a proxy the name and port of this server are not those that clients know."""
+    site = Site(copy, "[pushlog]\nmaxpushes = 1\n")
+    base = "https://hg.example.com:8443"
+    _status, headers, body = site.get("/pushloghtml", "startID=0", script=script)
+    wanted = f"{base}/{script.strip('/')}/pushloghtml?startID=1".replace("8443//", "8443/")
+    assert urljoin(f"{base}/x", headers["Link"].split(">")[0][1:]) == wanted
+    on_page = re.search(rb'rel="next" href="([^"]*)"', body)[1].decode()
+    assert urljoin(f"{base}/x", html.unescape(on_page)) == wanted
 
 
 @pytest.mark.parametrize("path", ["/json-pushes", "/pushlog", "/pushloghtml"])
