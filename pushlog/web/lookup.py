@@ -185,6 +185,15 @@ class Lookup:
         with self._connect() as connection:
             return int(connection.execute(*query.count(found.window)).fetchone()[0])
 
+    def has_older(self, found: FoundPushes) -> bool:
+        """Return whether pushes that were asked for come before those of this page."""
+        if len(found.ids) < query.PAGE_SIZE:
+            return False
+        sql, arguments = query.select_newest_ids(dataclasses.replace(found.window, limit=found.ids[0] - 1))
+        with self._connect() as connection:
+            ids = (number for (number,) in connection.execute(sql, arguments))
+            return any(True for _ in self._select_on_branch(connection, found.query, ids))
+
     def _read_all(
         self, connection: sqlite3.Connection, asked: Query, window: ResolvedQuery
     ) -> tuple[array[int], int | None]:

@@ -8,6 +8,7 @@ any Content-Security-Policy that allows ``'self'``.
 
 from __future__ import annotations
 
+import copy
 import importlib.resources
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -97,7 +98,7 @@ def add_link(source: bytes) -> bytes:
 
 def values(web: requestcontext, lookup: Lookup, found: FoundPushes) -> dict[str, Any]:
     asked = found.query
-    pages = _link_pages(asked.page, lookup.count(found)) if asked.is_paged else []
+    pages = _link_pages(web, lookup, found) if asked.is_paged else []
     return {
         "pages": templateutil.mappinglist(pages),
         "changenav": templateutil.mappinglist(pages),
@@ -140,16 +141,34 @@ def description(asked: query.Query) -> str:
     return "Changes pushed " + ", ".join(pieces) if pieces else ""
 
 
-def _link_pages(page: int, count: int) -> list[dict[bytes, Any]]:
-    """Return links to the first, previous, nearby, next and last pages."""
-    last = max(1, -(-count // query.PAGE_SIZE))
+def _link_pages(web: requestcontext, lookup: Lookup, found: FoundPushes) -> list[dict[bytes, Any]]:
+    """Return links to other pages, which keep what this one asks for.
+
+    To count the pushes of a branch would take too long, so its links are those to the first, previous and next pages.
+    """
+    page = found.query.page
+    if found.query.branch:
+        links = _label_pages(page, page + lookup.has_older(found), [page])
+        links = [(label, number) for label, number in links if label != b"Last"]
+    else:
+        last = max(1, -(-lookup.count(found) // query.PAGE_SIZE))
+        links = _label_pages(page, last, range(max(1, page - 4), min(last, page + 4) + 1))
+    kept = copy.copy(web.tmpl.defaults[b"sessionvars"])
+    for name in ("branch", "tipsonly"):
+        if name in lookup.parameters:
+            kept[name.encode()] = lookup.parameters[name][-1].encode()
+    return [
+        {b"label": label, b"page": number, b"here": number == page, b"sessionvars": kept} for label, number in links
+    ]
+
+
+def _label_pages(page: int, last: int, around: Iterable[int]) -> list[tuple[bytes, int]]:
+    """Return labels and numbers of the first, previous, nearby, next and last pages."""
     if last == 1:
         return []
-    around = range(max(1, page - 4), min(last, page + 4) + 1)
     links = [(b"First", 1), (b"Prev", page - 1)] if page > 1 else []
     links += [(b"%d" % number, number) for number in around]
-    links += [(b"Next", page + 1), (b"Last", last)] if page < last else []
-    return [{b"label": label, b"page": number, b"here": number == page} for label, number in links]
+    return links + ([(b"Next", page + 1), (b"Last", last)] if page < last else [])
 
 
 def _show_pushes(

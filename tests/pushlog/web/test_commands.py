@@ -636,6 +636,33 @@ def test_pages_have_links_to_the_others(site):
     assert "Next" not in body
 
 
+def page_links(site, path, query):
+    """The links to other pages, as (label, address)."""
+    body = site.get(path, query)[2].decode()
+    found = re.search(r'<div class="navigate pushlogpages">(.*?)</div>', body)
+    return re.findall(r'<a href="([^"]*)">(\w+)</a>', html.unescape(found[1])) if found else []
+
+
+@pytest.mark.parametrize("page", ["", "/1", "/2"])
+def test_pages_of_a_branch_end_where_it_ends(site, page):
+    links = page_links(site, f"/pushloghtml{page}", "branch=stable")
+    wanted = [("/pushloghtml/1?branch=stable", label) for label in ("First", "Prev")] if page == "/2" else []
+    assert links == wanted
+
+
+def test_links_to_other_pages_stay_on_the_branch(long_history):
+    site, seen = Site(long_history), []
+    for number in (1, 2, LONG // 10):
+        links = page_links(site, f"/pushloghtml/{number}", "branch=default&style=paper&tipsonly=1")
+        assert all(target.endswith("?branch=default&style=paper&tipsonly=1") for target, _label in links)
+        seen.append([(label, int(target.split("?")[0].rpartition("/")[2])) for target, label in links])
+    assert seen == [
+        [("Next", 2)],
+        [("First", 1), ("Prev", 1), ("Next", 3)],
+        [("First", 1), ("Prev", LONG // 10 - 1)],
+    ]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Mercurial's own pages
 def test_every_link_on_a_page_works(site):
     page = Page()
