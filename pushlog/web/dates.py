@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import calendar
+import datetime
 import re
 import time
 
@@ -29,8 +30,9 @@ def parse(text: str, now: int) -> int:
     if words == "now":
         return now
     if words in ("today", "yesterday"):
-        day = time.localtime(now)
-        return _make_epoch(day.tm_year, day.tm_mon, day.tm_mday - (words == "yesterday"))
+        there = time.localtime(now)
+        day = datetime.date(there.tm_year, there.tm_mon, there.tm_mday) - datetime.timedelta(words == "yesterday")
+        return _make_epoch(day.year, day.month, day.day)
     match = _AGO.fullmatch(words)
     if match is None or (match[1] != "last" and not match[3]):
         raise ValueError(
@@ -43,10 +45,13 @@ def parse(text: str, now: int) -> int:
 
 
 def _make_epoch(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> int:
-    if not (1 <= month <= 12 and 0 <= day <= 31 and hour < 24 and minute < 60 and second < 62 and 1 <= year <= 9999):
+    try:
+        # A minute may have a leap second, which the calendar does not know.
+        datetime.datetime(year, month, day, hour, minute, second - (second == 60))
+    except ValueError:
         raise ValueError(
             f"cannot read the date {year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}: no such time"
-        )
+        ) from None
     return int(time.mktime((year, month, day, hour, minute, second, 0, 0, -1)))
 
 

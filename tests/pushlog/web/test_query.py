@@ -76,6 +76,23 @@ def test_dates(text, seconds, monkeypatch):
     assert dates.parse(text, NOW) == seconds
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["2024-02-31", "2023-02-29", "2024-02-00", "2024-04-31", "2024-00-01", "2024-13-01", "0000-01-01",
+     "2024-02-28 24:00", "2024-02-28 10:60", "2024-02-28 10:00:61"],
+)  # fmt: skip
+def test_a_date_that_no_calendar_has_is_refused(text):
+    with pytest.raises(ValueError, match=rf"cannot read the date {text}.*no such time"):
+        dates.parse(text, NOW)
+
+
+def test_the_last_day_of_a_february_is_a_date_and_so_is_the_day_before_a_first(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    dates.time.tzset()
+    assert dates.parse("2024-02-29", NOW) == 1709164800
+    assert dates.parse("yesterday", 1709251200) == 1709164800
+
+
 @given(st.text())
 def test_any_text_is_a_date_or_refused(text):
     with contextlib.suppress(ValueError, OverflowError):
