@@ -113,6 +113,15 @@ def test_readers_that_stopped_reading_keep_no_one_out(large: int, monkeypatch: p
         assert answers(large, b"GET / HTTP/1.0\r\n\r\n").endswith(b"xx")
 
 
+def test_an_answer_that_took_long_to_make_is_not_taken_for_one_that_is_not_read() -> None:
+    channel = object.__new__(listening._Channel)
+    channel.will_close = channel.close_when_flushed = False
+    channel.last_activity, channel.total_outbufs_len = time.time() - 1000, 0
+    assert not channel.writable()
+    channel.total_outbufs_len = 5
+    assert channel.writable()
+
+
 @pytest.mark.slow
 def test_a_slow_reader_gets_the_whole_answer(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "_STALLED", 4)

@@ -90,6 +90,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     """
 
     parser_class = _Parser
+    # The client's last activity, and when it was seen while something waited to be sent.
+    _active, _since = 0.0, 0.0
 
     def __init__(self, server: Any, sock: Any, addr: Any, adj: Any, map: Any = None) -> None:
         super().__init__(server, sock, addr, adj, map=map)
@@ -102,10 +104,13 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     def writable(self) -> Any:
         """Return whether there is something to send; close if the client stalls.
 
-        waitress calls this at least once a second, and keeps the time of the last byte that a client took. A thread that waits to
-        write more ends with ClientDisconnected. To set `will_close` is not enough: waitress would wait until the client reads.
+        waitress calls this at least once a second, and notes when the client took or sent something. How long the answer took to
+        make does not count. A thread that waits to write more ends with ClientDisconnected. To set `will_close` is not enough:
+        waitress would wait until the client reads.
         """
-        if self.total_outbufs_len and time.time() - self.last_activity > _STALLED:
+        if not self.total_outbufs_len or self.last_activity != self._active:
+            self._active, self._since = self.last_activity, time.monotonic()
+        elif time.monotonic() - self._since > _STALLED:
             self.handle_close()
             return False
         return super().writable()
