@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """When a load balancer may send clients to a mirror: each reason against it, and that it passes."""
 
+import json
 import sqlite3
-from contextlib import ExitStack, closing
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, Log, NewRecord, topics
 from hgext.vcsreplicator.log import STATE as STATES
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.service import application
+from hgext.vcsreplicator.service.listening import create_server
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, HealthVerdict, judge, late
 from hgext.vcsreplicator.words.clock import Silence
@@ -18,8 +27,12 @@ from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, Reposito
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
 from testing.waiting import eventually
+
+# Seconds that nothing here takes.
+PATIENCE = 60
 
 NOW = 1000.0
 SETTINGS = HealthSettings(behind=10, late=5.0, silence=30.0)
@@ -227,3 +240,97 @@ def test_a_log_that_was_restored_from_a_copy_is_looked_at_anew(place: Path) -> N
         assert "joining" in ask()["reasons"]
         copy_database(place / "copy", place / "log.db")
         eventually(lambda: ask()["ready"])  # nothing of what the log held is believed any more
+
+
+class HangingLog:
+    """A log that answers only while `answers` is set, and no longer than the test lasts."""
+
+    def __init__(self) -> None:
+        self._log, self.answers = MemoryLog(), threading.Event()
+        self._log.create(topics())
+        say(self._log, picture())
+
+    def __getattr__(self, name: str) -> Any:
+        assert self.answers.wait(PATIENCE)
+        return getattr(self._log, name)
+
+
+@pytest.fixture
+def hanging() -> Iterator[Any]:
+    """A log that answers at first; whatever waits for it is let go at the end."""
+    log = HangingLog()
+    log.answers.set()
+    yield log
+    log.answers.set()
+
+
+@contextmanager
+def serving(endpoint: Endpoint) -> Iterator[int]:
+    """The port of a mirror's HTTP server."""
+    pages = application({"/health": endpoint, "/live": lambda: {"alive": True}})
+    server = create_server(pages, host="127.0.0.1", port=0, threads=2)
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        yield server.effective_port
+    finally:
+        server.close()
+
+
+def get(port: int, path: str) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
+            return dict(json.load(answer))
+    except urllib.error.HTTPError as error:
+        with error:
+            return dict(json.load(error))
+
+
+@pytest.mark.processes
+def test_while_the_log_hangs_health_and_live_are_answered(hanging: Any) -> None:
+    with serving(Endpoint(hanging, "alpha", SETTINGS)) as port, ThreadPoolExecutor(8) as balancers:
+        assert get(port, "/health")["degraded"] == []
+        hanging.answers.clear()
+        answers = list(balancers.map(lambda _: get(port, "/health"), range(4)))
+        assert get(port, "/live") == {"alive": True}
+        assert all(answer["ready"] for answer in answers), "what it shows is still the last release"
+        assert all(answer["degraded"][0].startswith("the log cannot be read: no answer for ") for answer in answers)
+        assert not hanging.answers.is_set()
+        hanging.answers.set()
+        eventually(lambda: get(port, "/health")["degraded"] == [])
+
+
+@pytest.mark.processes
+def test_a_mirror_whose_log_hangs_from_the_start_is_not_ready_and_says_why(hanging: Any) -> None:
+    hanging.answers.clear()
+    ask = Endpoint(hanging, "alpha", SETTINGS)
+    answer = ask()
+    assert not answer["ready"]
+    assert answer["reasons"][0].startswith("the log cannot be read: no answer for ")
+    hanging.answers.set()
+    eventually(lambda: ask()["ready"])
+
+
+@pytest.mark.processes
+def test_the_time_for_which_the_log_hung_is_no_silence(hanging: Any) -> None:
+    clock = HandClock()
+    ask = Endpoint(hanging, "alpha", SETTINGS, clock)
+    assert ask()["ready"]
+    hanging.answers.clear()
+    assert ask()["degraded"]
+    clock.advance(1000.0)
+    hanging.answers.set()
+    answer = eventually(lambda: (found := ask()) and not found["degraded"] and found)
+    assert answer["ready"]
+    clock.advance(31.0)
+    assert ask()["reasons"] == ["the mirror is silent for 31 s"]
+
+
+@pytest.mark.processes
+def test_an_unexpected_exception_of_a_reading_is_no_verdict_and_not_the_end(hanging: Any) -> None:
+    ask = Endpoint(hanging, "alpha", SETTINGS)
+    assert ask()["ready"]
+    hanging.ends = None  # as of a client with a bug
+    with pytest.raises(TypeError):
+        ask()
+    del hanging.ends
+    assert ask()["ready"]

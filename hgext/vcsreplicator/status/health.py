@@ -7,6 +7,7 @@ remembers since when each repository is late, because a push is always late for 
 
 import threading
 from collections.abc import Mapping, Set
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,13 @@ from . import AGGREGATOR, Picture
 from .follower import Follower
 
 NAMED = 5
+
+# Seconds for which requests wait for a reading of the log, and for which while the last one failed: a balancer's patience is
+# short, and requests that wait take the threads of the HTTP server.
+PATIENCE, GLANCE = 1.0, 0.1
+
+# Seconds after which a reading shows that the log hung, rather than that it is slow.
+HANG = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +115,8 @@ def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, se
 class Endpoint:
     """The answers to /health of one mirror; several threads may call it.
 
-    The mirror is not ready before the log was read once.
+    One thread at a time reads the log, begun by a request. A request waits a bounded moment for it, so a log that hangs delays no
+    answer for long: then the last verdict is the answer, degraded. The mirror is not ready before the log was read once.
     """
 
     def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
@@ -117,16 +126,27 @@ class Endpoint:
         self._since: dict[str, float] = {}
         self._known: HealthVerdict | None = None
         self._lock = threading.Lock()
+        # The newest reading and when it began, why the last one that ended failed, and how long the log hung in all.
+        self._reading: Future[HealthVerdict] | None = None
+        self._began = self._hung = 0.0
+        self._trouble: str | None = None
 
     def __call__(self) -> Mapping[str, Any]:
-        """Return `alive`, `ready` with `reasons` if not, and why it is `degraded`."""
+        """Return `alive`, `ready` with `reasons` if not, and why it is `degraded`.
+
+        Raise what a reading raises unexpectedly.
+        """
+        now = self._clock.monotonic()
         with self._lock:
-            try:
-                if self._follower is None:
-                    self._follower = Follower(self._log)
-                self._known = verdict = self._judge(self._follower.update())
-            except (Unavailable, Expired) as error:
-                verdict = self._judge_without_log(f"the log cannot be read: {error}")
+            if self._reading is None or self._reading.done():
+                self._reading, self._began = Future(), now
+                threading.Thread(target=self._read, args=(self._reading,), name="health", daemon=True).start()
+            reading, waited, trouble = self._reading, now - self._began, self._trouble
+        try:
+            verdict = reading.result(max(0.0, (GLANCE if trouble else PATIENCE) - waited))
+        except TimeoutError:
+            lasts = self._clock.monotonic() - now + waited
+            verdict = self._judge_without_log(trouble or f"the log cannot be read: no answer for {lasts:.0f} s")
         return {
             "alive": True,
             "ready": not verdict.reasons,
@@ -135,19 +155,49 @@ class Endpoint:
             "mirror": self._mirror,
         }
 
+    def _read(self, reading: "Future[HealthVerdict]") -> None:
+        """Read the log, and give `reading` the verdict."""
+        began = self._clock.monotonic()
+        try:
+            if self._follower is None:
+                self._follower = Follower(self._log)
+            picture = self._follower.update()
+            self._count_hang(began)
+            self._known, self._trouble = self._judge(picture), None
+            reading.set_result(self._known)
+        except (Unavailable, Expired) as error:
+            # No sign of life can arrive, so all silence begins anew.
+            self._count_hang(began)
+            self._silence = Silence(self._measure_time())
+            self._trouble = f"the log cannot be read: {error}"
+            reading.set_result(self._judge_without_log(self._trouble))
+        except BaseException as error:
+            reading.set_exception(error)
+
+    def _count_hang(self, began: float) -> None:
+        """Count the time of a reading during which the log hung."""
+        lasted = self._clock.monotonic() - began
+        if lasted > HANG:
+            self._hung += lasted
+
+    def _measure_time(self) -> float:
+        """Return the monotonic time without that for which the log hung.
+
+        While it hangs no sign of life can arrive, so that is no silence.
+        """
+        return self._clock.monotonic() - self._hung
+
     def _judge_without_log(self, reason: str) -> HealthVerdict:
         """Return the last known verdict, degraded by `reason`.
 
-        Without a known verdict the mirror is not ready. While the log cannot be read no sign of life can arrive, so all silence
-        begins anew.
+        Without a known verdict the mirror is not ready.
         """
-        self._silence = Silence(self._clock.monotonic())
         if self._known is None:
             return HealthVerdict(reasons=(reason,))
         return _degrade(HealthVerdict(reasons=self._known.reasons), reason, self._settings)
 
     def _judge(self, picture: Picture) -> HealthVerdict:
-        now = self._clock.monotonic()
+        now = self._measure_time()
         for name in (AGGREGATOR, self._mirror):
             self._silence.heard(name, picture.heard.get(name), now)
         self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
