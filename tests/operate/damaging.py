@@ -12,15 +12,10 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hgext.vcsreplicator.log import EVENTS, NewRecord
-from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.log.table import read_records
-from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.event import Event
 from testing.waiting import eventually
 
 from .page import Entry, OnCall
-from .provoking import hg_by_hand, hold, mirror_folder, provokes, rows, workers_of
+from .provoking import append_event, hg_by_hand, hold, mirror_folder, newest_event, provokes, rows, workers_of
 
 MEBIBYTE = 1024 * 1024
 
@@ -118,22 +113,11 @@ def expired(on_call: OnCall, entry: Entry) -> None:
     assert_equal(on_call, "beta", name)
 
 
-def newest_event(on_call: OnCall, name: str) -> Event:
-    """The repository's newest event in the log."""
-    with open_log(on_call.cluster.log_url) as log:
-        places = {(EVENTS, number): at for number, at in log.beginnings(EVENTS).items()}
-        frames = [wire.decode(record.value) for record in read_records(log, places) if record.value]
-    return [frame.event for frame in frames if frame.header.event and frame.event.path == name][-1]
-
-
 @provokes("reason fork")
 def fork(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
     event = newest_event(on_call, name)
-    other = replace(event, seq=event.seq + 1, id="f" * 32, previous="e" * 32)
-    record = NewRecord(topic=EVENTS, key=other.repository, value=wire.encode(other), headers=wire.headers(other, "x"))
-    with open_log(on_call.cluster.log_url) as log:
-        log.append([record])
+    append_event(on_call, replace(event, seq=event.seq + 1, id="f" * 32, previous="e" * 32))
     for mirror in ("alpha", "beta"):
         eventually(lambda mirror=mirror: "fork" in on_call.detached(mirror, name), mirror)  # type: ignore[misc]
     entry.do("hg -R FOLDER replicateadopt --yes", FOLDER=on_call.cluster.repository(name))

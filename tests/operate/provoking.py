@@ -16,12 +16,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from mercurial import lock
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import read_records
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.event import Event
 from testing.builders.endpoint import Reply
 from testing.waiting import eventually
 from testing.warm import is_stem
@@ -70,6 +74,21 @@ def leaves(process: int) -> list[int]:
 def workers_of(on_call: OnCall, mirror: str) -> list[int]:
     """The processes that do a mirror's work."""
     return [worker for worker in leaves(on_call.cluster.pid(f"mirror-{mirror}")) if not is_stem(worker)]
+
+
+def newest_event(on_call: OnCall, name: str) -> Event:
+    """The repository's newest event in the log."""
+    with open_log(on_call.cluster.log_url) as log:
+        places = {(EVENTS, number): at for number, at in log.beginnings(EVENTS).items()}
+        frames = [wire.decode(record.value) for record in read_records(log, places) if record.value]
+    return [frame.event for frame in frames if frame.header.event and frame.event.path == name][-1]
+
+
+def append_event(on_call: OnCall, event: Event) -> None:
+    """Write an event into the log that no outbox of this master has."""
+    record = NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event), headers=wire.headers(event, "x"))
+    with open_log(on_call.cluster.log_url) as log:
+        log.append([record])
 
 
 @provokes("VcsreplicatorServiceDown")
@@ -122,6 +141,18 @@ def forked(on_call: OnCall, entry: Entry) -> None:
     on_call.cluster.repository(moved).rename(place)
     entry.do("hg -R FOLDER replicaterename --yes", FOLDER=place)
     eventually(lambda: f"{moved}-moved" in os.listdir(on_call.cluster.folder / "repos/beta"), "the mirror follows")
+
+    copied = on_call.repository()
+    append_event(on_call, replace(newest_event(on_call, copied), id="f" * 32))  # as a copy's master would
+    entry.until("vcsreplicator check", f"{copied} is forked: ")
+    for mirror in ("alpha", "beta"):
+        eventually(lambda mirror=mirror: "fork" in on_call.detached(mirror, copied), mirror)  # type: ignore[misc]
+    entry.do("hg -R FOLDER replicateadopt --yes", FOLDER=on_call.cluster.repository(copied))
+    for mirror in ("alpha", "beta"):
+        entry.do("vcsreplicator heal MIRROR PATH", MIRROR=mirror, PATH=copied)
+    on_call.push(copied)
+    entry.until("vcsreplicator trace PATH", "notice written", PATH=copied)
+    eventually(lambda: f"{copied} is forked" not in entry.type("vcsreplicator check").text, "check names it no more")
 
 
 @provokes("VcsreplicatorNoticesStalled")

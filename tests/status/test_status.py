@@ -131,6 +131,41 @@ def test_a_mirror_that_stays_with_a_history_before_the_adopted_one_is_named(inst
     assert "makes no progress on" in installation.found(after=61.0)[0][1]
 
 
+def test_a_repository_whose_history_forks_is_critical_until_an_adoption(installation: Installation) -> None:
+    installation.ack(3)
+    installation.write(STATE, installation.chain.repository, replace(installation.state, fork="f" * 32))
+    [(level, text)] = installation.found()
+    assert level == 2
+    assert text.startswith("group/one is forked: ")
+    assert "`hg replicateadopt`" in text
+    installation.write(STATE, installation.chain.repository, replace(installation.state, fork="f" * 32, deleted=True))
+    assert installation.found() == [], "there is nothing left that could be adopted"
+
+
+def test_many_forked_repositories_are_one_finding_that_names_some(installation: Installation) -> None:
+    for number in range(9):
+        state = replace(installation.state, repository=f"{number}" * 32, path=f"group/{number}", fork="f" * 32)
+        installation.write(STATE, state.repository, state)
+    [text] = [text for _, text in installation.found() if "forked" in text]
+    assert text.startswith("group/0, group/1, group/2 and 6 more are forked: ")
+
+
+@pytest.mark.parametrize(("marked", "is_named"), [("group/one", False), ("one", True)])
+def test_a_forked_repository_is_not_named_again_if_the_relay_names_it(
+    installation: Installation, marked: str, is_named: bool
+) -> None:
+    for name, path in (("a" * 32, "one"), (installation.chain.repository, "group/one")):
+        fork = "f" * 32 if path == marked else None
+        installation.write(STATE, name, replace(installation.state, repository=name, path=path, fork=fork))
+    seen, now = installation.picture(), installation.clock.now()
+    refuses = ServiceTrouble(text="/repos/group/one: refuses pushes: the log has event 3", since=now, is_urgent=True)
+    seen.reports["relay hg"] = ServiceReport(time=now, version="1", count=1, troubles=(refuses,))
+    seen.heard["relay hg"] = (1, now)
+    texts = [found.text for found in findings(seen, now) if found.level == 2]
+    assert texts[0].startswith(refuses.text)
+    assert [text.partition(":")[0] for text in texts[1:]] == ([f"{marked} is forked"] if is_named else [])
+
+
 def test_a_mirror_whose_disk_is_full_is_critical_at_once_with_the_path(installation: Installation) -> None:
     installation.ack(3)
     seen = installation.picture()

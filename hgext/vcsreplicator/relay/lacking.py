@@ -12,6 +12,7 @@ from ..log import Log
 from ..outbox.file import FORK, Outbox, TornRecord, outbox_of
 from ..outbox.losses import EventPlace, find_standing
 from ..status import SILENT
+from ..status.findings import REFUSES
 from ..words.errors import ReplicationError
 from ..words.levels import RepositoryState, ServiceTrouble
 from .scan import find_repositories
@@ -42,7 +43,7 @@ def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrou
         fork = box.fork()
         if fork is not None:
             since = os.stat(os.path.join(folder, ".hg", "store", FORK.decode())).st_mtime
-            return ServiceTrouble(text=f"{folder}: refuses pushes: {fork.reason}; {ADOPT}", since=since, is_urgent=True)
+            return ServiceTrouble(text=f"{folder}{REFUSES}{fork.reason}; {ADOPT}", since=since, is_urgent=True)
         first = next(box.unsent(), None)
     except (OSError, ReplicationError, TornRecord) as error:
         return ServiceTrouble(text=f"{folder}: its outbox cannot be read: {error}", since=now, is_urgent=True)

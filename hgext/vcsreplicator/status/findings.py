@@ -19,6 +19,9 @@ STALLED = 3600.0
 # What the keys of reports begin with.
 RELAY_KEY, DESTINATION_KEY = "relay ", "destination "
 
+# What stands between a repository's folder and why it refuses pushes, in a relay's report.
+REFUSES = ": refuses pushes: "
+
 # Seconds between two reports, and some more: nothing counts as silent sooner.
 REPORTED_WITHIN = 15.0
 
@@ -71,6 +74,7 @@ def findings(
     reported = _find_reported(picture, now, patience, destinations, relay)
     found += _find_destinations(picture, now, destinations, warn, critical)
     found += _find_stalled(picture, now, destinations, reported)
+    found += _find_forked(picture, reported)
     for ack in picture.detached():
         state = picture.states.get(ack.repository)
         where = state.path if state else ack.repository
@@ -213,6 +217,30 @@ def _find_stalled(
             text = f"destination {name} is stalled: {lag} notices wait, the first {_format_since(now - waits, now)}"
             found.append(Finding(level=level, text=f"{text}; see: vcsreplicator destination list"))
     return found
+
+
+def _find_forked(picture: Picture, reported: Sequence[Finding]) -> list[Finding]:
+    """Find the repositories of which the log has two histories.
+
+    One whose relay names it is left out: `reported` has its folder. A folder stands for the repository with the longest path that
+    fits. A deleted repository cannot be adopted.
+    """
+    forked = [state for state in picture.states.values() if state.fork and not state.deleted]
+    if not forked:
+        return []
+    folders = [finding.text.partition(REFUSES)[0] for finding in reported if REFUSES in finding.text]
+    paths = [
+        [state.path for state in picture.states.values() if f"/{folder}".endswith(f"/{state.path}")]
+        for folder in folders
+    ]
+    named = {max(fitting, key=len) for fitting in paths if fitting}
+    forked = sorted((state for state in forked if state.path not in named), key=lambda state: state.path)
+    if not forked:
+        return []
+    verb = "is" if len(forked) == 1 else "are"
+    cause = "the log got events of another history (from a copy, a restored master, or a second relay?)"
+    way_out = "stop what sends them, then run `hg replicateadopt` where the history is right (docs/push.md, Forks)"
+    return [Finding(level=2, text=f"{_name_paths(forked)} {verb} forked: {cause}; {way_out}")]
 
 
 def _name_paths(states: list[RepositoryState]) -> str:
