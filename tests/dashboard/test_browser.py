@@ -45,10 +45,14 @@ ACTS = (
 
 @contextmanager
 def serving(
-    installation: Installation, role: DashboardRole = DashboardRole.READER, *, folder: Path | None = None
+    installation: Installation,
+    role: DashboardRole = DashboardRole.READER,
+    *,
+    folder: Path | None = None,
+    port: int | None = None,
 ) -> Iterator[str]:
     """The URL of a server whose anonymous readers have this role; with a folder it has operators too."""
-    port = free_port()
+    port = port or free_port()
     made = DashboardSettings(
         listen=f"127.0.0.1:{port}",
         anonymous=role,
@@ -313,3 +317,58 @@ def test_a_page_that_is_open_shows_a_new_push(browser: webdriver.Chrome) -> None
         installation.push("public/tools")
         eventually(is_shown, 30)
         browser.get("about:blank")
+
+
+def read_main(browser: webdriver.Chrome) -> str:
+    return str(browser.execute_script("return document.querySelector('main').innerText"))
+
+
+def test_a_page_that_is_open_shows_a_new_finding_though_no_push_comes(browser: webdriver.Chrome) -> None:
+    """The page's timer runs when the test says so."""
+    installation = fill()
+    script = {"source": "window.setInterval = then => { window.tick = then; };"}
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+    try:
+        with serving(installation) as address:
+            show(browser, address)
+            assert "the aggregator has given no sign of life" not in read_main(browser)
+            installation.clock.advance(100.0)
+
+            def is_shown() -> bool:
+                browser.execute_script("window.tick()")
+                return "the aggregator has given no sign of life" in read_main(browser)
+
+            eventually(is_shown, every=0.5)
+            foreign = "window.fetch = async () => new Response('<main>Log in</main>', {status: 200}); window.tick()"
+            browser.execute_script(foreign)
+            eventually(lambda: "answers with status 200 and not with this page" in browser.page_source)
+            browser.execute_script("getSelection().selectAllChildren(document.querySelector('main'))")
+            browser.execute_script("window.tick()")
+            said = browser.find_element(By.CSS_SELECTOR, "[role=status]").text
+            assert "is not renewed while a part of it is in use" in said
+            browser.get("about:blank")
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_that_is_open_says_that_the_dashboard_does_not_answer_until_it_does(
+    browser: webdriver.Chrome, width: str
+) -> None:
+    installation, port = fill(), free_port()
+
+    def read_status() -> str:
+        return browser.find_element(By.CSS_SELECTOR, "[role=status]").text
+
+    with serving(installation, port=port) as address:
+        show(browser, address, width=WIDTHS[width])
+        assert read_status() == ""
+    said = eventually(read_status)
+    assert "The dashboard does not answer" in said
+    assert browser.find_element(By.CSS_SELECTOR, "footer time").text in said
+    keep(browser, f"overview-away-{width}")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= WIDTHS[width]
+    with serving(installation, port=port):
+        eventually(lambda: read_status() == "")
+        browser.get("about:blank")
+    browser.get_log("browser")  # it complains of the time without an answer

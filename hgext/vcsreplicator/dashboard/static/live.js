@@ -1,24 +1,64 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Loads the content again, at most once in two seconds, when something was announced. The page is whole without it.
+// Loads the content again every 20 seconds, and at most once in two seconds when something was announced. While that fails a line
+// above the content says so: an old page must not look like a new one. The page is whole without this script.
 "use strict";
 const main = document.querySelector("main[data-live]");
 if (main) {
-  let due = false;
+  let due = false, asked = 0, answered = 0;
+  const status = document.createElement("div");
+  status.setAttribute("role", "status");
+  main.before(status);
+
+  // The line stays as it is while its text does not change: a screen reader reads each change.
+  const say = (text, kind) => {
+    if (status.textContent === text) return;
+    const line = document.createElement("p");
+    line.className = `notice ${kind}`;
+    line.textContent = text;
+    status.replaceChildren(...(text ? [line] : []));
+  };
+  const age = () => `This page shows what was known at ${document.querySelector("footer time").textContent} UTC`;
+
   // What the reader is at is not taken away.
   const isInUse = () =>
     main.contains(document.activeElement) || String(getSelection()) || main.querySelector("details[open]");
-  const refresh = async () => {
+
+  const renew = async () => {
     due = false;
+    if (isInUse()) return say(`${age()}; it is not renewed while a part of it is in use.`, "warning");
+    const number = ++asked;
+    const answer = await fetch(location.href, { signal: AbortSignal.timeout(15000) }).catch(() => null);
+    const text = answer && answer.ok ? await answer.text().catch(() => "") : "";
+    if (number < answered) return;
+    answered = number;
+    const page = new DOMParser().parseFromString(text, "text/html");
+    // A proxy may answer with a page of its own.
+    const content = page.querySelector("main[data-live]");
+    if (!content) {
+      const failure = answer ? `answers with status ${answer.status} and not with this page` : "does not answer";
+      return say(`The dashboard ${failure}. ${age()}.`, "critical");
+    }
     if (isInUse()) return;
-    const answer = await fetch(location.href).catch(() => null);
-    if (!answer || !answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (isInUse()) return;
-    main.replaceChildren(...page.querySelector("main").childNodes);
+    main.replaceChildren(...content.childNodes);
     document.querySelector("footer").replaceChildren(...page.querySelector("footer").childNodes);
+    say("", "");
   };
-  new EventSource("/pushes/live").onmessage = () => {
-    if (!due) setTimeout(refresh, 2000);
-    due = true;
+
+  let feed = null;
+  const listen = () => {
+    feed = new EventSource("/pushes/live");
+    feed.onmessage = () => {
+      if (!due) setTimeout(renew, 2000);
+      due = true;
+    };
+    feed.onerror = renew;
+    feed.onopen = () => {
+      if (status.textContent) renew();
+    };
   };
+  listen();
+  setInterval(() => {
+    if (feed.readyState === EventSource.CLOSED) listen();
+    renew();
+  }, 20000);
 }
