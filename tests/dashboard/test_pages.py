@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.routing import Mount, Route
 
+from hgext.vcsreplicator.dashboard.pages import format_instant
 from hgext.vcsreplicator.dashboard.readers import DashboardUser, Readers
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from testing.waiting import eventually
@@ -293,6 +294,19 @@ def test_pages_say_since_when_the_log_is_away_and_show_what_was_known(tmp_path: 
         assert "public/firefox" in text
         assert "kafka.internal" not in site.get("/").text
         assert "The log cannot be read since 2" in site.get("/").text
+
+
+def test_while_the_log_is_away_a_page_says_of_when_its_view_is(tmp_path: Path) -> None:
+    installation = fill()
+    log = AwayLog(installation)
+    with watching(installation.sources, log) as watcher:  # type: ignore[arg-type]
+        site = client(installation, watcher, settings(tmp_path, anonymous=DashboardRole.READER))
+        seen = eventually(lambda: watcher.view).now
+        installation.clock.advance(3 * 3600)  # in which no page is read, so no view is made
+        log.is_away = True
+        eventually(lambda: watcher.trouble is not None)
+        notice = site.get("/").text.partition('role="alert">')[2].partition("</p>")[0]
+        assert f"What this page shows of the log is as of <time>{format_instant(seen)}</time> UTC" in notice
 
 
 @pytest.mark.parametrize(
