@@ -24,10 +24,10 @@ from .settings import DashboardSettings
 from .sources import Sources
 from .watcher import LogWatcher
 
-# Connections at a time, feeds included; more are refused.
+# Connections at a time, feeds included; more are refused, unless one that waits for its client makes room.
 CONNECTIONS = 200
 
-# Seconds that a connection may be idle, and for requests under way after SIGTERM.
+# Seconds that a connection may be idle or take for a request, and for requests under way after SIGTERM.
 IDLE, DRAIN = 15, 2
 
 
@@ -51,7 +51,7 @@ def run(
         try:
             config = asgi.configure(
                 make_application(sources, watcher, readers, journal, hosts=(address[0], *settings.hosts)),
-                http="h11",
+                http=asgi.PatientConnection,
                 loop="asyncio",
                 limit_concurrency=CONNECTIONS,
                 timeout_keep_alive=IDLE,

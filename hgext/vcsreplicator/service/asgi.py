@@ -4,15 +4,24 @@
 The service stops it (`is_over`). uvicorn logs nothing of its own: what it reports of single connections may hold addresses.
 """
 
+import asyncio
 import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..words.errors import BadConfig
+
+# What a client does while the server waits for it: it begins a request, or sends the body.
+_SENDING = (h11.IDLE, h11.SEND_BODY)
+
+# Connections that are kept free for new ones: what a connection occupied is free only some moments after it was closed.
+_SPARE = 10
 
 
 def bind(host: str, port: int, key: str) -> socket.socket:
@@ -60,3 +69,55 @@ class StoppableServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the service."""
         yield
+
+
+class PatientConnection(H11Protocol):
+    """A connection that waits for its client as long as an idle one may stay.
+
+    uvicorn alone waits for ever for a first request and for the end of any. Here that time is for a whole request, however often a
+    part of it comes. When there are nearly as many connections as the server takes, a new one replaces the one that has waited
+    longest.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+        others = [each for each in self.connections if isinstance(each, PatientConnection) and each is not self]
+        others = [each for each in others if not each.transport.is_closing()]
+        if self.limit_concurrency is not None and len(others) >= self.limit_concurrency - _SPARE:
+            waiting = [each for each in others if each._deadline is not None]
+            if waiting:
+                min(waiting, key=_find_deadline).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self._forget_deadline()  # a request begins
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Set the deadline if the server begins to wait for the client."""
+        if self.conn.their_state not in _SENDING or self.transport.is_closing():
+            self._forget_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _find_deadline(connection: PatientConnection) -> float:
+    assert connection._deadline is not None
+    return connection._deadline.when()
