@@ -17,6 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.types import Message
 
 from hgext.vcsreplicator.dashboard.acts import ActJournal, ActKind, ActOutcome, OperatorAct, read_act
+from hgext.vcsreplicator.dashboard.pages import format_instant
 from hgext.vcsreplicator.dashboard.readers import Readers, read_users
 from hgext.vcsreplicator.log import ROSTER
 from hgext.vcsreplicator.words.errors import BadConfig
@@ -431,6 +432,25 @@ def test_deliveries_are_listed_by_state_with_their_attempts(tmp_path: Path) -> N
         assert answer == "status 500"
         assert cells("cancelled") == []
         assert "None is cancelled." in site.get("/deliveries?state=cancelled", headers=AS_READER).text
+
+
+def test_a_destination_whose_notifier_reports_nothing_more_is_not_called_delivering(tmp_path: Path) -> None:
+    installation = fill()
+    installation.notifier, now = fill_notifier(tmp_path), installation.clock.now()
+    with closing(StateDatabase(str(tmp_path / "notifier.db"))) as state:
+        said = state.conditions()["hooks"] | {"parts": []}
+        for name, at in (("pulse-v2", now - 15), ("hooks", now - 16), ("archive", now + 3600)):
+            state.record_condition(name, said, now=at)
+
+    with pages(installation, settings(tmp_path)) as site:
+        text = site.get("/deliveries", headers=AS_READER).text
+    cells = re.findall(r'<td data-label="State".*?>(.*?)</td>', text)[:4]
+    assert [re.sub(r"<[^>]+>", "", cell) for cell in cells] == [
+        "delivering",
+        f"no report since {format_instant(now - 16)}; before that: delivering",
+        f"no report since {format_instant(now + 3600)}; before that: delivering",
+        "never ran",
+    ]
 
 
 def test_without_a_section_of_the_notifier_the_page_says_so(site: Site) -> None:

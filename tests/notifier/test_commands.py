@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,15 @@ def test_list_shows_trouble(file: Path, running: Notifier, log: Log) -> None:
     publish_pushes(log, "x", 7, 7)
     eventually(lambda: re.search(r"failing since 2.{18}: no", say(file, "destination", "list")))
     assert json.loads(say(file, "destination", "list", "--json"))["lines"]["trouble"] == "no"
+
+
+def test_list_says_since_when_the_notifier_reports_nothing(file: Path, running: Notifier, tmp_path: Path) -> None:
+    eventually(lambda: "  delivering" in say(file, "destination", "list"))
+    running.stop()
+    with closing(StateDatabase(f"{tmp_path}/notifier.db")) as state:
+        last = state.conditions()["lines"]
+        state.record_condition("lines", last, now=last["time"] - 100)
+    assert re.search(r"no report since 2.{18}; before that: delivering", say(file, "destination", "list"))
 
 
 def test_what_only_reads_makes_no_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

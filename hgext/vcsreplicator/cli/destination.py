@@ -4,6 +4,7 @@
 The notifier carries out the changes.
 """
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from ..config import Config
+from ..status.findings import is_overdue
 from ..words.errors import Refused
 from ..words.shape import plain
 from .display import print_listing
@@ -39,12 +41,12 @@ def list_(config: Config, as_json: bool) -> None:
     if is_there(settings.state):
         with closing(StateDatabase(settings.state)) as state:
             known = state.conditions()
-    rows = {name: known.get(name) for name in settings.destinations}
+    rows, now = {name: known.get(name) for name in settings.destinations}, time.time()
     headings = ("destination", "state", "position", "waiting", "oldest", "reported")
-    print_listing(rows, headings, (_row_of(name, row) for name, row in rows.items()), as_json=as_json)
+    print_listing(rows, headings, (_row_of(name, row, now) for name, row in rows.items()), as_json=as_json)
 
 
-def _row_of(name: str, row: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _row_of(name: str, row: Mapping[str, Any] | None, now: float) -> tuple[str, ...]:
     if row is None:
         return name, "never ran"
     what = "delivering"
@@ -53,6 +55,8 @@ def _row_of(name: str, row: Mapping[str, Any] | None) -> tuple[str, ...]:
     elif row["trouble"]:
         what = f"failing since {when(row.get('since'))}: {row['trouble']}"
     what = "; ".join([what, *(f"{part['trouble']} (since {when(part['since'])})" for part in row.get("parts", ()))])
+    if is_overdue(row["time"], now):
+        what = f"no report since {when(row['time'])}; before that: {what}"
     age = f"{row['oldest_age']:.0f} s" if row["oldest"] else ""
     return name, what, str(row["position"]), str(row["waiting"]), age, when(row["time"])
 

@@ -224,7 +224,7 @@ class _Pages:
         is_here = notifier is not None and notifier.is_here
         try:
             if notifier is not None and is_here:
-                content["destinations"], content["requests"] = notifier.list_destinations()
+                content["destinations"], content["requests"] = notifier.list_destinations(self._sources.clock.now())
                 content["lists"] = notifier.list_deliveries(wanted if wanted in STATES else None)
         except (BadConfig, Unavailable) as error:
             content["trouble"] = str(error)

@@ -15,6 +15,8 @@ from notifier.state import DestinationRequest, StateDatabase
 from notifier.webhook.deliveries import Deliveries, DeliveryState
 from notifier.webhook.destination import WebhookSettings
 
+from ..status.findings import is_overdue
+
 # Requests to destinations, and deliveries of each destination, that are listed.
 REQUESTS, DELIVERIES = 10, 50
 
@@ -26,12 +28,13 @@ STATES = [state.value for state in DeliveryState]
 class DestinationRow:
     """A destination, and what the notifier last reported of it.
 
-    `retry` is the longest time between its attempts, in seconds.
+    `retry` is the longest time between its attempts, in seconds. It is silent if the notifier's next report is overdue.
     """
 
     name: str
     reported: Mapping[str, Any] | None
     retry: float
+    is_silent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +60,20 @@ class NotifierDatabases:
         """Whether the notifier has worked on this machine."""
         return is_there(self._settings.state)
 
-    def list_destinations(self) -> tuple[list[DestinationRow], list[DestinationRequest]]:
-        """List the destinations, and the newest requests to them."""
+    def list_destinations(self, now: float) -> tuple[list[DestinationRow], list[DestinationRequest]]:
+        """List the destinations, and the newest requests to them.
+
+        `now` is this machine's time.
+        """
         with closing(StateDatabase(self._settings.state)) as state:
             reported, requests = state.conditions(), state.requests(REQUESTS)
         rows = [
-            DestinationRow(name=name, reported=reported.get(name), retry=each.patience.retry.longest)
+            DestinationRow(
+                name=name,
+                reported=reported.get(name),
+                retry=each.patience.retry.longest,
+                is_silent=name in reported and is_overdue(reported[name]["time"], now),
+            )
             for name, each in self._settings.destinations.items()
         ]
         return rows, requests

@@ -102,6 +102,14 @@ def _find_mirrors(
     return found
 
 
+def is_overdue(reported: float, now: float) -> bool:
+    """Return whether the report after one of this time is overdue.
+
+    One that seems to come was made before the clock was set back: its distance counts.
+    """
+    return abs(now - reported) > REPORTED_WITHIN
+
+
 def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
     """Describe a trouble that has lasted for `lasts` seconds."""
     is_critical = trouble.is_urgent or lasts > STALLED
