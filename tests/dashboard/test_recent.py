@@ -22,6 +22,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.levels import Notice
 from testing.builders.chains import Chain
+from testing.waiting import eventually
 from tests.dashboard.conftest import AS_READER, SECRET, Installation, fill, pages, settings
 from tests.dashboard.test_browser import serving
 
@@ -43,6 +44,38 @@ def test_events_of_one_repository_push_out_their_own_only() -> None:
     assert [event.seq for event in events.of(busy)] == list(range(recent.PER_REPOSITORY + 5, 5, -1))
     assert [event.seq for event in events.of(quiet)] == [1]
     assert len(list(events.newest())) == recent.PER_REPOSITORY + 1
+
+
+@pytest.mark.processes
+def test_all_pushes_of_the_last_minute_are_counted_also_those_that_are_not_remembered(tmp_path: Path) -> None:
+    installation = Installation(mirrors=())
+    installation.push("public/old")
+    installation.clock.advance(61)
+    for number in range(3):
+        for _ in range(recent.PER_REPOSITORY + 2):  # the first of each only creates the repository
+            installation.push(f"public/{number}")
+    with pages(installation, settings(tmp_path)) as site:
+        count = 3 * (recent.PER_REPOSITORY + 1)
+        eventually(lambda: site.get("/api/overview.json", headers=AS_READER).json()["pushes"] == count)
+        assert f"<p>{count} in the last minute." in site.get("/pushes", headers=AS_READER).text
+
+
+def test_pushes_of_the_last_minute_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "SECONDS", 5)
+    installation = Installation(mirrors=())
+    for _ in range(20):
+        installation.push("public/tools")
+        installation.clock.advance(2)
+    assert read_all(installation).count_pushes(installation.clock.now()) == 5
+
+
+def test_pushes_from_before_the_clock_was_set_back_are_not_of_the_last_minute() -> None:
+    installation = Installation(mirrors=())
+    for _ in range(3):
+        installation.push("public/tools")
+    installation.clock.set_back(3600)
+    installation.push("public/tools")
+    assert read_all(installation).count_pushes(installation.clock.now()) == 1
 
 
 def test_in_all_only_so_many_events_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@
 They are as many as fit a fixed amount of memory.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -24,6 +24,9 @@ EVENTS_BEFORE, NOTICES_BEFORE = 200, 2000
 
 # Records of one read: a frame has up to 512 KiB.
 BATCH = 50
+
+# Seconds with pushes whose counts are kept: more than a minute has, because partitions are read one after the other.
+SECONDS = 10_000
 
 # Announcements that are kept for readers of the feed.
 ANNOUNCED = 500
@@ -88,6 +91,8 @@ class RecentEvents:
         self._reader = _open_reader(log)
         self._events: dict[str, RecentEvent] = {}
         self._by_repository: dict[str, deque[str]] = {}
+        # Pushes by the second in which they came to the log.
+        self._pushes = Counter[int]()
         # Event id → record of a notice that was read before its event: no order is meant between two topics.
         self._early: dict[str, tuple[float, int]] = {}
 
@@ -126,6 +131,10 @@ class RecentEvents:
     def newest(self) -> Iterator[RecentEvent]:
         """Yield all events, the newest first."""
         return reversed(self._events.values())
+
+    def count_pushes(self, now: float) -> int:
+        """Count the pushes of the last minute, those too whose events are not kept."""
+        return sum(count for second, count in self._pushes.items() if abs(int(now) - second) < 60)
 
     def _take(self, record: Record) -> None:
         if record.value is None or record.key in (None, AGGREGATOR):
@@ -171,6 +180,10 @@ class RecentEvents:
             push=push.id if push else None,
             user=push.user[:200] if push else None,
         )
+        if push:
+            self._pushes[int(record.time)] += 1
+            if len(self._pushes) > SECONDS:
+                del self._pushes[next(iter(self._pushes))]
         names = self._by_repository.setdefault(event.repository, deque())
         names.append(event.id)
         if early := self._early.pop(event.id, None):

@@ -189,7 +189,7 @@ def make_view(
         repositories=tuple(_list_repositories(kept)),
         newest=tuple(events[:NEWEST]),
         events=by_repository,
-        pushes=sum(event.push is not None and now - event.logged <= 60 for event in events),
+        pushes=recent.count_pushes(now),
     )
 
 
