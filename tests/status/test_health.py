@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -265,10 +265,11 @@ def hanging() -> Iterator[Any]:
 
 
 @contextmanager
-def serving(endpoint: Endpoint) -> Iterator[int]:
-    """The port of a mirror's HTTP server."""
-    pages = application({"/health": endpoint, "/live": lambda: {"alive": True}})
-    server = create_server(pages, host="127.0.0.1", port=0, threads=2)
+def serving(**pages: Callable[[], Mapping[str, Any]]) -> Iterator[int]:
+    """The port of a service's HTTP server with these pages, by path."""
+    server = create_server(
+        application({**pages, "/live": lambda: {"alive": True}}), host="127.0.0.1", port=0, threads=2
+    )
     threading.Thread(target=server.run, daemon=True).start()
     try:
         yield server.effective_port
@@ -287,7 +288,7 @@ def get(port: int, path: str) -> dict[str, Any]:
 
 @pytest.mark.processes
 def test_while_the_log_hangs_health_and_live_are_answered(hanging: Any) -> None:
-    with serving(Endpoint(hanging, "alpha", SETTINGS)) as port, ThreadPoolExecutor(8) as balancers:
+    with serving(**{"/health": Endpoint(hanging, "alpha", SETTINGS)}) as port, ThreadPoolExecutor(8) as balancers:
         assert get(port, "/health")["degraded"] == []
         hanging.answers.clear()
         answers = list(balancers.map(lambda _: get(port, "/health"), range(4)))

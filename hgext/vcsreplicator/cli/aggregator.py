@@ -11,6 +11,9 @@ from ..config import Config
 from ..log import Log
 from .options import run_daemon, with_config
 
+# Seconds for which a request for /status waits for another one.
+PATIENCE = 1.0
+
 
 @click.command()
 @with_config
@@ -25,7 +28,10 @@ def command(config: Config) -> None:
 
 
 def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
-    """Make the page /status, the same as `vcsreplicator status --json`."""
+    """Make the page /status, the same as `vcsreplicator status --json`.
+
+    One request at a time reads the log. Others wait a short while: a log that hangs must not take all threads of the HTTP server.
+    """
     from ..status.findings import as_data
     from ..status.follower import Follower, look_at_destinations
 
@@ -33,9 +39,13 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
     follower = functools.cache(lambda: Follower(log))  # begins to read at the first request
 
     def page() -> Mapping[str, object]:
-        with lock:
+        if not lock.acquire(timeout=PATIENCE):
+            return {"ready": False, "reasons": ["another request waits for the log"]}
+        try:
             now = follower().present()
             look_at_destinations(log, follower().picture)
             return as_data(follower().picture, now)
+        finally:
+            lock.release()
 
     return page
