@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log import STATE as STATES
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import application
 from hgext.vcsreplicator.service.listening import create_server
-from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status import Picture, health
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, HealthVerdict, judge, late
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, RepositoryState
@@ -287,7 +287,8 @@ def get(port: int, path: str) -> dict[str, Any]:
 
 
 @pytest.mark.processes
-def test_while_the_log_hangs_health_and_live_are_answered(hanging: Any) -> None:
+def test_while_the_log_hangs_health_and_live_are_answered(hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "HANG", 0.0)
     with serving(**{"/health": Endpoint(hanging, "alpha", SETTINGS)}) as port, ThreadPoolExecutor(8) as balancers:
         assert get(port, "/health")["degraded"] == []
         hanging.answers.clear()
@@ -312,7 +313,18 @@ def test_a_mirror_whose_log_hangs_from_the_start_is_not_ready_and_says_why(hangi
 
 
 @pytest.mark.processes
-def test_the_time_for_which_the_log_hung_is_no_silence(hanging: Any) -> None:
+def test_a_log_that_is_slow_changes_no_verdict(hanging: Any) -> None:
+    ask = Endpoint(hanging, "alpha", HealthSettings(refuse_when_silent=True))
+    assert ask()["ready"]
+    hanging.answers.clear()
+    answer = ask()
+    assert answer["ready"]
+    assert answer["degraded"] == []
+
+
+@pytest.mark.processes
+def test_the_time_for_which_the_log_hung_is_no_silence(hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "HANG", 0.0)
     clock = HandClock()
     ask = Endpoint(hanging, "alpha", SETTINGS, clock)
     assert ask()["ready"]

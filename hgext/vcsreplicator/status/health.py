@@ -116,7 +116,8 @@ class Endpoint:
     """The answers to /health of one mirror; several threads may call it.
 
     One thread at a time reads the log, begun by a request. A request waits a bounded moment for it, so a log that hangs delays no
-    answer for long: then the last verdict is the answer, degraded. The mirror is not ready before the log was read once.
+    answer for long: then the last verdict is the answer, after HANG seconds a degraded one. The mirror is not ready before the log
+    was read once.
     """
 
     def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
@@ -141,12 +142,15 @@ class Endpoint:
             if self._reading is None or self._reading.done():
                 self._reading, self._began = Future(), now
                 threading.Thread(target=self._read, args=(self._reading,), name="health", daemon=True).start()
-            reading, waited, trouble = self._reading, now - self._began, self._trouble
+            reading, waited, trouble, known = self._reading, now - self._began, self._trouble, self._known
         try:
             verdict = reading.result(max(0.0, (GLANCE if trouble else PATIENCE) - waited))
         except TimeoutError:
             lasts = self._clock.monotonic() - now + waited
-            verdict = self._judge_without_log(trouble or f"the log cannot be read: no answer for {lasts:.0f} s")
+            if trouble is None and known is not None and lasts < HANG:
+                verdict = known
+            else:
+                verdict = self._judge_without_log(trouble or f"the log cannot be read: no answer for {lasts:.0f} s")
         return {
             "alive": True,
             "ready": not verdict.reasons,
