@@ -10,12 +10,13 @@ import pytest
 import structlog
 from prometheus_client import REGISTRY
 
-from hgext.vcsreplicator.aggregator.alarms import NO_GATING, measure_silence
+from hgext.vcsreplicator.aggregator.alarms import FORKED, NO_GATING, measure_silence
 from hgext.vcsreplicator.aggregator.loading import load, read_state
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice
 from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import to_json
@@ -229,6 +230,19 @@ def test_a_metric_counts_the_alarms_that_last_and_forgets_those_that_are_over(lo
     ask(log, Verb.ACTIVATE, "alpha")
     step(session, clock, 2)
     assert measured("alarms", alarm=NO_GATING) is None
+
+
+def test_a_forked_repository_is_an_alarm_until_its_history_is_adopted(log: CountingLog) -> None:
+    clock, chain = log._clock, Chain("x")
+    assert isinstance(clock, HandClock)
+    session = open_session(log)
+    send(log, chain.take(2))
+    send(log, [replace(chain.events[1], id="f" * 32)])
+    step(session, clock, 2)
+    assert measured("alarms", alarm=FORKED) == 1.0
+    send(log, [Chain("x", incarnation=2).next(Type.SYNC, detail={"reason": "adopted"})])
+    step(session, clock, 2)
+    assert measured("alarms", alarm=FORKED) is None
 
 
 def test_a_mirror_that_has_just_become_active_gets_time_to_begin() -> None:

@@ -23,10 +23,12 @@ BROKEN = "decisions failed"
 LOST = "events lost"
 MISSING = "events missing in the log"
 SUCCESSOR = "successor waits"
+FORKED = "repository forked"
 OLDER = "mirror of an older release"
 
 # What an operator can do about an alarm, where the name does not say it.
 STEPS = {
+    FORKED: "stop what sends events of another history, then run `hg replicateadopt` where the history is right",
     NO_GATING: "activate or add a mirror (`vcsreplicator roster list`), or: vcsreplicator roster allow-empty yes --yes",
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
     MISSING: (
@@ -98,7 +100,8 @@ class Waiting:
     `alone` counts the notices that wait because no mirror gates them, `repositories` the repositories that have such notices.
     `newer` has the number of events of each repository that waits for a newer aggregator, `broken` that of each repository that
     is stalled because decisions about it failed. `held` says by repository for how long its first notice has been the first,
-    `silent` by mirror for how long it gave no sign of life, `successors` how long each waits.
+    `silent` by mirror for how long it gave no sign of life, `successors` how long each waits. `forked` has the paths of the
+    repositories of which the log got another history.
     """
 
     mirrors: Mapping[str, MirrorLag]
@@ -109,6 +112,7 @@ class Waiting:
     held: Mapping[str, float]
     silent: Mapping[str, float]
     successors: Sequence[tuple[Wait, float]]
+    forked: Sequence[str]
 
 
 def alarms(
@@ -133,6 +137,9 @@ def alarms(
     for kind, events in ((NEWER, waiting.newer), (BROKEN, waiting.broken)):
         if events:
             found.append(Alarm(kind=kind, numbers={"held": sum(events), "repositories": len(events)}))
+    if waiting.forked:
+        paths = tuple(sorted(waiting.forked)[:NAMED])
+        found.append(Alarm(kind=FORKED, numbers={"repositories": len(waiting.forked)}, paths=paths))
     found += _alarm_repositories(core, LOST, "lost", core.lost)
     found += _alarm_repositories(core, MISSING, "missing", missing or {})
     return (*found, *_alarm_successors(core, waiting, patience))
@@ -225,8 +232,10 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
     """
     mirrors = {one.name: MirrorLag() for one in core.roster.mirrors if one.state is not MirrorState.REMOVED}
     alone = repositories = 0
-    newer, broken, seconds = [], [], {}
+    newer, broken, seconds, forked = [], [], {}, []
     for repository in core.repositories.values():
+        if (state := repository.state) and state.fork and not state.deleted:
+            forked.append(state.path)
         if repository.queue:
             seconds[repository.id] = _measure_held(repository, silence, now)
         if repository.newer or repository.is_stored_newer:
@@ -257,6 +266,7 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
         held=seconds,
         silent=measure_silence(core.roster, silence, now),
         successors=[(wait, _measure_wait(wait, silence, now)) for wait in core.succession.waits()],
+        forked=forked,
     )
 
 
