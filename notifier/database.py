@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from hgext.vcsreplicator.log.ownership import give_to_owner
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing_for
 
@@ -121,9 +122,7 @@ def own(path: str) -> None:
     except FileExistsError:
         return
     try:
-        if os.geteuid() == 0:
-            owner = folder.stat()
-            os.fchown(made, owner.st_uid, owner.st_gid)
+        give_to_owner(made, folder)
     finally:
         os.close(made)
 

@@ -50,6 +50,15 @@ def test_the_same_bundle_twice_is_one_blob_and_goes_by_age(blobs):
         blobs.open(first)
 
 
+def test_a_blob_that_root_writes_belongs_to_the_owner_of_the_folder(tmp_path):
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65533, 65533)
+    open_blobs(f"file://{tmp_path}/blobs").put(iter(PIECES))
+    made = [file.stat() for file in (tmp_path / "blobs", *(tmp_path / "blobs").rglob("*"))]
+    assert len(made) == 3
+    assert {(each.st_uid, each.st_gid) for each in made} == {(tmp_path.stat().st_uid, tmp_path.stat().st_gid)}
+
+
 def test_of_files_that_are_no_blobs_only_what_a_kill_left_goes_by_age(tmp_path):
     (tmp_path / "sub").mkdir()
     for name in ("sub/letter.txt", "sub/backup.hg", ".incoming-abc"):

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..words.errors import MalformedEvent, Unavailable
 from ..words.wire import BUNDLE_LIMIT, Attachment, Where
+from .ownership import give_to_owner, make_folder
 
 PIECE = 1 << 20
 EXPECTED = "expected file:///absolute/folder or s3://bucket/prefix"
@@ -61,23 +62,28 @@ def open_blobs(url: str) -> BlobStore:
 class FolderBlobs:
     """Blobs as files, spread over 256 folders.
 
-    A user who may write to the folder may write to all of it, independently of the umask.
+    A user who may write to the folder may write to all of it, independently of the umask. What root writes belongs to the owner of
+    the folder.
     """
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self._folder = os.path.normpath(folder)
 
     def put(self, chunks: Iterable[bytes]) -> Attachment:
         try:
-            os.makedirs(self._folder, exist_ok=True)
+            if not os.path.isdir(self._folder):
+                os.makedirs(os.path.dirname(self._folder), exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    make_folder(self._folder)
             with _spooled(chunks, self._folder) as (file, attachment):
                 path, mode = self._path(attachment), os.stat(self._folder).st_mode
                 if not os.path.exists(path):
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(os.path.dirname(path))
+                        make_folder(os.path.dirname(path))
                         os.chmod(os.path.dirname(path), mode & 0o2777)
                     os.fsync(file.fileno())
                     os.chmod(file.name, 0o644 | mode & 0o020)
+                    give_to_owner(file.fileno(), self._folder)
                     with contextlib.suppress(FileExistsError):  # another process was faster
                         os.link(file.name, path)
                     _sync_folder(os.path.dirname(path))

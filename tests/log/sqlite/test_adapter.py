@@ -28,6 +28,8 @@ pytestmark = pytest.mark.processes
 
 TOPICS = (Topic(name=EVENTS, retention=100.0), Topic(name=NOTICES), Topic(name=STATE, compacted=True))
 ROOT = CHECKOUT
+# A user that this machine does not have.
+STRANGER = 65533
 
 
 class HandClock:
@@ -574,6 +576,26 @@ def test_whoever_may_write_the_database_may_ring(tmp_path: Path) -> None:
             reader.close()
     finally:
         os.umask(old)
+
+
+def test_a_log_that_root_makes_belongs_to_the_owner_of_its_folder(tmp_path: Path) -> None:
+    """Services run as that user; an administrator often runs the first verb."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        os.chown(folder, STRANGER, STRANGER)
+    with SqliteLog(folder / "log.db") as log:
+        log.create(TOPICS)
+        reader = log.reader({(NOTICES, 0): 0})
+        log.append([message(b"1")])
+        made = {file.name.partition("-")[0] if file.is_socket() else file.name: file for file in folder.rglob("*")}
+        assert made.keys() == {"log.db", "log.db-wal", "log.db-shm", "log.db-wake", str(os.getpid())}
+        assert {owner_of(file) for file in made.values()} == {owner_of(folder)}
+        reader.close()
+
+
+def owner_of(path: Path) -> tuple[int, int]:
+    return path.stat().st_uid, path.stat().st_gid
 
 
 # Several processes

@@ -14,6 +14,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from ...words.errors import BadConfig, Unavailable
+from ..ownership import give_to_owner, make_folder
 from . import statements as sql
 
 
@@ -140,17 +141,26 @@ def _hint(error: sqlite3.Error) -> str:
 
 
 def create_database(path: Path, bells: Path, patience: float) -> None:
+    """Create the database and the folder of its bells if they are missing.
+
+    What root makes belongs to the owner of the folder, so that services of that user can use it; SQLite gives its `-wal` and
+    `-shm` files the owner of the database. Raises BadConfig or Unavailable.
+    """
     if not path.parent.is_dir():
         raise BadConfig(f"sqlite://{path}: expected the folder {path.parent} to exist")
     with suppress(OSError):  # SQLite tells what is wrong; it alone would ignore a umask that lets the group write
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o666))
+        _create_file(path)
     connection = Connection(path, patience, create=True)
     try:
         connection.migrate()
     finally:
         connection.close()
     try:
-        bells.mkdir(exist_ok=True)
+        try:
+            make_folder(bells)
+        except FileExistsError:
+            if not bells.is_dir():
+                raise
         mode = path.stat().st_mode & 0o666
         bells.chmod(mode | (mode & 0o444) >> 2)
     except OSError as error:
@@ -159,3 +169,11 @@ def create_database(path: Path, bells: Path, patience: float) -> None:
                 f"sqlite://{path}: expected a folder this user may write, to create the folder {bells.name} in it: "
                 f"{error.strerror}"
             ) from error
+
+
+def _create_file(path: Path) -> None:
+    made = os.open(path, os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        give_to_owner(made, path.parent)
+    finally:
+        os.close(made)

@@ -125,8 +125,14 @@ class _Folder:
         return direct if len(os.fsencode(direct)) <= LONGEST_ADDRESS else f"/proc/self/fd/{self._descriptor}/{name}"
 
     def share(self, name: str) -> None:
-        """Let every process that may write in the folder ring the bell."""
-        os.chmod(name, os.fstat(self._descriptor).st_mode & 0o666, dir_fd=self._descriptor)
+        """Let every process that may write in the folder ring the bell.
+
+        Also one of the folder's owner, if root hangs the bell.
+        """
+        folder = os.fstat(self._descriptor)
+        if os.geteuid() == 0:
+            os.chown(name, folder.st_uid, folder.st_gid, dir_fd=self._descriptor, follow_symlinks=False)
+        os.chmod(name, folder.st_mode & 0o666, dir_fd=self._descriptor)
 
     def remove(self, name: str) -> None:
         try:
