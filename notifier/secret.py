@@ -7,12 +7,12 @@ password = { command = ["pass", "show", "pulse"] }             # what it prints,
 """
 
 import os
-import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.secrecy import describe_readers
 from hgext.vcsreplicator.words.shape import withheld
 
 COMMAND_PATIENCE = 10.0
@@ -60,9 +60,8 @@ class Secret:
     def _from_file(self, path: Path) -> str:
         try:
             with path.open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                if mode & 0o077:
-                    raise BadConfig(f"{path} has mode {mode:04o}, expected 0600 or stricter: chmod go= {path}")
+                if wrong := describe_readers(str(path), os.fstat(file.fileno()).st_mode):
+                    raise BadConfig(wrong)
                 return _decode_text(file.read(MAX_SECRET), str(path))
         except OSError as error:
             raise BadConfig(f"{path} cannot be read: {error.strerror}") from error

@@ -86,6 +86,7 @@ def test_a_certificate_that_vanishes_later_is_waited_for_and_named(tmp_path: Pat
 
 def test_a_kafka_url_names_brokers_and_any_property_of_the_client(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3cret\n")
+    (tmp_path / "password").chmod(0o640)
     options = parse(
         "kafka://one:9092,two:9093?topic-prefix=hg.&replication-factor=3&min-insync-replicas=2&security_protocol=SASL_SSL"
         f"&sasl-mechanism=SCRAM-SHA-512&sasl_plain_username=hg&sasl_plain_password_file={tmp_path}/password"
@@ -102,6 +103,22 @@ def test_a_kafka_url_names_brokers_and_any_property_of_the_client(tmp_path: Path
         "request_timeout_ms": 2500,
         "api_version": (4, 0),
     }
+
+
+@pytest.mark.parametrize("option", ["sasl_plain_password_file", "ssl_password_file"])
+@pytest.mark.parametrize(("mode", "is_fine"), [(0o600, True), (0o640, True), (0o644, False), (0o602, False)])
+def test_a_password_in_a_file_that_all_users_may_use_is_refused(
+    tmp_path: Path, option: str, mode: int, is_fine: bool
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("s3cret\n")
+    file.chmod(mode)
+    if is_fine:
+        assert "s3cret" in parse(f"kafka://one:9092?{option}={file}").properties.values()
+        return
+    complaint = f"option {option}: {file} has mode {mode:04o}, expected 0640 or stricter: chmod o= {file}"
+    with pytest.raises(BadConfig, match=complaint):
+        parse(f"kafka://one:9092?{option}={file}")
 
 
 def test_messages_never_show_the_options_of_a_url() -> None:

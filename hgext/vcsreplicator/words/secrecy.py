@@ -65,6 +65,18 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def describe_readers(file: str, mode: int, *, group_may: bool = False) -> str:
+    """Return what is wrong with the permissions of a file that holds a secret.
+
+    It is "" if only the owner, or with `group_may` the group too, may use the file.
+    """
+    others = 0o007 if group_may else 0o077
+    if not mode & others:
+        return ""
+    widest, change = ("0640", "o=") if group_may else ("0600", "go=")
+    return f"{file} has mode {mode & 0o7777:04o}, expected {widest} or stricter: chmod {change} {file}"
+
+
 def check(tables: Mapping[str, Any], file: str, mode: int) -> None:
     """Raise BadConfig for an exposure that `insecure` does not name.
 

@@ -96,6 +96,7 @@ def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_
     kafka = own_service(GuardedKafka)
     password = tmp_path / "password"
     password.write_text("s3cret\n")
+    password.chmod(0o600)
     with open_log(f"{kafka.guarded_url}&sasl_plain_password_file={password}") as log:
         log.create(topics())
         transactor = log.transactor("single")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from ...mirror.comparison import Fingerprint
 from ...outbox.entry import NewestEvent
 from ...words.errors import Diverged, MalformedEvent, Unavailable
 from ...words.event import Tip
+from ...words.secrecy import describe_readers
 from ...words.shape import read
 from ...words.wire import BUNDLE_LIMIT
 from .. import observe
@@ -159,10 +159,8 @@ def _open_peer(ui: Ui, url: str) -> IPeer:
 
 
 def _expect_private(file: bytes) -> None:
-    mode = stat.S_IMODE(os.stat(file).st_mode)
-    if mode & 0o077:
-        name = os.fsdecode(file)
-        raise Unavailable(f"master-auth: {name} has mode {mode:04o}, expected 0600 or stricter: chmod go= {name}")
+    if wrong := describe_readers(os.fsdecode(file), os.stat(file).st_mode):
+        raise Unavailable(f"master-auth: {wrong}")
 
 
 def _ask(peer: IPeer, command: bytes, **arguments: bytes) -> StreamAnswer:

@@ -5,6 +5,7 @@ They are brokers, a prefix for every name, how topics are made, and any property
 which the promises of the log rest is refused.
 """
 
+import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from ...words.errors import BadConfig
+from ...words.secrecy import describe_readers
 
 # Set by the adapter for every client; a URL may change these.
 DEFAULTS: Mapping[str, Any] = {
@@ -182,10 +184,7 @@ def _parse_property(name: str, text: str) -> tuple[str, Any]:
     """
     known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
     if name.endswith("_file") and name.removesuffix("_file") in ("sasl_plain_password", "ssl_password"):
-        try:
-            return name.removesuffix("_file"), Path(text).read_text().rstrip("\n")
-        except OSError as error:
-            raise BadConfig(f"log: option {name}: cannot read {text}: {error.strerror}") from None
+        return name.removesuffix("_file"), _read_secret(name, text)
     if name in FIXED:
         raise BadConfig(f"log: option {name}: cannot be changed, the promises of the log rest on it")
     if name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile") and not Path(text).is_file():
@@ -193,6 +192,18 @@ def _parse_property(name: str, text: str) -> tuple[str, Any]:
     if name not in known:
         raise BadConfig(f"log: option {name}: expected topic-prefix, replication-factor or a property of kafka-python")
     return name, _parse_value(name, text, known[name])
+
+
+def _read_secret(name: str, path: str) -> str:
+    """Read a file that the services of several users may share by their group."""
+    try:
+        with open(path) as file:
+            wrong = describe_readers(path, os.fstat(file.fileno()).st_mode, group_may=True)
+            if wrong:
+                raise BadConfig(f"log: option {name}: {wrong}")
+            return file.read().rstrip("\n")
+    except OSError as error:
+        raise BadConfig(f"log: option {name}: cannot read {path}: {error.strerror}") from None
 
 
 def _parse_value(name: str, text: str, default: Any) -> Any:
