@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What an operator decides while no aggregator runs, on a log in memory."""
 
+import pytest
+
 from hgext.vcsreplicator.aggregator.loading import load_roster
 from hgext.vcsreplicator.aggregator.offline_roster import decide_offline
 from hgext.vcsreplicator.log import ROSTER_REQUESTS, NewRecord, topics
+from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.roster import RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog
@@ -26,3 +29,12 @@ def test_a_request_that_was_refused_offline_before_is_not_refused_again() -> Non
         ("first", True),
         ("second", True),
     ]
+
+
+def test_what_needs_an_aggregator_is_refused_and_changes_nothing() -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=1))
+    request = RosterRequest(id="add", verb=Verb.ADD, mirror="beta", who="dana", time=1.0, reason="")
+    with pytest.raises(Refused, match="add: only an aggregator can do that; --offline is for rules, "):
+        decide_offline(log, request)
+    assert not load_roster(log).mirrors

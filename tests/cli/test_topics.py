@@ -2,6 +2,7 @@
 """`vcsreplicator topics check` names each difference with the command that mends it, on the real logs."""
 
 import json
+import re
 import sqlite3
 import subprocess
 from collections.abc import Callable
@@ -197,3 +198,13 @@ def test_topics_of_others_are_not_looked_at(on_kafka: Checked, unique_name: str)
     admin.create_topics([NewTopic(f"other-{unique_name}", 7, 1)])
     admin.close()
     assert on_kafka.topics("check").exit_code == 0
+
+
+@pytest.mark.parametrize("verb", ["create", "check"])
+def test_the_help_names_every_topic_that_retention_applies_to(verb: str) -> None:
+    done = CliRunner().invoke(program, ["topics", verb, "--help"])
+    assert done.exit_code == 0
+    text = done.output.partition("--retention")[2].partition("--")[0]
+    assert set(re.findall(r"`([a-z-]+)`", " ".join(text.split()))) == {
+        topic.name for topic in topics() if not topic.compacted
+    }

@@ -15,17 +15,15 @@ from ..words.errors import BadConfig
 from ..words.event import Event
 from ..words.secrecy import Exposure
 from .delivering import describe_delivery, read_notifier
-from .options import destinations, naming, relay_of, run_daemon, with_config
+from .options import destinations, naming, needing, relay_of, run_daemon, with_config
 
 
 @click.command()
 @with_config
 def command(config: Config) -> None:
     """Serve pages that show mirrors, repositories, pushes and troubles."""
-    try:
+    with needing("dashboard"):
         from ..dashboard import server
-    except ModuleNotFoundError as error:
-        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[dashboard]") from None
     from ..dashboard.deliveries import NotifierDatabases
     from ..dashboard.sources import Sources
     from .acting import carry_out

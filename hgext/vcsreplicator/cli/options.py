@@ -138,12 +138,14 @@ def naming(config: Config) -> Iterator[None]:
 def needing(extra: str) -> Iterator[None]:
     """Turn the block's ModuleNotFoundError into a BadConfig.
 
-    Its message names the extra to install.
+    Its message says what to type for the extra, in a checkout: there is no package of this name to install from elsewhere.
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        raise BadConfig(f"{error.name} is not installed; install vcsreplicator[{extra}]") from None
+        raise BadConfig(
+            f"{error.name} is not installed; in a checkout run: {sys.executable} -m pip install '.[{extra}]'"
+        ) from None
 
 
 def run_without_log(config: Config, role: str, run: Callable[..., None], settings: object) -> None:

@@ -44,11 +44,16 @@ def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--reason", default="", metavar="TEXT", help="Recorded with the decision.")
     @with_wait(default=10.0, help="How long to wait for the decision of the aggregator.")
-    @click.option("--offline", is_flag=True, help="Decide here, while no aggregator runs.")
     @with_config
     @functools.wraps(function)
     def wrapped(
-        config: Config, *arguments: Any, reason: str, wait: float, offline: bool, yes: bool = True, **options: Any
+        config: Config,
+        *arguments: Any,
+        reason: str,
+        wait: float,
+        offline: bool = False,
+        yes: bool = True,
+        **options: Any,
     ) -> None:
         with log_of(config) as log:
             picture = read_picture(log)
@@ -62,6 +67,10 @@ def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
             _print_decision(*decided)
 
     return wrapped
+
+
+# For the verbs of `offline_roster.VERBS`; the others need an aggregator.
+_with_offline = click.option("--offline", is_flag=True, help="Decide here, while no aggregator runs.")
 
 
 def with_rules(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,6 +131,7 @@ def join(picture: Picture, reason: str, name: str) -> RosterRequest:
 @command.command()
 @click.argument("name")
 @click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only.")
+@_with_offline
 @_asking_options
 def activate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
     """Make a mirror active at once.
@@ -135,6 +145,7 @@ def activate(picture: Picture, reason: str, name: str, repository: str | None) -
 @click.argument("name")
 @click.option("--repository", metavar="PATH|ID", help="Deactivate it for this repository only.")
 @with_yes
+@_with_offline
 @_asking_options
 def deactivate(picture: Picture, reason: str, name: str, repository: str | None) -> RosterRequest:
     """Deactivate a mirror: notices no longer wait for it.
@@ -157,6 +168,7 @@ def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
 @click.argument("name")
 @with_rules
 @with_yes
+@_with_offline
 @_asking_options
 def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) -> RosterRequest:
     """Set which repositories a mirror carries (default: all)."""
@@ -166,6 +178,7 @@ def rules(picture: Picture, reason: str, name: str, include: Any, exclude: Any) 
 @command.command("allow-empty")
 @click.argument("answer", type=click.Choice(["yes", "no"]))
 @with_yes
+@_with_offline
 @_asking_options
 def allow_empty(picture: Picture, reason: str, answer: str) -> RosterRequest:
     """Allow or hold notices that no mirror gates."""

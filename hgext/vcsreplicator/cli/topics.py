@@ -25,7 +25,7 @@ _with_retention = click.option(
     default=30.0,
     type=Number(0.01, 36_500),
     show_default=True,
-    help="Days to keep `events` and `notices`.",
+    help="Days to keep records of the topics that are not kept by key: `events`, `notices`, `errors`, `roster-requests`.",
 )
 
 

@@ -82,4 +82,7 @@ def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "c.toml").write_text(f'{FILE}[edge]\nlisten = "127.0.0.1:1"\n')
     result = CliRunner().invoke(program, ["edge", "--config", str(tmp_path / "c.toml")])
     assert isinstance(result.exception, BadConfig)
-    assert str(result.exception) == "uvicorn is not installed; install vcsreplicator[edge]"
+    assert (
+        str(result.exception)
+        == f"uvicorn is not installed; in a checkout run: {sys.executable} -m pip install '.[edge]'"
+    )
