@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`config check` runs Mercurial to see if it would continue without an extension."""
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -28,9 +27,13 @@ role = mirror
 """
 
 
+COLD = sys.executable
+
+
 @pytest.fixture(autouse=True)
 def our_hg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", os.path.dirname(shared_hg()) + os.pathsep + os.environ["PATH"])
+    """The verb takes the `hg` beside its Python: here a warm one."""
+    monkeypatch.setattr(sys, "executable", str(Path(shared_hg()).with_name("python")))
 
 
 def checked(
@@ -158,11 +161,29 @@ def test_a_role_without_the_extension_is_wrong_by_environment_too(tmp_path: Path
 def test_what_mercurial_cannot_set_up_is_found_by_a_cold_start_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+    monkeypatch.setattr(sys, "executable", COLD)
     (tmp_path / "other.py").write_text("from mercurial import exchange\ndel exchange.unbundle\n")
     result = checked(tmp_path, MIRROR.replace("pushlog =", f"other = {tmp_path}/other.py\npushlog =", 1))
     assert isinstance(result.exception, BadConfig)
     assert "mercurial.exchange.unbundle is missing" in str(result.exception)
+
+
+def test_the_hg_beside_the_verb_is_asked_although_the_path_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The PATH that sudo sets does not name the folder of the installation."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = checked(tmp_path, MIRROR)
+    assert result.exit_code == 0, result.exception
+    assert "hg extension vcsreplicator: " in result.output
+
+
+def test_without_any_hg_the_check_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    result = checked(tmp_path, MIRROR)
+    assert result.exit_code == 0, result.exception
+    assert f"no hg beside {tmp_path}/python and none on PATH" in result.output
 
 
 def test_a_machine_without_master_and_mirror_needs_no_hgrc(tmp_path: Path) -> None:
@@ -181,7 +202,7 @@ def test_without_hgrcpath_the_check_says_that_no_hgrc_was_checked_and_what_to_ty
     line = result.output.splitlines()[-1]
     assert line == (
         "no hgrc checked: HGRCPATH is not set, and hg does not load vcsreplicator; "
-        "on a master or mirror, type: vcsreplicator config check --hgrc FILE"
+        "on a master or mirror, run: vcsreplicator config check --hgrc FILE"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The page about installing and `config example` name every key of the services' file with its default."""
+"""The page about installing and `config example` name every key of these sections with its default."""
 
 import dataclasses
 import re

@@ -70,7 +70,11 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
 
 @command.command()
 def example() -> None:
-    """Print a file to begin with: every key with its meaning and default."""
+    """Print a file to begin with.
+
+    It has every key of the master, mirrors and aggregator, of health, verify and bootstrap, with meaning and default, and a
+    start for notifier and dashboard. The pages of the other services and of the destinations list their keys.
+    """
     click.echo(importlib.resources.files(__package__).joinpath("example.toml").read_text(encoding="utf-8"), nl=False)
 
 

@@ -3,9 +3,11 @@
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..words.errors import BadConfig
 
@@ -41,14 +43,14 @@ def check_hgrc(
     try:
         lines = _run_hg(where, environment, "config", "-T", "{name}\t{value}\n")
     except FileNotFoundError:
-        report("hg is not on PATH: a master and a mirror need it")
+        report(f"no hg beside {sys.executable} and none on PATH: a master and a mirror need it")
         return
     found = {name: value for name, tab, value in (line.partition("\t") for line in lines) if tab}
     if not _is_enabled(found, "vcsreplicator"):
         if file is not None or "vcsreplicator.role" in found:
             raise BadConfig(f"{where}: [extensions] vcsreplicator: expected a line that loads it, got nothing")
         reason = "with this HGRCPATH" if os.environ.get("HGRCPATH") else "HGRCPATH is not set, and"
-        remedy = "on a master or mirror, type: vcsreplicator config check --hgrc FILE"
+        remedy = "on a master or mirror, run: vcsreplicator config check --hgrc FILE"
         report(f"no hgrc checked: {reason} hg does not load vcsreplicator; {remedy}")
         return
     for name in filter(lambda name: _is_enabled(found, name), EXTENSIONS):
@@ -119,13 +121,28 @@ def _is_enabled(found: dict[str, str], extension: str) -> bool:
     return place is not None and not place.startswith("!")
 
 
+def _find_hg() -> str:
+    """Return the `hg` beside this Python, as it is installed, or else that of the PATH.
+
+    The PATH that sudo sets does not have the folder of an installation of its own.
+    """
+    hg = Path(sys.executable).with_name("hg")
+    return str(hg) if hg.exists() else "hg"
+
+
 def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
     """Run `hg` in the root folder, and return its lines.
 
     Raises BadConfig with its message if it fails. `hg config` also ends with 1 if there is nothing to print.
     """
     done = subprocess.run(
-        ["hg", *arguments], cwd="/", env=environment, capture_output=True, text=True, errors="replace", check=False
+        [_find_hg(), *arguments],
+        cwd="/",
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     if done.returncode and (arguments[0] != "config" or done.stderr):
         lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]

@@ -40,7 +40,7 @@ def report_rights(config: Config, report: Callable[[str], object]) -> None:
         program = Path(sys.executable).with_name("vcsreplicator")  # which is not on the PATH that sudo sets
         report(
             "rights on blobs and secrets not checked, because root has them all; "
-            f"for those of a service, type: sudo -u USER {program} config check"
+            f"for those of a service, run: sudo -u USER {program} config check"
         )
     for right in needed:
         if not os.path.exists(right.path) and not right.is_made:
