@@ -95,3 +95,16 @@ def test_a_name_that_an_older_release_accepted_can_be_used(file: Path) -> None:
         )
         for words in (("pause", "a b\n"), ("resume", "a b\n"), ("remove", "a b\n", "--yes")):
             assert run(file, "subscription", *words).exit_code == 0
+
+
+@pytest.mark.parametrize("option", ["-c", "--config"])
+def test_the_services_file_is_that_of_the_variable_unless_an_option_names_one(
+    file: Path, tmp_path: Path, option: str
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text('log = "sqlite:///nowhere/log.db"\n')
+    environment = {"VCSREPLICATOR_CONFIG": str(other)}
+    by_variable = CliRunner().invoke(program, ["topics", "list"], env=environment)
+    assert str(by_variable.exception).startswith(f"{other}: sqlite:///nowhere/log.db: ")
+    by_option = CliRunner().invoke(program, ["topics", "list", option, str(file)], env=environment)
+    assert by_option.exit_code == 0, by_option.exception

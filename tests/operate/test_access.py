@@ -4,12 +4,16 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
+import tomllib
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
@@ -106,7 +110,8 @@ def kafka(own_service: Callable[[type[StrictKafka]], StrictKafka]) -> StrictKafk
     return kafka
 
 
-def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: StrictKafka) -> None:
+def guarded_cluster(tmp_path: Path, kafka: StrictKafka) -> Cluster:
+    """A cluster in which each service has a file with a user of its own, and verbs have the operator's."""
     prepared = Cluster(tmp_path, "--log", kafka.url)
     text = prepared.config.read_text()
     for user in USERS:
@@ -118,7 +123,11 @@ def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: 
         (tmp_path / "master.hgrc").read_text().replace(kafka.url, kafka.url_of("relay", tmp_path))
     )
     prepared.config = tmp_path / "operator.toml"
-    with prepared as cluster:
+    return prepared
+
+
+def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: StrictKafka) -> None:
+    with guarded_cluster(tmp_path, kafka) as cluster:
         clone = cluster.create("x")
         node = cluster.commit(clone, "a")
         assert "recorded push in replication log" in cluster.push(clone)
@@ -135,6 +144,8 @@ def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: 
             done = cluster.cli(*words)
             assert done.returncode == 0, (words, done.stdout, done.stderr)
         eventually(lambda: rejected(cluster), "it is set aside")
+        assert answered(cluster, "mirror-alpha", "/health")["ready"]
+        assert "destinations" in answered(cluster, "aggregator", "/status")
         for service in ("relay hg://master.example", "destination lines"):
             eventually(lambda service=service: service in cluster.cli("status").stdout, service)
         cluster.stop("aggregator", "notifier", "mirror-alpha")
@@ -145,6 +156,40 @@ def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: 
         eventually(lambda: len(cluster.lines()) > before, "the next notice")
         for role in ("relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier"):
             assert "not authorized" not in cluster.output(role)
+
+
+def test_a_mirror_is_filled_and_compared_with_the_rights_of_its_user(tmp_path: Path, kafka: StrictKafka) -> None:
+    with guarded_cluster(tmp_path, kafka) as cluster:
+        clone = cluster.create("x")
+        cluster.commit(clone, "a")
+        cluster.push(clone)
+        eventually(lambda: cluster.lines(), "the notice")
+        cluster.stop("mirror-beta")
+        for words in (("deactivate", "beta", "--yes"), ("remove", "beta", "--yes")):
+            done = cluster.cli("roster", *words)
+            assert done.returncode == 0, (words, done.stdout, done.stderr)
+        [root] = (Path(mirror["root"]) for mirror in cluster.about["mirrors"] if mirror["name"] == "beta")
+        shutil.rmtree(root)
+        root.mkdir()
+        cluster.config = tmp_path / "mirror.toml"
+        done = cluster.cli("bootstrap", "beta")
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        cluster.start("mirror-beta")
+        eventually(lambda: (root / "x" / ".hg").is_dir(), "the repository is in its place")
+        done = cluster.cli("verify", "beta")
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert not REFUSED.search(cluster.output("mirror-beta"))
+
+
+def answered(cluster: Cluster, role: str, page: str) -> dict[str, Any]:
+    """What a service answers at its address in [listen]."""
+    where = tomllib.loads(cluster.config.read_text())["listen"][role]
+    try:
+        with urllib.request.urlopen(f"http://{where}{page}", timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise AssertionError(f"{role}: {page}: {error.code} {error.read().decode()}") from error
+    return found
 
 
 def rejected(cluster: Cluster) -> bool:
