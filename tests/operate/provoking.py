@@ -5,6 +5,7 @@ Every function leaves the installation as healthy as it found it, and uses a rep
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -441,7 +442,9 @@ def log_lost_records(on_call: OnCall, entry: Entry) -> None:
     on_call.cluster.stop("aggregator")
     on_call.cluster.start("aggregator")
     entry.until_ok()
-    eventually(lambda: entry.type("vcsreplicator verify").code == 0, "all are equal", every=1)
+    for mirror in ("alpha", "beta"):
+        compare = functools.partial(entry.type, "vcsreplicator verify MIRROR", MIRROR=mirror)
+        eventually(lambda compare=compare: compare().code == 0, f"{mirror} is equal", every=1)
 
 
 @provokes("alarm events lost")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """From another host to this project and back, by the commands of the page about adopting."""
 
+import functools
 import json
 import re
 import shutil
@@ -144,7 +145,10 @@ class Passage:
 
     def compare(self) -> None:
         self.here("hg -R FOLDER verifypushlog")
-        eventually(lambda: self._entry({}).type("vcsreplicator verify").code == 0, "all are equal", every=1)
+        for mirror in ("alpha", "beta"):
+            entry = self._entry({})
+            compare = functools.partial(entry.type, "vcsreplicator verify NAME", NAME=mirror)
+            eventually(lambda compare=compare: compare().code == 0, f"{mirror} is equal", every=1)
 
     def stop_here(self) -> None:
         """Step 1 of the way back."""

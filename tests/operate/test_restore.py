@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Backup and restore, rehearsed with the commands of the page on real files."""
 
+import functools
 import os
 import shutil
 import sqlite3
@@ -92,8 +93,10 @@ def test_an_older_copy_of_a_repository_is_adopted_and_what_mirrors_have_comes_ba
     page.do("hg -R FOLDER replicateadopt --yes", FOLDER=folder)
     page.do("hg -R SAVED push MASTER-URL", **{"MASTER-URL": cluster.master_url + name, "SAVED": saved})
     assert newest in cluster.hg("-R", folder, "log", "-T", "{node}\n", on_master=True)
-    compare = "vcsreplicator verify --repository PATH"
-    eventually(lambda: page.type(compare, PATH=name).code == 0, "all are equal", every=1)
+    for mirror in ("alpha", "beta"):
+        words = "vcsreplicator verify MIRROR --repository PATH"
+        compare = functools.partial(page.type, words, MIRROR=mirror, PATH=name)
+        eventually(lambda compare=compare: compare().code == 0, f"{mirror} is equal", every=1)
     on_call.push(name)
     on_call.wait_announced(name)
     assert not page.untyped

@@ -122,7 +122,7 @@ def _is_enabled(found: dict[str, str], extension: str) -> bool:
 
 
 def _find_hg() -> str:
-    """Return the `hg` beside this Python, as it is installed, or else that of the PATH.
+    """Return the `hg` beside this Python, or else that of the PATH.
 
     The PATH that sudo sets does not have the folder of an installation of its own.
     """
