@@ -59,6 +59,11 @@ def test_requests_that_wait_leave_two_threads_free(url: str) -> None:
     assert [json.loads(each.result()) for each in answered] == [{"lastpushid": 0, "pushes": {}}] * 2
 
 
+def test_a_probe_gets_a_file_that_needs_no_repository_and_the_newest_push_of_one(url: str) -> None:
+    assert get(f"{url.removesuffix('/known')}/static/mercurial.js")
+    assert json.loads(get(f"{url}/json-pushes?version=2&tipsonly=1"))["lastpushid"] == 0
+
+
 @pytest.mark.parametrize("key", ["allow_read = dana", "deny_read = eve"])
 def test_a_request_has_no_user_so_rules_for_readers_close_a_repository_to_all(
     url: str, tmp_path: Path, key: str

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.config import _check_sections
@@ -80,6 +81,30 @@ def test_every_key_of_the_services_file_on_a_page_is_one(block: str, tmp_path: P
     file = tmp_path / "vcsreplicator.toml"
     file.write_text("\n".join([*parts, block]))
     _check_sections(load(file))
+
+
+# Two of these are never on one machine.
+SAME_PORT = {"mirror-alpha", "mirror-beta"}
+
+
+def listeners() -> dict[str, set[str]]:
+    """Which services listen at each port, by the services' files on all pages and the example."""
+    result = CliRunner().invoke(program, ["config", "example"])
+    found: dict[str, set[str]] = {}
+    for block in (*(text for _, text in blocks("toml")), result.output):
+        tables = tomllib.loads(block)
+        sections = {name: table.get("listen") for name, table in tables.items() if isinstance(table, dict)}
+        named = {name: where for name, where in sections.items() if isinstance(where, str)}
+        for name, where in (*named.items(), *((f"listen.{role}", at) for role, at in tables.get("listen", {}).items())):
+            found.setdefault(where.rpartition(":")[2], set()).add(name)
+    return found
+
+
+def test_no_two_services_of_the_pages_listen_at_one_port() -> None:
+    found = listeners()
+    assert found["9104"] == {"listen.notifier"}
+    mirrors = {f"listen.{name}" for name in SAME_PORT}
+    assert {port: names for port, names in found.items() if len(names - mirrors) + bool(names & mirrors) > 1} == {}
 
 
 def test_every_key_of_ours_in_an_hgrc_on_a_page_is_one() -> None:

@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,16 @@ def test_promtool_understands_rules_configuration_and_panels(tmp_path: Path) -> 
     shown = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(expressions)]
     (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": shown}]}))
     assert f"{len(shown)} rules found" in promtool("check", "rules", tmp_path / "panels.yml")
+
+
+def test_prometheus_scrapes_every_service_of_the_installation_at_an_address_that_it_reaches() -> None:
+    page = (CHECKOUT / "docs/install.md").read_text()
+    [block] = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    listening = tomllib.loads(block)["listen"].values()
+    [job] = yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"]
+    [targets] = [each["targets"] for each in job["static_configs"]]
+    assert {where.partition(":")[0] for where in listening} == {"0.0.0.0"}
+    assert {where.partition(":")[2] for where in listening} == {where.partition(":")[2] for where in targets}
 
 
 def test_each_alert_fires_when_it_should_and_none_while_all_is_well(tmp_path: Path) -> None:
