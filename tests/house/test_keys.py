@@ -26,6 +26,8 @@ from notifier.destination import DESTINATIONS, settings_class
 from notifier.edge.settings import EdgeSettings
 from notifier.guardian.settings import GuardianSettings
 from notifier.poll.settings import PollSettings
+from notifier.public import PublicSettings
+from notifier.settings import NotifierSettings
 from notifier.webhook.subscription import Subscription
 from notifier.window import Patience
 from notifier.work.settings import WorkSettings
@@ -96,6 +98,88 @@ def test_the_example_is_a_configuration(tmp_path: Path, is_whole: bool) -> None:
         assert set(tomllib.loads(text)["mirror"]["alpha"]) == {key for key, _, _ in rows_of_the_page("mirror.NAME")}
     (tmp_path / "x.toml").write_text(text)
     _check_sections(load(tmp_path / "x.toml"))
+
+
+# Pages whose sections mark each key.
+MARKED = ("destinations", "hg-push", "poll", "work", "edge", "decode", "guardian")
+KINDS = {
+    "public": PublicSettings,
+    "notifier": NotifierSettings,
+    "poll": PollSettings,
+    "work": WorkSettings,
+    "edge": EdgeSettings,
+    "decode": DecodeSettings,
+    "guardian": GuardianSettings,
+}
+
+
+def kind_of(section: str, tables: dict[str, Any]) -> type | None:
+    """The settings of a section; None where keys are names."""
+    parts = section.split(".")
+    if section in KINDS:
+        return KINDS[section]
+    if parts[-1] == "patience":
+        return Patience
+    if len(parts) == 4:
+        return Subscription
+    return settings_class(tables["notifier"][parts[1]]["type"]) if parts[0] == "notifier" else None
+
+
+def mark(kind: type, key: str, value: Any) -> str:
+    """What the comment at a key must begin with."""
+    if key == "type":
+        return "required"
+    [field] = [each for each in dataclasses.fields(kind) if each.name.replace("_", "-") == key]
+    if field.default is field.default_factory is dataclasses.MISSING:
+        return "required"
+    given = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        given = dataclasses.asdict(given)
+    return "default" if (list(given) if isinstance(given, tuple) else given) == value else "example"
+
+
+def marked_keys(page: str) -> list[tuple[type, str, Any, str]]:
+    """Settings, key, value and comment of each key that the sections of a page set."""
+    found = []
+    text = (CHECKOUT / "docs" / f"{page}.md").read_text()
+    for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        tables, section = tomllib.loads(block), ""
+        for line in block.splitlines():
+            if heading := re.match(r"\[(.+?)\]", line):
+                section = heading[1]
+            elif section and (kind := kind_of(section, tables)) and (key := re.match(r"[a-z][a-z-]*(?= = )", line)):
+                at: Any = tables
+                for part in section.split("."):
+                    at = at[part]
+                found.append((kind, key[0], at[key[0]], line.rpartition(" # ")[2]))
+    return found
+
+
+@pytest.mark.parametrize("page", MARKED)
+def test_a_page_marks_what_is_required_and_what_is_a_default(page: str) -> None:
+    found = marked_keys(page)
+    assert found
+    wrong = [
+        f"{kind.__name__}: {key}: {needed}, not {comment!r}"
+        for kind, key, value, comment in found
+        if re.split("[; ]", comment)[0] != (needed := mark(kind, key, value))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "page"),
+    [(PollSettings, "poll"), (WorkSettings, "work"), (EdgeSettings, "edge"), (GuardianSettings, "guardian")],
+)
+def test_every_required_key_of_a_section_is_on_its_page(kind: type, page: str) -> None:
+    needed = {
+        field.name.replace("_", "-")
+        for field in dataclasses.fields(kind)
+        if field.default is field.default_factory is dataclasses.MISSING
+    }
+    assert needed == {
+        key for of, key, value, _ in marked_keys(page) if of is kind and mark(of, key, value) == "required"
+    }
 
 
 ALL_SECTIONS = (
