@@ -4,6 +4,7 @@
 import json
 import secrets
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,13 @@ import boto3
 import kombu
 import pytest
 
+from hgext.vcsreplicator.demo.scenario import Moment, Watcher, with_delivery
+from hgext.vcsreplicator.log import NOTICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.levels import Notice, RepositoryState
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.aggregating import send
+from testing.builders.chains import Chain
 from testing.builders.cluster import Cluster, in_order
 from testing.waiting import eventually
 
@@ -18,6 +26,47 @@ pytestmark = pytest.mark.processes
 
 PUSHES = 8
 NAMES = ("red", "blue")
+
+
+def test_a_notice_is_never_shown_as_delivered_before_it_was_written() -> None:
+    """The time of a file is a little early."""
+    moments = [Moment(time=1.0, what="committed on the master"), Moment(time=1.044, what="notice written")]
+    moments.append(Moment(time=1.098, what="hg push returned"))
+    for delivered in (1.0434, 1.05):
+        assert [moment.what for moment in with_delivery(moments, delivered)][1:3] == [
+            "notice written",
+            "notice delivered (JSON lines)",
+        ]
+
+
+def test_a_release_is_shown_although_the_record_of_its_notice_takes_its_place(tmp_path: Path) -> None:
+    chain = Chain("hello")
+    event = chain.next()
+
+    def state(noticed: int) -> NewRecord:
+        known = {"generation": 1, "event": event.id, "digest": event.digest, "roster": 1}
+        found = RepositoryState(
+            repository=chain.repository,
+            incarnation=chain.incarnation,
+            path="hello",
+            seq=1,
+            released=1,
+            noticed=noticed,
+            **known,  # type: ignore[arg-type]
+        )
+        return NewRecord(topic=STATE, key=chain.repository, value=to_json(found))
+
+    notice = Notice(event=event, time=event.time, roster=1, acks=(), previous={})
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=1))
+        with closing(Watcher(log)) as watcher:
+            with watcher.reading():
+                send(log, [event])
+                log.append([state(0)])
+                eventually(lambda: f"{chain.repository} released" in watcher._levels, "the release is read")
+                log.append([state(1), NewRecord(topic=NOTICES, key=chain.repository, value=to_json(notice))])
+            at = {moment.what: moment.time for moment in watcher.wait_for_notice("hello", 30)}
+    assert at["in the log"] <= at["released"] < at["notice written"]
 
 
 @pytest.fixture

@@ -183,7 +183,8 @@ def _push_and_show(layout: Layout) -> None:
         watcher.wait_for_notice(name, 30)
         click.echo(f"\ncreated {name} on the master; the mirrors serve it")
         for number, count in enumerate((1, 3), 2):
-            output, returned = scenario.push_changesets(layout, name, count)
+            with watcher.reading():
+                output, returned = scenario.push_changesets(layout, name, count)
             moments = watcher.wait_for_notice(name, 30)
             notices, delivered = scenario.wait_for_lines(layout.notices, lines + number, 30)
             _print_timeline(
@@ -195,9 +196,8 @@ def _push_and_show(layout: Layout) -> None:
 
 def _print_timeline(count: int, output: str, moments: list[scenario.Moment], delivered: float) -> None:
     remote = [line.removeprefix("remote: ") for line in output.splitlines() if line.startswith("remote: ")]
-    moments = [*moments, scenario.Moment(time=delivered, what="notice delivered (JSON lines)")]
     start = next(moment.time for moment in moments if moment.what == "committed on the master")
-    in_order = sorted(moments, key=lambda moment: moment.time)
+    in_order = scenario.with_delivery(moments, delivered)
     rows = [(f"{(moment.time - start) * 1000:7.1f} ms", moment.what) for moment in in_order]
     screen = console()
     screen.print(Text(f"\npush of {count} {'changesets' if count > 1 else 'changeset'}", "bold"))

@@ -8,8 +8,9 @@ import contextlib
 import json
 import os
 import subprocess
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,27 @@ class Watcher:
     def close(self) -> None:
         """Stop reading."""
         self._reader.close()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read while the block runs.
+
+        A topic that is kept by key has only the newest record of a repository: what was written before it cannot be read later.
+        """
+        stop = threading.Event()
+
+        def read() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(Unavailable):
+                    self._take(self._reader.poll(0.1))
+
+        thread = threading.Thread(target=read, name="demo-watcher")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
     def wait_for_notice(self, path: str, timeout: float) -> list[Moment]:
         """Wait for the notice of the newest event, and return the timeline.
@@ -101,6 +123,16 @@ class Watcher:
         moments = self._moments.setdefault((repository, seq), [])
         if not any(moment.what == what for moment in moments):
             moments.append(Moment(time=at, what=what))
+
+
+def with_delivery(moments: Sequence[Moment], delivered: float) -> list[Moment]:
+    """Add the delivery of the notice, at the time of the file that got it.
+
+    A system stamps its files with its last tick, up to 10 ms early, but nothing is delivered before it is written to the log.
+    """
+    written = max((moment.time for moment in moments if moment.what == "notice written"), default=delivered)
+    found = [*moments, Moment(time=max(delivered, written), what="notice delivered (JSON lines)")]
+    return sorted(found, key=lambda moment: moment.time)
 
 
 def hg(layout: Layout, *arguments: str, env: Mapping[str, str] | None = None) -> str:
