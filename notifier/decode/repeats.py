@@ -33,7 +33,7 @@ _FRESH = 50_000
 # The tables of all other ids: one is filled, two are full.
 _SLICES = ("slice0", "slice1", "slice2")
 
-AWAY = Gauge("vcsreplicator_decode_repeats_away_flag", "1 while the store of ids does not answer: repeats pass")
+AWAY = Gauge("vcsreplicator_decode_repeats_away_flag", "1 while the store of ids does not answer, so duplicates pass")
 
 logger = structlog.get_logger()
 

@@ -37,10 +37,10 @@ MAILING = 30.0
 
 QUEUES = Gauge("vcsreplicator_guardian_queues", "Queues by state; a queue may be in several", ["state"])
 DELETED = Counter("vcsreplicator_guardian_deleted_queues", "Queues deleted beyond their limit")
-MAILED = Counter("vcsreplicator_guardian_mails", "Mails that the mail server took")
-REFUSED_MAILS = Counter("vcsreplicator_guardian_refused_mails", "Mails that the mail server refused for good")
+MAILED = Counter("vcsreplicator_guardian_mails", "Emails that the mail server accepted")
+REFUSED_MAILS = Counter("vcsreplicator_guardian_refused_mails", "Emails that the mail server refused permanently")
 LOST_REPORTS = Counter("vcsreplicator_guardian_lost_reports", "Reports that the operator's address refused too")
-WAITING = Gauge("vcsreplicator_guardian_waiting_reports", "Reports that no mail server took yet")
+WAITING = Gauge("vcsreplicator_guardian_waiting_reports", "Reports that no mail server has accepted yet")
 LAST_ROUND = Gauge(
     "vcsreplicator_guardian_last_round_timestamp_seconds", "Time by this machine when the last round was complete"
 )

@@ -38,10 +38,10 @@ JITTER = 0.1
 # The longest pause between questions about a repository in trouble, in seconds.
 LONGEST = 3600.0
 
-QUESTIONS = Counter("vcsreplicator_poll_questions", "Questions to hosts, by what came of them", ["result"])
+QUESTIONS = Counter("vcsreplicator_poll_questions", "Requests to hosts, by result", ["result"])
 PUSHES = Counter("vcsreplicator_poll_pushes", "Pushes confirmed by the queue")
-FOLLOWED = Gauge("vcsreplicator_poll_followed_repositories", "Repositories that are asked for")
-FAILING = Gauge("vcsreplicator_poll_failing_repositories", "Repositories whose last question failed")
+FOLLOWED = Gauge("vcsreplicator_poll_followed_repositories", "Repositories that are polled")
+FAILING = Gauge("vcsreplicator_poll_failing_repositories", "Repositories whose last request failed")
 REPLACED = Gauge("vcsreplicator_poll_replaced_repositories", "Repositories that lost or changed pushes, and wait")
 
 logger = structlog.get_logger()

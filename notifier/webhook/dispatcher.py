@@ -42,7 +42,9 @@ _LABELS = ["destination", "subscription"]
 ATTEMPTS = Counter("vcsreplicator_notifier_webhook_attempts", "Attempts by how they ended", [*_LABELS, "result"])
 PAUSED = Gauge("vcsreplicator_notifier_subscription_paused_flag", "1 while a subscription is paused", _LABELS)
 QUEUED = Gauge(
-    "vcsreplicator_notifier_webhook_queued_deliveries", "Deliveries that may begin when mature", ["destination"]
+    "vcsreplicator_notifier_webhook_queued_deliveries",
+    "Queued deliveries, including those not yet due",
+    ["destination"],
 )
 
 logger = structlog.get_logger()

@@ -3,7 +3,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-EVENTS_TOTAL = Counter("vcsreplicator_aggregator_events", "Records of events read, by what they came to", ["outcome"])
+EVENTS_TOTAL = Counter("vcsreplicator_aggregator_events", "Records read from the topic events, by outcome", ["outcome"])
 RELEASES_TOTAL = Counter("vcsreplicator_aggregator_releases", "Events released to mirrors")
 NOTICES_TOTAL = Counter("vcsreplicator_aggregator_notices", "Notices written")
 ERRORS_TOTAL = Counter("vcsreplicator_aggregator_errors", "Records set aside in the topic errors")
@@ -19,8 +19,8 @@ SILENT_SECONDS = Gauge(
 )
 STALLED_SECONDS = Gauge(
     "vcsreplicator_aggregator_stalled_seconds",
-    "Longest time for which the first event of a repository that waits for its notice has been the first",
+    "Longest time that a repository's oldest unannounced event has been its oldest",
 )
-ALARMS = Gauge("vcsreplicator_aggregator_alarms", "Alarms that last, by what is wrong", ["alarm"])
+ALARMS = Gauge("vcsreplicator_aggregator_alarms", "Active alarms, by kind", ["alarm"])
 LAG = Gauge("vcsreplicator_aggregator_mirror_lag_events", "Events that this mirror has not applied", ["mirror"])
 WAITING = Gauge("vcsreplicator_aggregator_mirror_held_notices", "Notices that wait for this mirror", ["mirror"])

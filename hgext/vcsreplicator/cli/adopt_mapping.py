@@ -82,7 +82,7 @@ MAPPING: tuple[Counterpart, ...] = (
         "replicationpathrewrites",
         "*",
         "hgrc: `[vcsreplicator-roots]`; services' file: `[relay.roots]`",
-        "the only prefix becomes none, of several the braces go",
+        "a single prefix is dropped; with several, only the braces are removed",
     ),
     *_each(
         "replication",
@@ -116,7 +116,7 @@ MAPPING: tuple[Counterpart, ...] = (
         "path_rewrites",
         "*",
         "services' file: `[mirror.NAME] root`, `paths`",
-        "of several folders `root` is what they have in common",
+        "with several folders, `root` is their common parent",
     ),
     *_each(
         "pull_url_rewrites",

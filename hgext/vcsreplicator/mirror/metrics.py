@@ -6,7 +6,7 @@ from prometheus_client import Counter, Gauge
 from .checkpoint import Checkpoint
 
 APPLIED = Counter("vcsreplicator_mirror_applied_events", "Events applied")
-REJECTED = Counter("vcsreplicator_mirror_rejected_records", "Records that can never work")
+REJECTED = Counter("vcsreplicator_mirror_rejected_records", "Records that can never be processed")
 DIED = Counter("vcsreplicator_mirror_died_workers", "Worker processes that died in the middle of a task")
 HUNG = Counter("vcsreplicator_mirror_hung_workers", "Worker processes that were killed because they hung")
 SLOW_WORKERS = Gauge(

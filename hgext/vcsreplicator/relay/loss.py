@@ -31,7 +31,7 @@ logger = structlog.get_logger()
 
 LOSSES = prometheus_client.Counter(
     "vcsreplicator_relay_log_losses_total",
-    "Times that a partition of the log was found without records that it had had",
+    "Times that a partition of the log was found to have lost records",
 )
 # Seconds for which the relay relies on the ends that it saw. A loss since then is found when the event is appended.
 FRESH = 0.25
