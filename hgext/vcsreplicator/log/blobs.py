@@ -79,10 +79,9 @@ class FolderBlobs:
                 path, mode = self._path(attachment), os.stat(self._folder).st_mode
                 if not os.path.exists(path):
                     with contextlib.suppress(FileExistsError):
-                        make_folder(os.path.dirname(path))
-                        os.chmod(os.path.dirname(path), mode & 0o2777)
+                        make_folder(os.path.dirname(path), mode & 0o2777)
                     os.fsync(file.fileno())
-                    os.chmod(file.name, 0o644 | mode & 0o020)
+                    os.fchmod(file.fileno(), 0o644 | mode & 0o020)
                     give_to_owner(file.fileno(), self._folder)
                     with contextlib.suppress(FileExistsError):  # another process was faster
                         os.link(file.name, path)

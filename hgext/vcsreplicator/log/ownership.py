@@ -5,7 +5,9 @@ Root may run any verb, and what it makes must stay usable for the services, whic
 its folder. That owner could put a link in the place of what root has just made, so no link is followed.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -19,14 +21,28 @@ def give_to_owner(made: int, folder: str | Path) -> None:
         os.fchown(made, owner.st_uid, owner.st_gid)
 
 
-def make_folder(path: str | Path) -> None:
-    """Make a folder, for the owner of the one that it is in.
+def make_folder(path: str | Path, mode: int | None = None) -> None:
+    """Make a folder with this mode, for the owner of the one that it is in.
 
-    Raises OSError, FileExistsError if it is there.
+    Without `mode` the umask decides. Raises OSError, FileExistsError if it is there.
     """
     os.mkdir(path)
-    made = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with _open_folder(path) as made:
         give_to_owner(made, os.path.dirname(path))
+        if mode is not None:
+            os.fchmod(made, mode)
+
+
+def set_mode(path: str | Path, mode: int) -> None:
+    """Set the mode of a folder; raises OSError, also for a link to one."""
+    with _open_folder(path) as folder:
+        os.fchmod(folder, mode)
+
+
+@contextlib.contextmanager
+def _open_folder(path: str | Path) -> Iterator[int]:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield folder
     finally:
-        os.close(made)
+        os.close(folder)

@@ -594,6 +594,33 @@ def test_a_log_that_root_makes_belongs_to_the_owner_of_its_folder(tmp_path: Path
         reader.close()
 
 
+def test_a_file_in_place_of_a_bell_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the folder's owner could do while root hangs a bell."""
+    victim, place = tmp_path / "victim", tmp_path / "bells"
+    victim.touch(0o600)
+    place.mkdir()
+    hang = bells.Bell._hang
+
+    def swapped(self: bells.Bell, name: str) -> str:
+        made = hang(self, name)
+        (place / made).unlink()
+        (place / made).symlink_to(victim)
+        return made
+
+    monkeypatch.setattr(bells.Bell, "_hang", swapped)
+    with pytest.raises(OSError, match="socket"):
+        bells.Bell(place, [1])
+    assert victim.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_in_place_of_the_bells_folder_leaves_what_it_names_as_it_is(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(0o700)
+    (tmp_path / "log.db-wake").symlink_to(victim)
+    SqliteLog(tmp_path / "log.db").close()
+    assert victim.stat().st_mode & 0o777 == 0o700
+
+
 def owner_of(path: Path) -> tuple[int, int]:
     return path.stat().st_uid, path.stat().st_gid
 

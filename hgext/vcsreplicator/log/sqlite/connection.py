@@ -14,7 +14,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from ...words.errors import BadConfig, Unavailable
-from ..ownership import give_to_owner, make_folder
+from ..ownership import give_to_owner, make_folder, set_mode
 from . import statements as sql
 
 
@@ -162,7 +162,7 @@ def create_database(path: Path, bells: Path, patience: float) -> None:
             if not bells.is_dir():
                 raise
         mode = path.stat().st_mode & 0o666
-        bells.chmod(mode | (mode & 0o444) >> 2)
+        set_mode(bells, mode | (mode & 0o444) >> 2)
     except OSError as error:
         if not bells.is_dir():
             raise BadConfig(

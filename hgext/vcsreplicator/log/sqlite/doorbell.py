@@ -12,6 +12,7 @@ import itertools
 import os
 import select
 import socket
+import stat
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -130,9 +131,16 @@ class _Folder:
         Also one of the folder's owner, if root hangs the bell.
         """
         folder = os.fstat(self._descriptor)
-        if os.geteuid() == 0:
-            os.chown(name, folder.st_uid, folder.st_gid, dir_fd=self._descriptor, follow_symlinks=False)
-        os.chmod(name, folder.st_mode & 0o666, dir_fd=self._descriptor)
+        bell = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._descriptor)
+        try:
+            if not stat.S_ISSOCK(os.fstat(bell).st_mode):  # the folder's owner put something else there
+                raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
+            file = f"/proc/self/fd/{bell}"
+            if os.geteuid() == 0:
+                os.chown(file, folder.st_uid, folder.st_gid)
+            os.chmod(file, folder.st_mode & 0o666)
+        finally:
+            os.close(bell)
 
     def remove(self, name: str) -> None:
         try:
