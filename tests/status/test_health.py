@@ -313,6 +313,15 @@ def test_a_mirror_whose_log_hangs_from_the_start_is_not_ready_and_says_why(hangi
 
 
 @pytest.mark.processes
+def test_a_log_that_lacks_a_topic_or_a_right_to_it_degrades() -> None:
+    log = MemoryLog()
+    log.create([topic for topic in topics() if topic.name != ROSTER])
+    answer = Endpoint(log, "alpha", SETTINGS)()
+    assert not answer["ready"]
+    assert answer["reasons"][0].startswith("the log cannot be read: topic roster")
+
+
+@pytest.mark.processes
 def test_a_log_that_is_slow_changes_no_verdict(hanging: Any) -> None:
     ask = Endpoint(hanging, "alpha", HealthSettings(refuse_when_silent=True))
     assert ask()["ready"]

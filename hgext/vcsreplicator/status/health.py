@@ -13,7 +13,7 @@ from typing import Any
 
 from ..log import Log
 from ..words.clock import DAY, Clock, Silence, SystemClock
-from ..words.errors import Expired, Unavailable
+from ..words.errors import ReplicationError
 from ..words.roster import MirrorState
 from ..words.shape import Seconds, within
 from . import AGGREGATOR, Picture
@@ -169,7 +169,7 @@ class Endpoint:
             self._count_hang(began)
             self._known, self._trouble = self._judge(picture), None
             reading.set_result(self._known)
-        except (Unavailable, Expired) as error:
+        except ReplicationError as error:
             # No sign of life can arrive, so all silence begins anew.
             self._count_hang(began)
             self._silence = Silence(self._measure_time())
