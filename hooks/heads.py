@@ -4,6 +4,7 @@
 A push that leaves a branch with several open heads, one of them new, is refused.
 
     [hooks]
+    pretxnopen.streams = python:hooks.streams.refuse
     pretxnclose.heads = python:hooks.heads.one_per_branch
 
     [one-head]

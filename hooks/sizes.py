@@ -4,6 +4,7 @@
 The limits are for a file version, for all file versions of a push, and for the number of changesets of a push.
 
     [hooks]
+    pretxnopen.streams = python:hooks.streams.refuse
     pretxnchangegroup.sizes = python:hooks.sizes.check
 
     [sizes]

@@ -4,6 +4,7 @@
 A push whose changesets add or change `.hgsub` or `.hgsubstate` is refused; removing them is welcome.
 
     [hooks]
+    pretxnopen.streams = python:hooks.streams.refuse
     pretxnchangegroup.subrepositories = python:hooks.subrepositories.refuse
 
 A subrepository's URL makes every clone run other programs against other machines, and what it names can be gone tomorrow.
