@@ -5,7 +5,7 @@ The limits are for a file version, for all file versions of a push, and for the 
 
     [hooks]
     pretxnopen.streams = python:hooks.streams.refuse
-    pretxnchangegroup.sizes = python:hooks.sizes.check
+    pretxnclose.sizes = python:hooks.sizes.check
 
     [sizes]
     file = 50 MB
@@ -14,8 +14,13 @@ The limits are for a file version, for all file versions of a push, and for the 
     # paths that may be larger, as `hg help patterns` (default: glob)
     except = docs/videos/**
 
-What is not set is not limited. Sizes are of the contents, uncompressed, each version counted once. The push is refused before it
-becomes visible; its data has been received by then.
+What is not set is not limited. Sizes are of what histories of files keep, uncompressed: contents, and from which file each was
+copied. A version that the server has already counts nothing. The push is refused before it becomes visible; its data has been
+received by then.
+
+What a push brings is found by the journal of its transaction, which says how long each file was before: changesets and manifests
+are the pusher's word, and so is the changeset that a version belongs to. As `pretxnchangegroup` the hook sees all but what comes
+without a changeset.
 """
 
 from __future__ import annotations
@@ -26,10 +31,10 @@ from typing import Any
 
 from mercurial import error, match, util
 from mercurial.localrepo import localrepository
+from mercurial.revlog import revlog
+from mercurial.transaction import transaction as Transaction
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
-
-from . import versions
 
 SHOWN = 10
 
@@ -44,20 +49,24 @@ class Limits:
     excepted: list[bytes]
 
 
-def check(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> bool:
-    """Refuse what is too large: a `pretxnchangegroup` hook.
+def check(ui: Ui, repo: localrepository, source: bytes = b"", **_arguments: Any) -> bool:
+    """Refuse what is too large: a `pretxnclose` hook, or a `pretxnchangegroup` one.
 
-    `node` is the first new changeset. A setting that cannot be read refuses every push.
+    Of the hook's arguments it takes only `source`: what has none is no push, pull or unbundle. A setting that cannot be read
+    refuses every push.
     """
+    tr = repo.currenttransaction()
+    if not source or tr is None:
+        return False
     limits = _read_limits(dict(ui.configitems(b"sizes")))
     repo = repo.unfiltered()
-    revs = range(repo[node].rev(), len(repo))
-    if limits.changesets and len(revs) > limits.changesets:
-        ui.warn(b"this push has %d changesets, at most %d are taken at once\n" % (len(revs), limits.changesets))
+    changesets = len(repo) - tr.changes[b"origrepolen"]
+    if limits.changesets and changesets > limits.changesets:
+        ui.warn(b"this push has %d changesets, at most %d are taken at once\n" % (changesets, limits.changesets))
         return True
     if not limits.file and not limits.push:
         return False
-    total, large = _weigh_versions(repo, revs, limits)
+    total, large = _weigh_versions(repo, tr, limits)
     for path, where, size in large[:SHOWN]:
         ui.warn(
             b"%s in %s has %s, at most %s are taken\n" % (path, where, _format_size(size), _format_size(limits.file))
@@ -88,15 +97,17 @@ def _read_limits(settings: dict[bytes, bytes]) -> Limits:
     )
 
 
-def _weigh_versions(repo: localrepository, revs: range, limits: Limits) -> tuple[int, list[tuple[bytes, bytes, int]]]:
+def _weigh_versions(
+    repo: localrepository, tr: Transaction, limits: Limits
+) -> tuple[int, list[tuple[bytes, bytes, int]]]:
     """Return all new bytes, and the (path, changeset, size) of large versions."""
     excepted = _match_excepted(repo, limits.excepted)
     total, large = 0, []
-    for path, where, size in _list_versions(repo, revs):
+    for rev, path, size in _list_versions(repo, tr):
         total += size
         if limits.file and size > limits.file and not excepted(path):
-            large.append((path, where, size))
-    return total, large
+            large.append((rev, path, size))
+    return total, [(path, bytes(repo[rev]), size) for rev, path, size in sorted(large)]
 
 
 def _match_excepted(repo: localrepository, patterns: list[bytes]) -> Any:
@@ -107,14 +118,26 @@ def _match_excepted(repo: localrepository, patterns: list[bytes]) -> Any:
         raise error.ConfigError(text % (b" ".join(patterns), stringutil.forcebytestr(problem))) from problem
 
 
-def _list_versions(repo: localrepository, revs: range) -> Iterator[tuple[bytes, bytes, int]]:
-    seen = set()
-    for rev in revs:
-        for path, node in sorted(versions.brought(repo, rev).items()):
-            if (path, node) not in seen:
-                seen.add((path, node))
-                log = repo.file(path)
-                yield path, bytes(repo[rev]), log.size(log.rev(node))
+def _list_versions(repo: localrepository, tr: Transaction) -> Iterator[tuple[int, bytes, int]]:
+    """Yield changeset, path and size of each file version that a transaction adds."""
+    for name, length in [*tr._offsetmap.items(), *((new, 0) for new in tr._newfiles)]:
+        if name.startswith(b"data/") and name.endswith(b".i"):
+            path = name[len(b"data/") : -len(b".i")]
+            file = repo.file(b"/" + path)  # Mercurial drops one slash
+            log = file._revlog
+            # Until this transaction split it, the contents of a short history lay between the entries of its index.
+            was_inline = log._inline or name[: -len(b".i")] + b".d" in tr._newfiles
+            for rev in range(_count_before(log, length, was_inline=was_inline), len(log)):
+                # A version of LFS says how large its content is, which is elsewhere.
+                yield log.linkrev(rev), path, max(log.rawsize(rev), file.size(rev))
+
+
+def _count_before(log: revlog, length: int, *, was_inline: bool) -> int:
+    """Return how many versions a history had when its index had this length."""
+    rev = len(log)
+    while rev and (rev - 1) * log.index.entry_size + (log.start(rev - 1) if was_inline else 0) >= length:
+        rev -= 1
+    return rev
 
 
 def _format_size(size: int) -> bytes:

@@ -5,6 +5,7 @@ from .transaction import transaction
 
 class filelog:
     nullid: bytes
+    _revlog: revlog
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[int]: ...
     def add(
