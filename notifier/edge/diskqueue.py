@@ -58,7 +58,7 @@ class DiskQueue:
     def __init__(self, folder: str, limit: int) -> None:
         self._folder, self._limit = Path(folder), limit
         self._guard = threading.Lock()
-        # The file that is appended to; None before the first append, and after a failed one.
+        # The last file, if it is appended to; None before the first append, and after a failed one.
         self._tail: int | None = None
         self._position = self._read_to = 0
         try:
@@ -186,7 +186,8 @@ class DiskQueue:
         return found
 
     def _append(self, lines: bytes) -> None:
-        if self._tail is None or self._segments[-1].size >= SEGMENT_BYTES:
+        is_new = self._tail is None or self._segments[-1].size >= SEGMENT_BYTES
+        if is_new:
             self._begin_segment()
         assert self._tail is not None
         segment = self._segments[-1]
@@ -195,6 +196,8 @@ class DiskQueue:
             while view:
                 view = view[os.write(self._tail, view) :]
             os.fdatasync(self._tail)
+            if is_new:
+                _sync_folder(self._folder)
         except OSError:
             # What of it is on disk is unknown: cut it, and begin another file next time.
             with suppress(OSError):
@@ -207,14 +210,17 @@ class DiskQueue:
     def _begin_segment(self) -> None:
         """Begin the next file.
 
-        An empty file that a failed append left is dropped like one that was read.
+        It is the last one, emptied once more, if a failed append left that empty: so failures make no more files.
         """
         self._close_tail()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        if self._segments and not self._segments[-1].size:
+            self._tail = os.open(self._segments[-1].path, flags | os.O_TRUNC)
+            return
         path = self._folder / f"{self._next_number:010}.log"
-        self._tail = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._tail = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
         self._next_number += 1
         self._segments.append(_Segment(path, 0))
-        _sync_folder(self._folder)
 
     def _count(self, size: int) -> None:
         self._size += size

@@ -196,6 +196,50 @@ def test_a_failed_sync_takes_nothing_and_its_file_is_not_appended_to_again(
         assert drain(queue) == numbers(0, 5)
 
 
+def test_failed_appends_leave_one_file_however_many_they_are(tmp_path: Path) -> None:
+    with DiskQueue(str(tmp_path), LIMIT) as queue:
+        queue.append(numbers(0, 3))
+        with full_disk(0):
+            for _ in range(20):
+                with pytest.raises(OSError):
+                    queue.append([b"x" * 1000])
+        assert len(files(tmp_path)) == 2
+        queue.append(numbers(3, 5))
+        assert len(files(tmp_path)) == 2
+        assert drain(queue) == numbers(0, 5)
+    assert files(tmp_path) == []
+
+
+def test_a_value_is_appended_to_the_file_that_a_failed_append_left_while_it_is_read(tmp_path: Path) -> None:
+    with DiskQueue(str(tmp_path), LIMIT) as queue:
+        with full_disk(0), pytest.raises(OSError):
+            queue.append([b"x" * 1000])
+        assert queue.read() == []
+        queue.append(numbers(0, 2))
+        queue.drop()
+        assert drain(queue) == numbers(0, 2)
+    assert files(tmp_path) == []
+
+
+def test_a_file_whose_folder_could_not_be_synced_holds_nothing_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with DiskQueue(str(tmp_path), LIMIT) as queue:
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fsync", fail)
+            with pytest.raises(OSError, match="Input/output"):
+                queue.append(numbers(0, 1))
+        monkeypatch.setattr("os.fsync", synced.append)
+        queue.append(numbers(1, 2))
+        assert len(synced) == 1
+        assert drain(queue) == numbers(1, 2)
+
+
 def test_two_edges_do_not_share_a_queue(tmp_path: Path) -> None:
     with DiskQueue(str(tmp_path), LIMIT), pytest.raises(BadConfig, match=r"edge\.queue.*another edge uses it"):
         DiskQueue(str(tmp_path), LIMIT)
