@@ -11,7 +11,7 @@ from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.levels import ErrorRecord
 from hgext.vcsreplicator.words.shape import to_json
 
-from ..raw import RawMessage
+from ..raw import RawMessage, topic_of
 from .rejection import ERROR_ATTRIBUTES, DecodeReject
 from .sources import RawArrival
 
@@ -32,13 +32,28 @@ def error_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRe
 def raw_of(record: ErrorRecord) -> RawMessage | None:
     """Return the message of a reject, to be decoded again.
 
-    Returns None if the record has nothing that can be decoded again.
+    Returns None if the record has nothing that can be decoded again, or is none that a decoder writes.
     """
     attributes = record.attributes or {}
     if record.service != SERVICE or attributes.get("error_type") in (None, "form", "repeat") or not record.value:
         return None
     kept = {name: text for name, text in attributes.items() if name not in ERROR_ATTRIBUTES}
-    return RawMessage(base64.b64decode(record.value), kept)
+    try:
+        payload = base64.b64decode(record.value, validate=True)
+    except ValueError:
+        return None
+    return RawMessage(payload, kept) if names_input(record) else None
+
+
+def names_input(record: ErrorRecord) -> bool:
+    """Return whether a record's topic is a place that a decoder may read.
+
+    That is a queue, or a topic that is none of replication.
+    """
+    try:
+        return record.topic.startswith("queue:") or topic_of(f"log:{record.topic}") is not None
+    except ValueError:
+        return False
 
 
 def _make_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRecord:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hgext.vcsreplicator.cli.errors import command
-from hgext.vcsreplicator.log import ERRORS, Log, NewRecord
+from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
 from hgext.vcsreplicator.log.table import read_records
@@ -234,6 +234,40 @@ def test_what_cannot_be_submitted_again_is_refused_with_the_reason(log: Log, tmp
     assert errors(tmp_path, "retry").exit_code == 2
     assert errors(tmp_path, "retry", "--type", "schema", "--yes").exit_code != 0
     assert not submitted(log)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reason"),
+    [
+        ("notices", "aGk=", "it names notices, where no message of the decoder comes from"),
+        ("roster-requests", "aGk=", "it names roster-requests, where no message of the decoder comes from"),
+        ("no topic", "aGk=", "it names no topic, where no message of the decoder comes from"),
+        ("raw", "A", "its message was not kept"),
+        ("raw", "aGk=é", "its message was not kept"),
+    ],
+)
+def test_a_record_that_no_decoder_wrote_submits_nothing_and_keeps_none_of_its_type_from_being_submitted(
+    log: Log, tmp_path: Path, place: str, value: str, reason: str
+) -> None:
+    strange = ErrorRecord(
+        time=1.0,
+        service="decode",
+        reason="x",
+        topic=place,
+        partition=0,
+        offset=0,
+        key=None,
+        value=value,
+        attributes={"error_type": "schema", "uri": "/x"},
+    )
+    log.append([NewRecord(topic=ERRORS, key=None, value=to_json(strange))])
+    keep(log, wrong := a_raw({"number": 1}))
+    before = log.ends(NOTICES)
+    done = errors(tmp_path, "retry", "--type", "schema", "--yes")
+    assert done.stdout == "submitted 1 again; of 1 others the message was not kept\n"
+    assert [again.payload for again in submitted(log)] == [wrong.payload]
+    assert reason in str(errors(tmp_path, "retry", str(log.beginnings(ERRORS)[0]), "--yes").exception)
+    assert log.ends(NOTICES) == before
 
 
 @pytest.mark.processes

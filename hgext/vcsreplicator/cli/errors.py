@@ -243,8 +243,12 @@ def _publish(config: Config, settings: "DecodeSettings", messages: Sequence[tupl
 
 
 def _obstacle(error: ErrorRecord) -> str:
+    from notifier.decode.rejects import names_input
+
     if error.service != "decode":
         return f"it is the reject of {error.destination or error.service}, not of the decoder"
+    if not names_input(error):
+        return f"it names {error.topic}, where no message of the decoder comes from"
     return "its message was not kept"
 
 
