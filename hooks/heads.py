@@ -27,12 +27,15 @@ from mercurial.utils import stringutil
 SHOWN = 5
 
 
-def one_per_branch(ui: Ui, repo: localrepository, node: bytes | None = None, **_arguments: Any) -> bool:
+def one_per_branch(
+    ui: Ui, repo: localrepository, node: bytes | None = None, source: bytes = b"", **_arguments: Any
+) -> bool:
     """Refuse several heads of a branch: a `pretxnclose` hook.
 
-    Of the hook's arguments it takes only `node`, the first new changeset.
+    Of the hook's arguments it takes only `node`, the first new changeset, and `source`. A strip is never refused: what it writes
+    again would be lost.
     """
-    if node is None:
+    if node is None or source == b"strip":
         return False
     served = repo.filtered(b"served")
     first = repo.unfiltered()[node].rev()

@@ -52,11 +52,11 @@ class Limits:
 def check(ui: Ui, repo: localrepository, source: bytes = b"", **_arguments: Any) -> bool:
     """Refuse what is too large: a `pretxnclose` hook, or a `pretxnchangegroup` one.
 
-    Of the hook's arguments it takes only `source`: what has none is no push, pull or unbundle. A setting that cannot be read
-    refuses every push.
+    Of the hook's arguments it takes only `source`: what has none is no push, pull or unbundle. A strip is never refused: what it
+    writes again would be lost. A setting that cannot be read refuses every push.
     """
     tr = repo.currenttransaction()
-    if not source or tr is None:
+    if source in (b"", b"strip") or tr is None:
         return False
     limits = _read_limits(dict(ui.configitems(b"sizes")))
     repo = repo.unfiltered()

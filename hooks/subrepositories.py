@@ -22,8 +22,13 @@ from . import versions
 FILES = (b".hgsub", b".hgsubstate")
 
 
-def refuse(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> bool:
-    """Refuse subrepositories; `node` is the first new changeset."""
+def refuse(ui: Ui, repo: localrepository, node: bytes, source: bytes = b"", **_arguments: Any) -> bool:
+    """Refuse subrepositories; `node` is the first new changeset.
+
+    A strip is never refused: what it writes again would be lost.
+    """
+    if source == b"strip":
+        return False
     repo = repo.unfiltered()
     for rev in range(repo[node].rev(), len(repo)):
         new = versions.brought(repo, rev)
