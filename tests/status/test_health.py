@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -319,6 +319,22 @@ def test_a_log_that_lacks_a_topic_or_a_right_to_it_degrades() -> None:
     answer = Endpoint(log, "alpha", SETTINGS)()
     assert not answer["ready"]
     assert answer["reasons"][0].startswith("the log cannot be read: topic roster")
+
+
+@pytest.mark.processes
+def test_a_reading_for_which_the_system_had_no_thread_is_made_up_for(
+    hanging: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Endpoint(hanging, "alpha", SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse_to_start)
+        with pytest.raises(RuntimeError):
+            ask()
+    assert ask()["ready"]
+
+
+def refuse_to_start(_: threading.Thread) -> NoReturn:
+    raise RuntimeError("can't start new thread")
 
 
 @pytest.mark.processes

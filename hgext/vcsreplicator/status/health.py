@@ -140,8 +140,10 @@ class Endpoint:
         now = self._clock.monotonic()
         with self._lock:
             if self._reading is None or self._reading.done():
-                self._reading, self._began = Future(), now
-                threading.Thread(target=self._read, args=(self._reading,), name="health", daemon=True).start()
+                begun = Future[HealthVerdict]()
+                # Raises if the system has no thread left: then the next request begins a reading.
+                threading.Thread(target=self._read, args=(begun,), name="health", daemon=True).start()
+                self._reading, self._began = begun, now
             reading, waited, trouble, known = self._reading, now - self._began, self._trouble, self._known
         try:
             verdict = reading.result(max(0.0, (GLANCE if trouble else PATIENCE) - waited))
