@@ -42,13 +42,14 @@ class _Timed:
     """
 
     sock: socket.socket
+    timeout: float | None
 
     def getresponse(self) -> Any:
         """Return the answer, which a watch cuts at the read timeout.
 
-        The caller cancels the watch once it has read everything.
+        The socket still has the timeout of the connection. The caller cancels the watch once it has read everything.
         """
-        watch = _Watch(self.sock, self.sock.gettimeout() or CONNECT_PATIENCE)
+        watch = _Watch(self.sock, self.timeout or CONNECT_PATIENCE)
         watch.start()
         try:
             response = super().getresponse()  # type: ignore[misc]

@@ -77,10 +77,11 @@ def test_a_service_that_does_not_speak_http_is_no_management_api() -> None:
 
 
 class Answer(http.server.BaseHTTPRequestHandler):
-    """Answers every request with the server's `status` and `body`."""
+    """Answers every request with the server's `status` and `body`, `pause` seconds later."""
 
     def do_GET(self) -> None:
         server: Any = self.server
+        threading.Event().wait(server.pause)
         self.send_response(server.status)
         self.end_headers()
         try:
@@ -93,14 +94,14 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def answering() -> Iterator[Callable[[int, bytes], GuardianSettings]]:
+def answering() -> Iterator[Callable[..., GuardianSettings]]:
     """Settings whose management API answers so."""
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
 
-    def answer(status: int, body: bytes) -> GuardianSettings:
-        server.status, server.body = status, body
+    def answer(status: int, body: bytes, pause: float = 0.0) -> GuardianSettings:
+        server.status, server.body, server.pause = status, body, pause
         return some_settings(management_url=f"http://127.0.0.1:{server.server_port}")
 
     yield answer
@@ -137,6 +138,14 @@ def test_an_answer_without_end_is_cut(
     monkeypatch.setattr(module, "LARGEST_ANSWER", 1000)
     with pytest.raises(Unavailable, match="an answer of more than 1000 bytes"):
         checked(answering(200, b"[" + b"1," * 1000 + b"1]"))
+
+
+def test_an_answer_may_take_longer_than_a_connection(
+    answering: Callable[..., GuardianSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CONNECT_PATIENCE", 0.2)
+    with closing(Management(answering(200, b'{"name": "q"}', pause=0.6), FILE)) as management:
+        assert management.get("queues") == {"name": "q"}
 
 
 def test_a_list_of_pages_that_never_ends_is_bounded(

@@ -26,7 +26,7 @@ from notifier.webhook.request import (
 )
 from notifier.webhook.subscription import Subscription
 from testing.builders.certificates import certificate
-from testing.builders.endpoint import Endpoint, Reply
+from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.faults.broker import FakeBroker
 
 pytestmark = pytest.mark.processes
@@ -234,6 +234,19 @@ def test_endpoint_that_does_not_answer_in_time_is_to_be_tried_again() -> None:
         answer = send(endpoint, timeout=0.2)
     assert answer.verdict is DeliveryVerdict.AGAIN
     assert answer.status is None
+
+
+def test_endpoint_may_take_the_whole_timeout_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the connection has a limit of its own."""
+    monkeypatch.setattr("notifier.webhook.request.CONNECT_PATIENCE", 0.2)
+    never = threading.Event()
+
+    def late(request: Request) -> Reply:
+        never.wait(0.6)
+        return Reply()
+
+    with Endpoint(late) as endpoint:
+        assert send(endpoint, timeout=60).verdict is DeliveryVerdict.DELIVERED
 
 
 def dripping(first: bytes) -> Callable[[socket.socket, threading.Event], None]:
