@@ -2,25 +2,27 @@
 """Operators' requests to one destination: pause, resume, skip, replay.
 
 The courier carries them out between the turns of its loop. It answers a request only after it took effect. The request stays open
-until then: if the daemon is killed in between, it is carried out again. A replay reads the log beside the live stream.
+until then: if the daemon is killed in between, it is carried out again. A request that can never work is answered with its error,
+and stops neither the destination nor other requests. A replay reads the log beside the live stream.
 """
 
 import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Expired, Unavailable
+from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
-from .message import Message
-from .rejects import Rejects
-from .state import NOTHING, DestinationRequest, Kind, StateDatabase
+from .message import Message, clean
+from .rejects import Rejects, judged
+from .state import FAILED, NOTHING, DestinationRequest, Kind, StateDatabase
 from .window import Window
 
 # Seconds between two readings of the requests.
@@ -154,7 +156,7 @@ class Orders:
         self._asked_at = now
         try:
             for request in self.state.open_requests(self.name):
-                self._carry_out(request)
+                self._take_step(request, partial(self._carry_out, request))
             self.window.paused = self.state.paused(self.name)
         except Unavailable as error:
             logger.warning("requests not carried out", reason=str(error))
@@ -172,21 +174,45 @@ class Orders:
     def read_replays(self) -> None:
         """Read on in each replay; end those that are settled."""
         for replay in list(self._replays):
-            replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
-            for record in replay.records(self.window.room):
-                for message in self._readable(record):
-                    replay.numbers.add(self.window.take_replay(replay.marked(message)))
-                    replay.count += 1
-            if replay.finished:
-                self._answer_request(replay.request, _describe_replay(replay))
-                self._replays.remove(replay)
-                replay.close()
+            self._take_step(replay.request, partial(self._read_replay, replay))
 
     def close(self) -> None:
         """Free the readers; replays that are not done begin again at the next start."""
         for replay in self._replays:
             replay.close()
         self._replays.clear()
+
+    def _take_step(self, request: DestinationRequest, step: Callable[[], None]) -> None:
+        """Take a step of a request; answer one that can never work with its error.
+
+        Raises what waiting or a change of the configuration heals.
+        """
+        try:
+            step()
+        except Exception as error:
+            wrong = judged(error)
+            if not isinstance(wrong, Rejected):
+                raise wrong from error
+            logger.error(
+                "request failed", request=request.id, kind=request.kind.value, reason=str(wrong), exc_info=True
+            )
+            self._answer_request(request, f"{FAILED}{wrong}")
+            self._end_replay(request)
+
+    def _read_replay(self, replay: Replay) -> None:
+        replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
+        for record in replay.records(self.window.room):
+            for message in self._readable(record):
+                replay.numbers.add(self.window.take_replay(replay.marked(message)))
+                replay.count += 1
+        if replay.finished:
+            self._answer_request(replay.request, _describe_replay(replay))
+            self._end_replay(replay.request)
+
+    def _end_replay(self, request: DestinationRequest) -> None:
+        for replay in [each for each in self._replays if each.request.id == request.id]:
+            self._replays.remove(replay)
+            replay.close()
 
     def _carry_out(self, request: DestinationRequest) -> None:
         match request.kind:
@@ -222,6 +248,7 @@ class Orders:
             return []
 
     def _answer_request(self, request: DestinationRequest, result: str, *, skipped: Message | None = None) -> None:
+        result = clean(result)
         self.state.done(
             request.id,
             result,

@@ -55,8 +55,8 @@ _NUMBER_OF = "SELECT number FROM repositories WHERE repository = ?"
 _CONDITIONS = "SELECT destination, time, content FROM conditions ORDER BY destination"
 
 
-# How the result begins of a request that found nothing to do.
-NOTHING = "nothing "
+# How the result begins of a request that found nothing to do, and of one that failed.
+NOTHING, FAILED = "nothing ", "failed: "
 
 
 class Kind(enum.StrEnum):
@@ -85,9 +85,9 @@ class DestinationRequest:
     result: str | None
 
     @property
-    def did_nothing(self) -> bool:
-        """Whether the request was carried out and found nothing to do."""
-        return (self.result or "").startswith(NOTHING)
+    def has_failed(self) -> bool:
+        """Whether the request failed, or found nothing to do."""
+        return (self.result or "").startswith((NOTHING, FAILED))
 
 
 class StateDatabase:

@@ -219,6 +219,8 @@ def test_redelivery_away_from_the_notifiers_machine_is_refused(file: Path, tmp_p
         (("deliveries", "redeliver", "9" * 20), "9 is not in the range"),
         (("subscription", "pause", "nobody"), "there is no subscription 'nobody'"),
         (("subscription", "add", "x", "ftp://x"), "url: expected https"),
+        (("replay", "--repository", "caf\udce9", "--to", "lines", "--since", "1"), "expected text in UTF-8"),
+        (("destination", "skip", "lines", "--message", "\udce9", "--yes"), "expected text in UTF-8"),
         (("subscription", "add", "x", "https://x", "--header", "foo"), "--header: expected NAME:VALUE, got 'foo'"),
     ],
 )

@@ -335,6 +335,48 @@ def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns, mon
     assert len(turns.destination.got) == 4
 
 
+@pytest.mark.parametrize(
+    ("argument", "result"),
+    [
+        (
+            {"repository": "caf\udce9", "since_push": 1},
+            "nothing sent: the log has no message for it about caf\ufffd since then",
+        ),
+        ({"repository": "x"}, "failed: unexpected KeyError: 'since_time'"),
+        (
+            {"repository": "x", "since_time": "soon"},
+            "failed: unexpected ValueError: could not convert string to float: 'soon'",
+        ),
+    ],
+    ids=["no UTF-8", "no begin", "no time"],
+)
+def test_replay_that_can_never_work_is_answered_and_holds_up_neither_messages_nor_requests(
+    turns: Turns, argument: Mapping[str, object], result: str
+) -> None:
+    publish_pushes(turns.log, "x", 1, 2)
+    number, pause = turns.ask(Kind.REPLAY, **argument), turns.ask(Kind.PAUSE)
+    turns.take(5)
+    assert turns.state.request(number).result == result
+    assert turns.state.request(number).has_failed
+    assert turns.state.request(pause).result == "paused"
+    turns.ask(Kind.RESUME)
+    turns.take(5)
+    assert turns.destination.told("x") == [1, 2]
+
+
+def test_request_that_fails_unforeseen_is_answered_and_the_next_is_carried_out(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*arguments: object) -> None:
+        raise ZeroDivisionError("bug")
+
+    monkeypatch.setattr(orders.Orders, "_skip_message", wrong)
+    first, second = turns.ask(Kind.SKIP), turns.ask(Kind.PAUSE)
+    turns.take(1)
+    assert turns.state.request(first).result == "failed: unexpected ZeroDivisionError: bug"
+    assert turns.state.request(second).result == "paused"
+
+
 def test_a_running_destination_goes_back_when_the_log_loses_its_newest_notices(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 5)
     turns.take(8)

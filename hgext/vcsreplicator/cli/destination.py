@@ -16,7 +16,7 @@ from ..status.findings import is_overdue
 from ..words.errors import Refused
 from ..words.shape import plain
 from .display import print_listing
-from .options import with_config, with_json, with_last, with_wait, with_yes
+from .options import TEXT, with_config, with_json, with_last, with_wait, with_yes
 from .requests import ask_notifier, when
 
 _with_wait = with_wait(default=10.0, help="How long to wait for the answer of the notifier.")
@@ -81,7 +81,7 @@ def resume(config: Config, name: str, wait: float) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--message", metavar="ID", help="Id of the message.  [default: the oldest that failed]")
+@click.option("--message", type=TEXT, metavar="ID", help="Id of the message.  [default: the oldest that failed]")
 @with_yes
 @_with_wait
 @with_config

@@ -100,7 +100,7 @@ def ask_destination(
     """Record the request of a person, wait for the notifier, and return its answer.
 
     `show` gets how much of the log a replay has read, of how much. Raises Unanswered if there is no answer within `wait` seconds,
-    Refused if nothing was done, or if the notifier's database is not on this machine.
+    Refused if it failed or nothing was done, or if the notifier's database is not on this machine.
     """
     from notifier.database import is_there
     from notifier.settings import read
@@ -127,7 +127,7 @@ def ask_destination(
             if show and (replay := state.replay_of(destination, number)):
                 show(*replay)
             time.sleep(POLL)
-    if request.did_nothing:
+    if request.has_failed:
         raise Refused(f"{destination}: {request.result}")
     return str(request.result)
 
