@@ -63,7 +63,8 @@ class DecoderDestinationSettings:
         check_mirror_url(self.mirror_url)
 
     def open(self, name: str, clock: Clock) -> Destination:
-        return DecoderDestination(ChangesetLookup(self.mirror_url, self.mirror_ca_file), self._open_input(name, clock))
+        lookup = ChangesetLookup(self.mirror_url, self.mirror_ca_file, clock)
+        return DecoderDestination(lookup, self._open_input(name, clock))
 
     def _open_input(self, name: str, clock: Clock) -> "DecoderInput":
         assert self.decoder is not None

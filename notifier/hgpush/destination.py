@@ -81,7 +81,7 @@ class HgPush:
         self.settings = settings
         self._channel = open_queue(name, settings, settings.queue, clock)
         self._numbers = StateDatabase(settings.state)
-        self._lookup = ChangesetLookup(settings.mirror_url, settings.mirror_ca_file)
+        self._lookup = ChangesetLookup(settings.mirror_url, settings.mirror_ca_file, clock)
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lookup")
         self._looked: queue.SimpleQueue[Looked] = queue.SimpleQueue()
         self._looking = 0

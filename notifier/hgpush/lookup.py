@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The lookup of a push's changesets, which a notice does not name.
 
-The lookup asks a mirror. Every mirror answers `push_json_url` when the notice is sent. If the changesets are no longer available
-(the repository is gone, or the push was stripped), the lookup gives the heads instead, so that a late lookup loses no push.
+The lookup asks a mirror. Every mirror that gates the repository answers `push_json_url` when the notice is sent; one that is behind
+is waited for. If the changesets are no longer available (the repository is gone, or the push was stripped), the lookup gives the
+heads instead, so that a late lookup loses no push. It logs each such push.
 """
 
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import structlog
 import urllib3
 
+from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 
 from ..authorities import trusting
@@ -22,6 +24,13 @@ logger = structlog.get_logger()
 
 # Seconds that a mirror may take to answer, however slowly its bytes come.
 ANSWER = 30.0
+
+# Seconds after a push during which a mirror that shows only older ones counts as behind, unless it says that it is not. Later the
+# push counts as stripped, or its repository as replaced.
+BEHIND = DAY
+
+# The header in which a mirror states the newest event that it shows.
+RELEASED = "x-vcsreplicator-event"
 
 # Questions to mirrors at a time.
 AT_ONCE = 8
@@ -41,8 +50,8 @@ class ChangesetLookup:
     `mirror_url` replaces scheme and host of the public URLs.
     """
 
-    def __init__(self, mirror_url: str | None, ca_file: str | None) -> None:
-        self._mirror_url = mirror_url
+    def __init__(self, mirror_url: str | None, ca_file: str | None, clock: Clock) -> None:
+        self._mirror_url, self._clock = mirror_url, clock
         self._http = urllib3.PoolManager(maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(ca_file))
         self._http.pool_classes_by_scheme = {"http": ConnectionPool, "https": TlsPool}
 
@@ -51,41 +60,67 @@ class ChangesetLookup:
 
         Returns none for a change without a push. Raises Unavailable, or MalformedEvent for an answer that makes no sense.
         """
-        return tuple(map(self._look_up_push, _read_entries(message)))
+        return tuple(self._look_up_push(entry, message) for entry in _read_entries(message))
 
     def close(self) -> None:
         """Drop the connections."""
         self._http.clear()
 
-    def _look_up_push(self, entry: "PushReference") -> QueuedPush:
-        changesets = self._fetch_changesets(entry.url, entry.id) or entry.heads
-        return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
-
-    def _fetch_changesets(self, url: str, number: int) -> tuple[str, ...]:
-        """Return the changesets of a push; () if no mirror can list them.
-
-        The mirrors no longer know the push, or their answer is longer than a message of this queue may be. Raises Unavailable,
-        also for what is no answer of a pushlog, and MalformedEvent for one that makes no sense.
-        """
+    def _look_up_push(self, entry: "PushReference", message: Message) -> QueuedPush:
+        url = entry.url
         if self._mirror_url is not None:
             url = f"{self._mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
+        try:
+            changesets = self._fetch_changesets(url, entry.id, message)
+        except _NotListed as error:
+            logger.warning("only the heads are sent", url=url, **message.names, reason=str(error))
+            changesets = entry.heads
+        return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
+
+    def _fetch_changesets(self, url: str, number: int, message: Message) -> tuple[str, ...]:
+        """Return the changesets of a push.
+
+        Raises _NotListed if the mirror no longer knows the push, or its answer is longer than a message of this queue may be;
+        Unavailable also for what is no answer of a pushlog, and MalformedEvent for one that makes no sense.
+        """
         try:
             answer = self._http.request("GET", url, preload_content=False)
             text = read_in_time(answer, LARGEST + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"{url}: {error}") from error
         if answer.status == 404:
-            return ()
+            raise _NotListed("status 404, the repository is gone")
         if answer.status != 200:
             raise Unavailable(f"{url}: status {answer.status}, expected 200")
         if len(text) > LARGEST:
-            logger.warning("only the heads are sent", url=url, reason=f"answer of more than {LARGEST} bytes")
-            return ()
+            raise _NotListed(f"answer of more than {LARGEST} bytes")
         try:
             answered = read_answer(text, url)
         except NotPushes as error:
             raise Unavailable(str(error)) from error
-        return next((push.changesets for push in answered.pushes if push.id == number), ())
+        push = next((push for push in answered.pushes if push.id == number), None)
+        if push is None:
+            self._check_gone(url, number, message, answered.last, answer.headers.get(RELEASED, ""))
+            raise _NotListed("the push is gone")
+        if not push.changesets:
+            raise _NotListed("the push has no changesets any more")
+        return push.changesets
+
+    def _check_gone(self, url: str, number: int, message: Message, last: int, released: str) -> None:
+        """Return if the push is gone from a mirror whose newest push is `last`.
+
+        Raises Unavailable if it may still come, _NotListed if that was waited for long enough.
+        """
+        is_shown = released.isascii() and released.isdigit() and int(released[:18]) >= message.seq
+        if last >= number or is_shown:
+            return
+        if self._clock.now() - message.created < BEHIND:
+            raise Unavailable(f"{url}: shows pushes up to {last}, expected {number}: the mirror is behind")
+        raise _NotListed(f"the mirror shows pushes up to {last}, a day after this one")
+
+
+class _NotListed(Exception):
+    """The mirror cannot list the changesets of a push; says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
