@@ -63,7 +63,7 @@ class DecoderDestinationSettings:
         check_mirror_url(self.mirror_url)
 
     def open(self, name: str, clock: Clock) -> Destination:
-        lookup = ChangesetLookup(self.mirror_url, self.mirror_ca_file, clock)
+        lookup = ChangesetLookup(self.mirror_url, self.mirror_ca_file, clock, with_obsolete=True)
         return DecoderDestination(lookup, self._open_input(name, clock))
 
     def _open_input(self, name: str, clock: Clock) -> "DecoderInput":

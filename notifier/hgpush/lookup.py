@@ -7,6 +7,7 @@ heads instead, so that a late lookup loses no push. It logs each such push.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import structlog
@@ -47,11 +48,14 @@ def check_mirror_url(url: str | None) -> None:
 class ChangesetLookup:
     """Asks mirrors for changesets; used by AT_ONCE threads.
 
-    `mirror_url` replaces scheme and host of the public URLs.
+    `mirror_url` replaces scheme and host of the public URLs. Changesets that became obsolete are returned only `with_obsolete`,
+    because no client can pull them.
     """
 
-    def __init__(self, mirror_url: str | None, ca_file: str | None, clock: Clock) -> None:
-        self._mirror_url, self._clock = mirror_url, clock
+    def __init__(
+        self, mirror_url: str | None, ca_file: str | None, clock: Clock, *, with_obsolete: bool = False
+    ) -> None:
+        self._mirror_url, self._clock, self._with_obsolete = mirror_url, clock, with_obsolete
         self._http = urllib3.PoolManager(maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(ca_file))
         self._http.pool_classes_by_scheme = {"http": ConnectionPool, "https": TlsPool}
 
@@ -71,14 +75,19 @@ class ChangesetLookup:
         if self._mirror_url is not None:
             url = f"{self._mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
         try:
-            changesets = self._fetch_changesets(url, entry.id, message)
+            found = self._fetch_push(url, entry.id, message)
+            changesets = _list_all(found, entry.heads) if self._with_obsolete else found.changesets
+            if not changesets:
+                raise _NotListed("the push has no changesets any more")
+            if found.obsolete and not self._with_obsolete:
+                logger.info("obsolete changesets left out", url=url, **message.names, count=len(found.obsolete))
         except _NotListed as error:
             logger.warning("only the heads are sent", url=url, **message.names, reason=str(error))
             changesets = entry.heads
         return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
 
-    def _fetch_changesets(self, url: str, number: int, message: Message) -> tuple[str, ...]:
-        """Return the changesets of a push.
+    def _fetch_push(self, url: str, number: int, message: Message) -> QueuedPush:
+        """Return a push as the mirror lists it.
 
         Raises _NotListed if the mirror no longer knows the push, or its answer is longer than a message of this queue may be;
         Unavailable also for what is no answer of a pushlog, and MalformedEvent for one that makes no sense.
@@ -102,9 +111,7 @@ class ChangesetLookup:
         if push is None:
             self._check_gone(url, number, message, answered.last, answer.headers.get(RELEASED, ""))
             raise _NotListed("the push is gone")
-        if not push.changesets:
-            raise _NotListed("the push has no changesets any more")
-        return push.changesets
+        return push
 
     def _check_gone(self, url: str, number: int, message: Message, last: int, released: str) -> None:
         """Return if the push is gone from a mirror whose newest push is `last`.
@@ -132,6 +139,17 @@ class PushReference:
     user: str
     url: str
     heads: tuple[str, ...]
+
+
+def _list_all(push: QueuedPush, heads: Collection[str]) -> tuple[str, ...]:
+    """Return the changesets of a push, also those that became obsolete.
+
+    The heads are last. An answer names obsolete ones apart, each list in the order of the changelog. They are hidden, so no other
+    changeset descends from them, and each comes after its parents.
+    """
+    if not push.obsolete:
+        return push.changesets
+    return tuple(sorted((*push.changesets, *push.obsolete), key=lambda node: node in heads))
 
 
 def _read_entries(message: Message) -> list[PushReference]:

@@ -52,7 +52,7 @@ class QueuedPush:
             raise ValueError(f"id: expected a positive number, got {self.id}")
         if not all(map(_NODE.match, (*self.changesets, *self.obsolete))):
             raise ValueError("changesets: expected 40 hexadecimal digits each")
-        if _PSEUDO.intersection(self.changesets):
+        if _PSEUDO.intersection((*self.changesets, *self.obsolete)):
             raise ValueError("changesets: the null changeset and the working directory cannot be pushed")
 
 

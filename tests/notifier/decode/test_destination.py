@@ -204,6 +204,17 @@ def test_push_that_is_larger_than_an_append_stays_in_order(
     assert [document["changesetID"] for document in documents(log)] == nodes
 
 
+def test_changesets_of_a_push_that_became_obsolete_are_sent_too(
+    log: Log, notifier: Notifier, settings: DecoderDestinationSettings, mirror: Endpoint
+) -> None:
+    entry = {"changesets": [node("first")], "obsoletechangesets": [node("x", 1)], "date": 1, "user": "dana"}
+    mirror.reply = lambda request: Reply(body=json.dumps({"lastpushid": 1, "pushes": {"1": entry}}).encode())
+    notifier.start(it=settings)
+    publish_pushes(log, "x", 1, 1)
+    notifier.settled("it")
+    assert [document["changesetID"] for document in documents(log)] == [node("first"), node("x", 1)]
+
+
 def test_position_waits_for_a_mirror_that_answers(
     log: Log, notifier: Notifier, settings: DecoderDestinationSettings, mirror: Endpoint
 ) -> None:

@@ -12,7 +12,7 @@ import structlog
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.hgpush.lookup import ChangesetLookup
-from notifier.message import Message, messages
+from notifier.message import messages
 from notifier.public import PublicSettings
 from testing.builders.endpoint import Endpoint, Reply
 from testing.builders.notices import CREATED_AT, a_notice, an_event, node
@@ -37,20 +37,19 @@ class Asking:
 
     def __init__(self, mirror: Endpoint) -> None:
         self.mirror, self.clock = mirror, HandClock(CREATED_AT + 60)
-        self.lookup = ChangesetLookup(f"http://127.0.0.1:{mirror.port}", None, self.clock)
+        self.url = f"http://127.0.0.1:{mirror.port}"
 
-    def changesets(self, reply: Reply, message: Message = MESSAGE) -> tuple[str, ...]:
+    def changesets(self, reply: Reply, *, with_obsolete: bool = False) -> tuple[str, ...]:
         self.mirror.reply = lambda request: reply
-        [push] = self.lookup.pushes(message)
+        with closing(ChangesetLookup(self.url, None, self.clock, with_obsolete=with_obsolete)) as lookup:
+            [push] = lookup.pushes(MESSAGE)
         return push.changesets
 
 
 @pytest.fixture
 def asking() -> Iterator[Asking]:
     with Endpoint() as mirror:
-        made = Asking(mirror)
-        with closing(made.lookup):
-            yield made
+        yield Asking(mirror)
 
 
 @pytest.mark.parametrize("released", [None, 6])
@@ -86,3 +85,23 @@ def test_push_waits_a_day_at_most_where_nothing_says_whether_it_was_stripped(ask
         assert asking.changesets(a_reply(6)) == (HEAD,)
     [line] = lines
     assert line["reason"] == "the mirror shows pushes up to 6, a day after this one"
+
+
+FIRST, SECOND, THIRD = node("first"), node("second"), node("third")
+
+
+@pytest.mark.parametrize(
+    ("visible", "obsolete", "all_of_them"),
+    [
+        ([FIRST, SECOND], [THIRD, HEAD], (FIRST, SECOND, THIRD, HEAD)),
+        ([FIRST, HEAD], [SECOND, THIRD], (FIRST, SECOND, THIRD, HEAD)),
+        ([], [FIRST, HEAD], (FIRST, HEAD)),
+    ],
+    ids=["the head", "others", "all"],
+)
+def test_obsolete_changesets_come_only_where_they_are_asked_for_and_the_head_last(
+    asking: Asking, visible: list[str], obsolete: list[str], all_of_them: tuple[str, ...]
+) -> None:
+    reply = a_reply(7, p7={"changesets": visible, "obsoletechangesets": obsolete})
+    assert asking.changesets(reply, with_obsolete=True) == all_of_them
+    assert asking.changesets(reply) == (tuple(visible) or (HEAD,))

@@ -52,6 +52,10 @@ def test_what_is_written_is_read_again() -> None:
             an_answer(p1={**ENTRY, "changesets": ["0" * 40]}),
             "h: pushes.1.changesets: the null changeset and the working",
         ),
+        (
+            an_answer(p1={**ENTRY, "obsoletechangesets": ["0" * 40]}),
+            "h: pushes.1.changesets: the null changeset and the working",
+        ),
         (an_answer(p1={**ENTRY, "changesets": [NODE + "\n"]}), "h: pushes.1.changesets: expected 40"),
     ],
 )
