@@ -112,6 +112,10 @@ class NoticeFeed:
             self._read_to = taken.offset + 1
             self._taken.append(NoticeMark.of(taken))
 
+    def has_read_to(self, end: int) -> bool:
+        """Return whether the window has got every notice before this offset."""
+        return not self._untaken and min(self._reader.positions().values()) >= end
+
     def store_position(self, *, at_once: bool = False) -> None:
         """Store the position up to which everything is settled.
 

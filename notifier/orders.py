@@ -135,7 +135,8 @@ def _describe_replay(replay: Replay) -> str:
 class Orders:
     """The requests to the destination `name`.
 
-    `messages_of` returns the destination's messages of a record.
+    `messages_of` returns the destination's messages of a record, `has_read_to` whether the window has got all notices before an
+    offset.
     """
 
     name: str
@@ -145,6 +146,9 @@ class Orders:
     window: Window
     rejects: Rejects
     messages_of: Callable[[Record], list[Message]]
+    has_read_to: Callable[[int], bool]
+    _first_end: int | None = None
+    _first_newest: int | None = None
     _replays: list[Replay] = field(default_factory=list)
     _asked_at: float = float("-inf")
 
@@ -230,9 +234,13 @@ class Orders:
         A kill between the two repeats the skip and never forgets it. A message of a replay is skipped there alone: the
         live stream may not have sent it yet.
         """
-        delivery = self.window.skippable(request.argument.get("message"))
+        wanted = request.argument.get("message")
+        delivery = self.window.skippable(wanted)
         if delivery is None:
-            self._answer_request(request, f"{NOTHING}skipped: no such message waits for another attempt")
+            if wanted in self.state.skipped(self.name, 0):
+                self._answer_request(request, f"skipped {wanted} before")
+            elif self._is_first_round_over():
+                self._answer_request(request, f"{NOTHING}skipped: no such message waits for another attempt")
             return
         message = delivery.message
         self.rejects.keep_message(message, f"skipped by {request.who}", is_counted=False)
@@ -240,6 +248,19 @@ class Orders:
         self._answer_request(request, f"skipped {message.id} of {message.repo_url}", skipped=live)
         self.window.settle(delivery.number)
         SKIPPED.labels(self.name).inc()
+
+    def _is_first_round_over(self) -> bool:
+        """Return whether all that waited at the start was read and tried.
+
+        Until then the message to be skipped may not be in the window, or not have failed again.
+        """
+        if self._first_newest is None:
+            end = self.log.ends(NOTICES)[0]
+            self._first_end = end if self._first_end is None else min(end, self._first_end)
+            if self.window.room and not self.has_read_to(self._first_end):
+                return False
+            self._first_newest = self.window.newest
+        return not self.window.has_untried(self._first_newest)
 
     def _readable(self, record: Record) -> list[Message]:
         try:

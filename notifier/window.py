@@ -224,6 +224,16 @@ class Window:
                 return self.delivery(entry.number)
         return None
 
+    def has_untried(self, newest: int) -> bool:
+        """Return whether a delivery up to this number has its attempt still before it.
+
+        Returns False while nothing is sent: the window is paused, or the destination does not answer.
+        """
+        if self.paused or self._downs:
+            return False
+        known = itertools.takewhile(lambda entry: entry.number <= newest, self._entries.values())
+        return any(self._is_first(entry) and (entry.in_flight or not entry.attempt) for entry in known)
+
     def delivery(self, number: int) -> Delivery:
         """Return the current or last attempt of a message that is not settled."""
         entry = self._entries[number]
@@ -245,6 +255,11 @@ class Window:
         Repeats of a replay do not count: they are old when they come.
         """
         return next((entry.message for entry in self._entries.values() if entry.message.replay is None), None)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest delivery that is not settled; -1 if there is none."""
+        return next(reversed(self._entries), -1)
 
     @property
     def in_flight(self) -> int:

@@ -480,6 +480,70 @@ def test_a_skipped_message_stays_skipped_when_the_log_goes_back(turns: Turns) ->
     assert turns.destination.told("x") == [2, 3]
 
 
+@pytest.mark.parametrize("sequence", [1, None], ids=["by id", "the oldest that failed"])
+def test_skip_asked_of_a_stopped_notifier_is_carried_out_after_its_start(turns: Turns, sequence: int | None) -> None:
+    turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
+    publish_pushes(turns.log, "x", 1, 2)
+    publish_pushes(turns.log, "y", 2, 3)
+    turns.take(3)
+    turns.loop.close()
+    wanted = next(message.id for message in turns.destination.tried if message.sequence == 1)
+    number = turns.ask(Kind.SKIP, message=None if sequence is None else wanted)
+    turns.loop = turns.begin()
+    turns.take(10)
+    assert turns.state.request(number).result == f"skipped {wanted} of https://hg.example/x"
+    assert turns.destination.told("x") == [2]
+    assert turns.position == 4
+
+
+def test_skip_that_was_killed_before_it_was_answered_is_carried_out_after_the_start(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take(3)
+    number = turns.ask(Kind.SKIP, message=turns.destination.tried[0].id)
+
+    def full(*arguments: object, **more: object) -> None:
+        raise Unavailable("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(turns.state, "done", full)
+        turns.take(1)
+    assert len(turns.log.records(ERRORS)) == 1
+    turns.loop.close()
+    turns.loop = turns.begin()
+    turns.take(10)
+    assert (turns.state.request(number).result or "").startswith("skipped ")
+    assert turns.destination.told("x") == [2]
+
+
+@pytest.mark.parametrize("trouble", ["none", "paused", "down", "log away"])
+def test_skip_that_finds_nothing_after_a_start_is_answered_once_all_was_read(turns: Turns, trouble: str) -> None:
+    publish_pushes(turns.log, "x", 1, 2)
+    if trouble == "paused":
+        turns.ask(Kind.PAUSE)
+    turns.destination.down = Unavailable("away") if trouble == "down" else None
+    turns.log.away = trouble == "log away"
+    number = turns.ask(Kind.SKIP, message="f" * 32 + ".changegroup.1")
+    turns.take(8)
+    assert turns.state.request(number).has_failed == (trouble != "log away")
+    turns.log.away = False
+    turns.take(80)
+    assert turns.state.request(number).result == "nothing skipped: no such message waits for another attempt"
+
+
+def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> None:
+    turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take(2)
+    first, second = (turns.ask(Kind.SKIP, message=turns.destination.tried[0].id) for _ in range(2))
+    turns.take(5)
+    assert (turns.state.request(first).result or "").startswith("skipped ")
+    assert turns.state.request(second).result == f"skipped {turns.destination.tried[0].id} before"
+    assert len(turns.log.records(ERRORS)) == 1
+
+
 def test_a_log_that_answered_is_asked_again_as_soon_as_at_its_first_failure(turns: Turns) -> None:
     for _ in range(2):
         turns.log.away = True
