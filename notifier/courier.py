@@ -304,6 +304,7 @@ class _DeliveryLoop:
         DELIVERED.labels(self.name).inc()
         if delivery.message.replay is not None:
             REPLAYED.labels(self.name).inc()
+            self.orders.note_confirmed(delivery.number)
         self.condition.note_answer()
 
     def drain(self) -> None:

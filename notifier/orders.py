@@ -49,7 +49,7 @@ class Replay:
     def __init__(self, request: DestinationRequest, log: Log) -> None:
         self.request = request
         self.numbers: set[int] = set()
-        self.count = 0
+        self.taken = self.confirmed = 0
         self._log = log
         self._end = log.ends(NOTICES)[0]
         self._begin = self._position = log.beginnings(NOTICES)[0]
@@ -125,8 +125,11 @@ class Replay:
 
 
 def _describe_replay(replay: Replay) -> str:
-    if replay.count:
-        return f"sent {replay.count} messages again"
+    if replay.confirmed < replay.taken:
+        what = f"sent {replay.confirmed} of {replay.taken} messages again"
+        return f"{FAILED}{what}; vcsreplicator errors has those that were rejected or skipped"
+    if replay.taken:
+        return f"sent {replay.taken} messages again"
     argument = replay.request.argument
     return f"{NOTHING}sent: the log has no message for it about {argument['repository']} since then"
 
@@ -180,6 +183,11 @@ class Orders:
         for replay in list(self._replays):
             self._take_step(replay.request, partial(self._read_replay, replay))
 
+    def note_confirmed(self, number: int) -> None:
+        """Count a confirmed delivery for the replay to which it belongs, if any."""
+        for replay in self._replays:
+            replay.confirmed += number in replay.numbers
+
     def close(self) -> None:
         """Free the readers; replays that are not done begin again at the next start."""
         for replay in self._replays:
@@ -208,7 +216,7 @@ class Orders:
         for record in replay.records(self.window.room):
             for message in self._readable(record):
                 replay.numbers.add(self.window.take_replay(replay.marked(message)))
-                replay.count += 1
+                replay.taken += 1
         if replay.finished:
             self._answer_request(replay.request, _describe_replay(replay))
             self._end_replay(replay.request)

@@ -319,6 +319,35 @@ def test_replay_cut_short_by_a_restart_is_sent_whole_in_order_and_marked(turns: 
     assert turns.position == 4
 
 
+@pytest.mark.parametrize(
+    ("refused", "result"),
+    [
+        ({1, 2, 3}, "failed: sent 0 of 3 messages again; vcsreplicator errors has those that were rejected or skipped"),
+        ({2}, "failed: sent 2 of 3 messages again; vcsreplicator errors has those that were rejected or skipped"),
+        (set(), "sent 3 messages again"),
+    ],
+)
+def test_replay_counts_what_its_destination_confirmed(turns: Turns, refused: set[int], result: str) -> None:
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(5)
+    turns.destination.answer = lambda message: Rejected("no") if message.sequence in refused else None
+    number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(30)
+    assert turns.state.request(number).result == result
+    assert len(turns.log.records(ERRORS)) == len(refused)
+
+
+def test_replay_of_which_a_message_was_skipped_says_so(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take(5)
+    turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
+    number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(5)
+    turns.ask(Kind.SKIP, message=None)
+    turns.take(5)
+    assert (turns.state.request(number).result or "").startswith("failed: sent 1 of 2 messages again")
+
+
 def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_pushes(turns.log, "x", 1, 2)
     turns.take(4)
