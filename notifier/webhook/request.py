@@ -38,8 +38,15 @@ PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 41
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 
 
+# Why a subscription is paused that was stored before http was forbidden.
+HTTP_REFUSED = "http is not allowed; set allow-http = true, or add the subscription again with https"
+
+
 class DeliveryVerdict(enum.StrEnum):
-    """What an attempt means for the delivery."""
+    """What an attempt means for the delivery.
+
+    GONE: nothing can be sent to this endpoint before an operator changes something.
+    """
 
     DELIVERED = "delivered"
     AGAIN = "again"
@@ -151,9 +158,9 @@ class RequestSender:
 
         If no answer comes in time, the outcome is unknown, and the attempt is to be repeated.
         """
+        if not (subscription.is_https or self._allow_http):
+            return AttemptResult(verdict=DeliveryVerdict.GONE, error=HTTP_REFUSED)
         parts = urlsplit(subscription.url)
-        if parts.scheme != "https" and not self._allow_http:
-            return AttemptResult(verdict=DeliveryVerdict.WRONG, error="http: only https is allowed")
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
             addresses = resolve(host, port, self._networks)
@@ -166,8 +173,8 @@ class RequestSender:
                     if number == len(addresses):
                         raise
             raise OSError("no address")
-        except Forbidden as error:
-            return AttemptResult(verdict=DeliveryVerdict.WRONG, error=str(error))
+        except Forbidden as error:  # a name may have another address the next time
+            return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))
         except (urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
             return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=_describe_error(error))
 

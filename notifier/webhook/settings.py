@@ -50,6 +50,16 @@ class DeliverySettings:
         if not os.path.isabs(self.database):
             raise ValueError(f"database: expected an absolute path, got {self.database!r}")
         self.networks()
+        for name, subscription in (self.subscriptions or {}).items():
+            try:
+                self.check_scheme(subscription)
+            except ValueError as error:
+                raise ValueError(f"subscriptions.{name}.{error}") from None
+
+    def check_scheme(self, subscription: Subscription) -> None:
+        """Raise ValueError for an endpoint with http, unless `allow_http`."""
+        if not (subscription.is_https or self.allow_http):
+            raise ValueError("url: expected https; to allow http as well, set allow-http = true")
 
     def networks(self) -> list[Network]:
         """Return the networks that `allow` opens; raise ValueError."""

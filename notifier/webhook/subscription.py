@@ -68,6 +68,11 @@ class Subscription:
         if self.filter is not None:
             check_filter(self.filter)
 
+    @property
+    def is_https(self) -> bool:
+        """Whether requests to the endpoint are encrypted."""
+        return urlsplit(self.url).scheme == "https"
+
     def wants(self, message: Message) -> bool:
         """Return whether this message is to be sent there; raise FilterFailed."""
         return message.type.value in self.types and (self.filter is None or matches(self.filter, message.envelope))

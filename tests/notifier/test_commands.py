@@ -229,6 +229,13 @@ def test_mistakes_are_one_line(file: Path, words: tuple[str, ...], complaint: st
         say(file, *words)
 
 
+def test_http_endpoint_is_refused_where_only_https_is_allowed(file: Path) -> None:
+    file.write_text(file.read_text().replace("allow-http = true", ""))
+    with pytest.raises(Refused, match=r"^url: expected https; to allow http as well, set allow-http = true$"):
+        say(file, "subscription", "add", "ci", "http://ci.example/hook")
+    assert json.loads(say(file, "subscription", "list", "--json")) == []
+
+
 @pytest.fixture
 def told(rabbitmq: Any, log: Log, notifier: Notifier) -> Iterator[PulseReceiver]:
     """An exchange to which three pushes of `x` come while the block runs."""

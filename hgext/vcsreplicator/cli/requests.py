@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,9 @@ from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
 from ..words.errors import Refused
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
+
+if TYPE_CHECKING:
+    from notifier.webhook.settings import DeliverySettings
 
 # Seconds until a verb that is asked to stop notices it.
 TURN = 0.2
@@ -132,6 +135,25 @@ def ask_destination(
     return str(request.result)
 
 
+def find_webhook(config: Config, destination: str | None) -> tuple[str, "DeliverySettings"]:
+    """Return the name and the settings of the webhook destination.
+
+    Raises Refused unless exactly one fits.
+    """
+    from notifier.settings import read
+    from notifier.webhook.settings import DeliverySettings
+
+    found = {
+        name: each
+        for name, each in read(config.tables, config.file).destinations.items()
+        if isinstance(each, DeliverySettings) and destination in (None, name)
+    }
+    if len(found) != 1:
+        names = ", ".join(found)
+        raise Refused(f"expected one webhook destination in {config.file}, found {names or 'none'}; use --destination")
+    return found.popitem()
+
+
 @contextmanager
 def open_deliveries(
     config: Config, destination: str | None, *, create: bool = False, must_exist: bool = False
@@ -142,19 +164,9 @@ def open_deliveries(
     and with `must_exist` if its table is missing.
     """
     from notifier.database import NOWHERE, is_there
-    from notifier.settings import read
     from notifier.webhook.deliveries import Deliveries
-    from notifier.webhook.destination import WebhookSettings
 
-    found = {
-        name: each
-        for name, each in read(config.tables, config.file).destinations.items()
-        if isinstance(each, WebhookSettings) and destination in (None, name)
-    }
-    if len(found) != 1:
-        names = ", ".join(found)
-        raise Refused(f"expected one webhook destination in {config.file}, found {names or 'none'}; use --destination")
-    [(name, settings)] = found.items()
+    name, settings = find_webhook(config, destination)
     if must_exist and not is_there(settings.database):
         raise Refused(
             f"{config.file}: notifier.{name}.database: {settings.database}: expected the notifier's database, found no file;"

@@ -14,7 +14,7 @@ from ..words.secrecy import is_secret_header
 from ..words.shape import plain
 from .display import print_listing
 from .options import TEXT, with_config, with_destination, with_json, with_last, with_yes
-from .requests import open_deliveries, when, who
+from .requests import find_webhook, open_deliveries, when, who
 
 if TYPE_CHECKING:
     from notifier.webhook.subscriptions import StoredSubscription
@@ -101,6 +101,10 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
     """Add a subscription; it gets messages about later pushes."""
     subscription = _subscription(url, **options)
+    try:
+        find_webhook(config, destination)[1].check_scheme(subscription)
+    except ValueError as error:
+        raise Refused(str(error)) from error
     with open_deliveries(config, destination, create=True) as deliveries:
         if not deliveries.subscriptions.add(name, subscription, origin="command", who=who(), now=time.time()):
             raise Refused(f"there is a subscription {name!r} already")

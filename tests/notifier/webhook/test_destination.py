@@ -96,6 +96,22 @@ def test_failed_delivery_climbs_the_ladder_with_the_same_id(
         assert [request.headers["vcsreplicator-attempt"] for request in endpoint.requests] == ["1", "2", "3"]
 
 
+def test_stored_subscription_with_http_is_paused_where_http_is_not_allowed_and_its_deliveries_wait(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint() as endpoint:
+        deliveries.subscriptions.add("a", to(endpoint), origin="command", who="dana", now=0)
+        notifier.start(hooks=replace(settings, allow_http=False))
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: deliveries.subscriptions.all()[0].paused_reason)
+        assert (deliveries.subscriptions.all()[0].paused_reason or "").startswith("http is not allowed; ")
+        assert states(deliveries) == {"queued": 1}
+        notifier.stop()
+        notifier.start(hooks=settings)
+        deliveries.subscriptions.pause("a", None, who="dana", now=0)
+        eventually(lambda: states(deliveries) == {"delivered": 1})
+
+
 def test_delivery_that_reaches_the_end_of_the_ladder_is_kept_and_can_be_redelivered(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:

@@ -214,11 +214,11 @@ def test_request_carries_body_and_headers() -> None:
     assert request.headers["webhook-id"] == "abc_newrepo_1"
 
 
-def test_endpoint_on_a_private_address_gets_nothing() -> None:
+def test_endpoint_on_a_private_address_gets_nothing_until_its_name_has_another() -> None:
     with Endpoint() as endpoint:
         answer = send(endpoint, networks=[])
         assert endpoint.requests == []
-    assert answer.verdict is DeliveryVerdict.WRONG
+    assert answer.verdict is DeliveryVerdict.AGAIN
     assert "127.0.0.1, which is not public" in (answer.error or "")
 
 
@@ -345,13 +345,13 @@ def test_https_goes_to_the_checked_address_and_verifies_the_name(tmp_path: Path)
         )
 
 
-def test_plain_http_is_refused_unless_allowed() -> None:
+def test_plain_http_is_refused_unless_allowed_and_its_subscription_waits() -> None:
     with Endpoint() as endpoint:
         answer = RequestSender(networks=LOOPBACK, allow_http=False).send(
             OUTGOING, Subscription(url=endpoint.url), [], 1.0
         )
         assert endpoint.requests == []
-    assert answer.verdict is DeliveryVerdict.WRONG
+    assert answer.verdict is DeliveryVerdict.GONE
 
 
 def _members(outgoing: DeliveryAttempt) -> dict[str, object]:
