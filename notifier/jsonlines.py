@@ -98,9 +98,9 @@ class JsonLines:
             return []
         try:
             self.append(b"".join(text for _, text in batch))
-        except OSError as error:
+        except (OSError, Unavailable) as error:
             self.close()
-            trouble = self._translate_error(error)
+            trouble = self._translate_error(error) if isinstance(error, OSError) else error
             return [DeliveryOutcome(number=number, error=trouble) for number, _ in batch]
         return [DeliveryOutcome(number=number) for number, _ in batch]
 
@@ -112,7 +112,7 @@ class JsonLines:
     def append(self, lines: bytes) -> None:
         """Append whole lines durably.
 
-        Raises OSError, and then a regular file has none of them.
+        Raises OSError or Unavailable, and then the file has none of them.
         """
         file = self._open()
         begin = os.fstat(file).st_size
@@ -123,16 +123,23 @@ class JsonLines:
                 _sync_folder(self.path)
                 self._name_synced = True
         except OSError:
-            if stat.S_ISREG(os.fstat(file).st_mode):
-                os.ftruncate(file, begin)
+            os.ftruncate(file, begin)
             raise
 
     def _open(self) -> int:
-        """Open the file that the path names now."""
+        """Open the file that the path names now.
+
+        Raises OSError, or Unavailable for a pipe or a device: it cannot be synced, so each attempt would write the line again.
+        """
         if self._file is not None and not self._is_current():
             self.close()
         if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o644)
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                self.close()
+                raise Unavailable(
+                    f"{self.path}: is a pipe or a device, where no line can be synced; name a regular file"
+                )
             _drop_torn_line(self._file)
             self._name_synced = False
         return self._file
@@ -192,12 +199,10 @@ def _sync_folder(path: str) -> None:
 
 
 def _drop_torn_line(file: int) -> None:
-    """Cut what follows the last newline of a regular file.
+    """Cut what follows the last newline of a file.
 
     Reads backwards until it finds a newline; a file without one becomes empty.
     """
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        return
     end = os.fstat(file).st_size
     begin = end
     while begin:

@@ -88,11 +88,47 @@ def test_file_with_nothing_but_half_a_line_is_emptied(tmp_path: Path) -> None:
     assert sequences(file) == [1]
 
 
-def test_full_disk_is_waited_out() -> None:
-    destination = opened(Path("/dev/full"))
-    [error] = send(destination, 1)
+def test_full_disk_is_waited_out_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.write
+
+    def write(number: int, data: memoryview) -> int:
+        if len(data) < 100:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return plain(number, data[:-50])
+
+    file = tmp_path / "out.jsonl"
+    destination = opened(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        [error] = send(destination, 1)
     assert error is not None
     assert "No space left on device" in error
+    assert file.read_bytes() == b""
+    assert send(destination, 1) == [None]
+    assert sequences(file) == [1]
+
+
+REFUSED = "is a pipe or a device, where no line can be synced; name a regular file"
+
+
+def test_pipe_is_refused_and_gets_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "pipe"
+    os.mkfifo(file)
+    reader = os.open(file, os.O_RDWR | os.O_NONBLOCK)
+    destination = opened(file)
+    with pytest.raises(Unavailable, match=REFUSED):
+        destination.start()
+    assert [send(destination, 1) for _ in range(2)] == [[f"{file}: {REFUSED}"]] * 2
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)
+    os.close(reader)
+    file.unlink()
+    assert send(destination, 1) == [None]
+    assert sequences(file) == [1]
+
+
+def test_device_is_refused() -> None:
+    assert send(opened(Path("/dev/null")), 1) == [f"/dev/null: {REFUSED}"]
 
 
 def test_missing_folder_is_waited_out(tmp_path: Path) -> None:
