@@ -189,13 +189,12 @@ class _DeliveryLoop:
 
         Waits for the next notice only if nothing else is to be done.
         """
-        more = self.window.room and self.orders.replaying
-        wait = 0.0 if self.window.in_flight or more else self._idle_time()
+        wait = 0.0 if self.window.in_flight else self._idle_time()
         if not self.window.room or self.feed.is_resting:
             self.courier.stop.wait(wait)
             return
         try:
-            for record in self.feed.records(wait):
+            for record in self.feed.records(0.0 if self.orders.replaying else wait):
                 self.take(record)
             self.orders.read_replays()
             self.feed.note_answer()

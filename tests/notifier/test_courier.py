@@ -253,6 +253,33 @@ def test_replay_of_a_paused_destination_lets_the_loop_rest(turns: Turns) -> None
     assert turns.log.waits[0] > 0
 
 
+class Stop(threading.Event):
+    """Notes how long each wait for a stop might last, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return super().wait(0)
+
+
+def test_replay_of_a_log_that_is_away_lets_the_loop_rest(turns: Turns) -> None:
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(3)
+    turns.log.away = True
+    turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(3)
+    turns.loop.feed.rest(Unavailable("away"))
+    assert turns.loop.orders.replaying
+    turns.courier.stop = stop = Stop()
+    turns.loop.read()
+    [wait] = stop.waits
+    assert wait is not None
+    assert wait > 0
+
+
 def test_replay_that_is_stuck_leaves_room_for_the_live_stream(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "REPLAY_BATCH", 5)
     publish_pushes(turns.log, "x", 1, 50)
