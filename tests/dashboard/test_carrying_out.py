@@ -219,7 +219,7 @@ def test_databases_that_the_dashboard_may_not_see_are_named(
     hidden = NotifierDatabases(read_notifier(tables, config.file))
     assert hidden.is_here
     with pytest.raises(BadConfig, match=r"notifier\.state: .* cannot be used"):
-        hidden.list_destinations()
+        hidden.list_destinations(0.0)
     fields = {"kind": "pause", "target": "lines", "reason": "x"}
     found = Config(file=config.file, tables=tables)
     outcome, text = acting.carry_out(found, log, read_act(fields, who="olga", at=1.0), 1)

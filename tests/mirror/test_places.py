@@ -97,20 +97,15 @@ def before(monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Call
     monkeypatch.setattr(module, name, wrapper)
 
 
-def test_a_repository_whose_new_path_waits_for_its_release_is_found_with_the_path_that_it_serves(
-    mirror: Mirror,
-) -> None:
+def test_a_repository_whose_new_path_waits_for_its_release_is_where_it_belongs(mirror: Mirror) -> None:
     repo = OpenRepositories(mirror.ui, 1).open(mirror.url)
     with locked(repo):
         replicated.record(repo, replace(mirror.old, seq=3, path="q"))
-    found = scan.inspect(mirror.url)
-    assert found is not None
-    assert found.checkpoint is not None
-    assert (found.checkpoint.path, found.served_path, found.serving) == ("q", None, 1)
     watermark.write_watermark(repo, seq=2, length=0, tip=mirror.old.tip, push_id=None)
-    found = scan.inspect(mirror.url)
+    mirror.make(mirror.settings.root + "/older", replace(mirror.old, seq=1, path="older"), serving=1)
+    found = scan.find(mirror.settings, OLD)
     assert found is not None
-    assert (found.served_path, found.serving) == ("p", 2)
+    assert (found.folder, found.served_path) == (mirror.url, "p")
 
 
 def test_no_worker_writes_into_a_repository_while_it_is_moved_out_of_the_way(

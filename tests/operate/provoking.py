@@ -143,17 +143,37 @@ def forked(on_call: OnCall, entry: Entry) -> None:
     entry.do("hg -R FOLDER replicaterename --yes", FOLDER=place)
     eventually(lambda: f"{moved}-moved" in os.listdir(on_call.cluster.folder / "repos/beta"), "the mirror follows")
 
-    copied = on_call.repository()
-    append_event(on_call, replace(newest_event(on_call, copied), id="f" * 32))  # as a copy's master would
+    copied = forked_by_a_copy(on_call)
     entry.until("vcsreplicator check", f"{copied} is forked: ")
-    for mirror in ("alpha", "beta"):
-        eventually(lambda mirror=mirror: "fork" in on_call.detached(mirror, copied), mirror)  # type: ignore[misc]
-    entry.do("hg -R FOLDER replicateadopt --yes", FOLDER=on_call.cluster.repository(copied))
-    for mirror in ("alpha", "beta"):
-        entry.do("vcsreplicator heal MIRROR PATH", MIRROR=mirror, PATH=copied)
-    on_call.push(copied)
+    adopted(on_call, entry, copied)
     entry.until("vcsreplicator trace PATH", "notice written", PATH=copied)
     eventually(lambda: f"{copied} is forked" not in entry.type("vcsreplicator check").text, "check names it no more")
+
+
+@provokes("alarm repository forked")
+def forked_in_the_log(on_call: OnCall, entry: Entry) -> None:
+    name, alarm = forked_by_a_copy(on_call), 'vcsreplicator_aggregator_alarms{alarm="repository forked"}'
+    eventually(lambda: on_call.metric("aggregator", alarm) == 1, alarm)
+    adopted(on_call, entry, name)
+    eventually(lambda: on_call.metric("aggregator", alarm) == 0, "the alarm is over")
+
+
+def forked_by_a_copy(on_call: OnCall) -> str:
+    """Make a repository, and have the master of a copy send an event of it."""
+    name = on_call.repository()
+    append_event(on_call, replace(newest_event(on_call, name), id="f" * 32))
+    return name
+
+
+def adopted(on_call: OnCall, entry: Entry, name: str) -> None:
+    """Adopt the repository's history, and heal the mirrors."""
+    for mirror in ("alpha", "beta"):
+        eventually(lambda mirror=mirror: "fork" in on_call.detached(mirror, name), mirror)  # type: ignore[misc]
+    entry.do("hg -R FOLDER replicateadopt --yes", FOLDER=on_call.cluster.repository(name))
+    for mirror in ("alpha", "beta"):
+        entry.do("vcsreplicator heal MIRROR PATH", MIRROR=mirror, PATH=name)
+    on_call.push(name)
+    on_call.wait_announced(name)
 
 
 @provokes("VcsreplicatorNoticesStalled")

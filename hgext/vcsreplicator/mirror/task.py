@@ -75,8 +75,8 @@ class Task:
 class FoundRepository:
     """A repository on the mirror's disk, and the sequence that it serves.
 
-    A `checkpoint` of None means that the repository is damaged, see `problem`. `served_path` is the path of what it serves; None if
-    that is the checkpoint's, or not known. One that `is_aside` was deleted and is only kept.
+    A `checkpoint` of None means that the repository is damaged, see `problem`. `served_path` is the path of what it serves; a
+    scan of all repositories finds it if newer events are applied. One that `is_aside` was deleted and is only kept.
     `is_locked` says whether a Mercurial without the extension can open it; only a scan of all repositories finds that out.
     """
 

@@ -97,9 +97,9 @@ def test_a_large_file_of_which_little_can_go_is_neither_read_nor_written_for_tha
         parsed.append(record)
         return real(record)
 
-    monkeypatch.setattr(replicated, "checkpoint_of", parse)
     repo = one.runner.repositories.open(str(one.bench.where(one.author)))
-    with locked(repo):
+    with locked(repo), monkeypatch.context() as patch:
+        patch.setattr(replicated, "checkpoint_of", parse)
         for released in (0, 3):
             replicated.trim(repo, released)
     files.add(one.file.stat().st_ino)

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from pushlog.store.appendfile import TornRecord
 
-from ...mirror.checkpoint import Checkpoint
 from ...mirror.copies import choose
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import FoundRepository
@@ -38,7 +37,7 @@ def scan(root: str, state: str) -> Iterator[FoundRepository]:
             continue
         left.extend(_list_subfolders(entries, state, inode))
         if any(entry.name == ".hg" for entry in entries) and (found := inspect(folder)) is not None:
-            yield found
+            yield _with_served_path(found)
 
 
 def is_locked(folder: str) -> bool:
@@ -75,23 +74,27 @@ def find(settings: MirrorSettings, repository: str) -> FoundRepository | None:
 
 def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
     """Read what is in one folder; None if it is no repository of a mirror."""
-    checkpoints = read_backwards(Store(os.path.join(folder, name, "store")))
     try:
-        checkpoint = next(checkpoints, None)
+        checkpoint = next(read_backwards(Store(os.path.join(folder, name, "store"))), None)
     except (TornRecord, MalformedEvent, OSError) as problem:
         return FoundRepository(folder=folder, checkpoint=None, serving=0, problem=str(problem))
     if checkpoint is None:
         return None
-    serving = _read_serving(folder)
-    path = None if serving == checkpoint.seq else _find_path(checkpoints, serving)
-    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=serving, served_path=path)
+    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=_read_serving(folder))
 
 
-def _find_path(checkpoints: Iterator[Checkpoint], serving: int) -> str | None:
-    """Find the path of what is served; None if no sound record tells it."""
+def _with_served_path(found: FoundRepository) -> FoundRepository:
+    """Read the path of what a repository serves, if newer events are applied.
+
+    As many records are read as events wait for their release; `inspect` reads one.
+    """
+    if found.checkpoint is None or not 0 < found.serving < found.checkpoint.seq:
+        return found
     with contextlib.suppress(TornRecord, MalformedEvent, OSError):
-        return next((each.path for each in checkpoints if each.seq <= serving), None)
-    return None
+        for checkpoint in read_backwards(Store(os.path.join(found.folder, ".hg", "store"))):
+            if checkpoint.seq <= found.serving:
+                return replace(found, served_path=checkpoint.path)
+    return found
 
 
 def _read_serving(folder: str) -> int:
