@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.hg.master.durability import MANY
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.pushing import HG, Master, events, running_relay
@@ -36,6 +37,8 @@ def unsynced(calls, folder):
             dirty.discard(path)
             if path == f"{folder}/.hg/store":
                 committed = True
+        elif call.name == "syncfs":
+            dirty.clear()
         elif call.name.startswith("rename"):
             source, target = names[-2:]
             if source in dirty:
@@ -54,13 +57,15 @@ def unsynced(calls, folder):
 
 @pytest.fixture
 def pushed(tmp_path):
-    """Pushes with this durability, then cuts the power; (master, what got lost)."""
+    """Pushes so many files more with this durability, then cuts the power; (master, what got lost)."""
 
-    def push(durability):
+    def push(durability, files=0):
         master = Master(tmp_path / durability, f"relay = /nowhere\ndurability = {durability}").set_up()
         master.create("one")
         master.commit("one", "a")
         master.push("one")
+        for number in range(files):
+            (master.folder / "clone-one" / f"file-{number}").write_text("b")
         master.commit("one", "b")
         master.develop("-R", str(master.folder / "clone-one"), "bookmark", "here")
         before = tmp_path / f"{durability}-before"
@@ -87,8 +92,9 @@ def run(master, argv):
     subprocess.run(argv, env=environment, cwd=master.folder, check=True, stdout=subprocess.DEVNULL)
 
 
-def test_with_store_a_power_cut_loses_nothing_of_a_push_that_was_accepted(pushed):
-    master, lost = pushed("store")
+@pytest.mark.parametrize("files", [0, MANY], ids=["few", "many"])  # many are synced by one call
+def test_with_store_a_power_cut_loses_nothing_of_a_push_that_was_accepted(pushed, files):
+    master, lost = pushed("store", files)
     derived = ("cache/", "wcache/", "store/undo", "undo", "pushlog2.db")  # made again from what was synced
     assert not {name for name in lost if not name.startswith(derived)}
     one = str(master.root / "one")

@@ -41,6 +41,7 @@ def test_a_server_that_gives_no_address_lets_no_client_in_by_network(environment
         asked(b"0.0.0.0/0, ::/0", environment)
 
 
-def test_a_client_behind_a_proxy_has_no_address():
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
+def test_a_client_behind_a_proxy_has_no_address(header: str) -> None:
     with pytest.raises(Unavailable):
-        asked(b"10.1.0.0/16", {b"REMOTE_ADDR": b"10.1.2.3"}, {b"X-Forwarded-For": b"192.0.2.7"})
+        asked(b"10.1.0.0/16", {b"REMOTE_ADDR": b"10.1.2.3"}, {header.encode(): b"192.0.2.7"})
