@@ -738,33 +738,11 @@ def test_a_broker_killed_again_and_again_loses_nothing_and_first_appearances_are
 
 
 @pytest.mark.services
-def test_a_hung_broker_is_unavailable_in_the_time_given(
-    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack
-) -> None:
-    kafka = own_service(Kafka)
-    log = opened.enter_context(open_log(kafka.url))
-    patiently(lambda: log.create(TOPICS))
-    log.append([message(b"before", topic=NOTICES)])
-    kafka.pause()
-    with pytest.raises(Unavailable):
-        log.append([message(b"during", topic=NOTICES)], timeout=0.5)
-    kafka.resume()
-    patiently(lambda: log.append([message(b"after", topic=NOTICES)]))
-
-
-class ImpatientKafka(Kafka):
-    """Looks for transactions that took too long twice a second, not every ten."""
-
-    def __init__(self) -> None:
-        super().__init__(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"})
-
-
-@pytest.mark.services
 def test_a_transaction_that_took_too_long_is_unclear_but_fences_nobody(
-    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, unique_name: str, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = opened.enter_context(open_log(f"{own_service(ImpatientKafka).url}?transaction_timeout_ms=500"))
-    patiently(lambda: log.create(TOPICS))
+    log = opened.enter_context(open_log(f"{kafka.url}?transaction_timeout_ms=500&topic-prefix={unique_name}-"))
+    log.create(TOPICS)
     transactor = log.transactor("single")
     opened.callback(transactor.close)
     reader = log.reader({(NOTICES, 0): 0})
@@ -789,19 +767,19 @@ def test_a_transaction_that_took_too_long_is_unclear_but_fences_nobody(
 
 @pytest.mark.services
 def test_a_commit_that_comes_long_after_it_was_expected_is_unclear_but_fences_nobody(
-    own_service: Callable[[type[Kafka]], Kafka], opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, unique_name: str, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_transactor, "EXPECTED_WITHIN", 0.1)
-    kafka = own_service(ImpatientKafka)
-    log = opened.enter_context(open_log(f"{kafka.url}?transaction_timeout_ms=500"))
-    patiently(lambda: log.create(TOPICS))
+    log = opened.enter_context(open_log(f"{kafka.url}?transaction_timeout_ms=500&topic-prefix={unique_name}-"))
+    log.create(TOPICS)
     transactor = log.transactor("single")
     opened.callback(transactor.close)
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     opened.callback(admin.close)
 
     def state() -> str:
-        return str(admin.describe_transactions(["single"])["single"])
+        name = f"{unique_name}-single"
+        return str(admin.describe_transactions([name])[name])
 
     transactor.expect([NOTICES])
     eventually(lambda: "Ongoing" in state(), "prepared")

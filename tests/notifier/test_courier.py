@@ -621,10 +621,10 @@ def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_
         turns = Turns(tmp_path, Scripted(), log)
         with closing(turns.state):
             publish_pushes(log, "x", 1, 2)
-            kafka.stop()
             [partition] = (kafka.folder / "data").rglob("p-notices-0")
+            kafka.pause()
             shutil.copytree(partition, tmp_path / "copy")
-            kafka.start()
+            kafka.resume()
             publish_pushes(log, "x", 3, 5)
             eventually(lambda: turns.take() or log.stored(group("it"), NOTICES) == {0: 5})
             turns.loop.close()

@@ -2,7 +2,7 @@ A pusher dies in the middle of a transaction: readers do not see what it left, a
 
   $ . "$TESTDIR/master.sh"
   $ hgm init repos/one -q
-  $ cat > kill.py <<E
+  $ cat > slay.py <<E
   > import os, signal
   > def reposetup(ui, repo):
   >     if repo.local():
@@ -17,8 +17,8 @@ A pusher dies in the middle of a transaction: readers do not see what it left, a
   $ cd clone
   $ echo a > a
   $ hg commit -qAm a
-  $ printf '[extensions]\nkill = '$TESTTMP'/kill.py\n' > ../kill.hgrc
-  $ MASTER_TOO=$TESTTMP/kill.hgrc hg push -q ssh://user@dummy/$TESTTMP/repos/one 2> /dev/null
+  $ printf '[extensions]\nslay = '$TESTTMP'/slay.py\n' > ../slay.hgrc
+  $ MASTER_TOO=$TESTTMP/slay.hgrc hg push -q ssh://user@dummy/$TESTTMP/repos/one 2> /dev/null
   [255]
   $ ls ../repos/one/.hg/store | grep 'journal$'
   journal
