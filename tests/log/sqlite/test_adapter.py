@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,8 +161,10 @@ def test_what_another_program_wrote_into_the_database_is_handed_out_and_stops_no
 def test_a_database_locked_by_another_is_unavailable_after_the_time_given(path: Path, log: SqliteLog) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
+    start = time.monotonic()
     with pytest.raises(Unavailable, match="another process keeps it locked"):
         log.append([message(b"1")], timeout=0.05)
+    assert time.monotonic() - start < 10
     other.execute("ROLLBACK")
     other.close()
     assert log.append([message(b"1")]) == [(0, 0)]
