@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from hgext.vcsreplicator.relay import admission
 from hgext.vcsreplicator.relay.admission import HeldSocket, RelaySocket, read_peer
 from hgext.vcsreplicator.words.errors import BadConfig
 
-# A user that is neither root nor the one who runs the tests.
+# A user, and a group, that is neither root's nor that of the one who runs the tests.
 STRANGER = 65533
 
 
@@ -105,6 +106,55 @@ def test_only_root_and_the_own_user_are_admitted(
     monkeypatch.setattr(admission, "read_peer", lambda connection: (user, STRANGER))
     with socket.socket(socket.AF_UNIX) as connection:
         assert held(path).is_admitted(connection) is is_admitted
+
+
+@pytest.fixture
+def group(path: str) -> int:
+    """The group of the folder with the repositories, which is not that of new files if the system lets the tests choose."""
+    chosen = 65532 if os.geteuid() == 0 else (os.getgroups() or [os.getgid()])[-1]
+    os.chown(os.path.dirname(path), -1, chosen)
+    return chosen
+
+
+class Connection(socket.socket):
+    """A connection whose peer is in these groups; None as if the system could not say."""
+
+    def __init__(self, groups: list[int] | None) -> None:
+        super().__init__(socket.AF_UNIX)
+        self._groups = groups
+
+    def getsockopt(self, level: int, option: int, *size: int) -> bytes:  # type: ignore[override]
+        assert (level, option) == (socket.SOL_SOCKET, 59)  # SO_PEERGROUPS
+        if self._groups is None:
+            raise OSError
+        return struct.pack(f"{len(self._groups)}I", *self._groups)
+
+
+def test_the_relays_socket_has_the_group_of_the_repositories(path: str, group: int) -> None:
+    made = RelaySocket(path, group_of=os.path.dirname(path))
+    made.open()
+    found = os.stat(path).st_gid
+    made.close()
+    assert found == group
+
+
+@pytest.mark.parametrize(
+    ("is_primary", "is_supplementary", "is_admitted"),
+    [(True, False, True), (False, True, True), (False, False, False), (False, None, False)],
+    ids=["primary", "supplementary", "not in the group", "not known to the system"],
+)
+def test_the_relay_admits_members_of_the_group_of_the_repositories_alone(
+    path: str,
+    group: int,
+    is_primary: bool,
+    is_supplementary: bool | None,
+    is_admitted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "read_peer", lambda connection: (STRANGER, group if is_primary else STRANGER))
+    groups = None if is_supplementary is None else [STRANGER, *([group] if is_supplementary else [])]
+    with Connection(groups) as connection:
+        assert RelaySocket(path, group_of=os.path.dirname(path)).is_admitted(connection) is is_admitted
 
 
 def test_the_user_of_a_peer_is_what_the_system_says(path: str) -> None:
