@@ -3,12 +3,14 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -74,6 +76,17 @@ def test_a_request_has_no_user_so_rules_for_readers_close_a_repository_to_all(
     with pytest.raises(HTTPError) as refused:
         urlopen(Request(f"{url.replace('known', 'ruled')}?style=raw", headers=named), timeout=PATIENCE)
     assert (refused.value.code, refused.value.reason) == (401, "read not authorized")
+
+
+def test_a_push_of_up_to_16_gib_is_taken_and_a_larger_one_refused(url: str) -> None:
+    address = urlsplit(url)
+    answers = []
+    for length in (16 * 1024**3 - 1, 16 * 1024**3 + 1):
+        with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as client:
+            client.sendall(f"POST /known HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n".encode())
+            client.shutdown(socket.SHUT_WR)
+            answers.append(client.recv(12))
+    assert answers == [b"", b"HTTP/1.1 413"], "the first waited for the push, which ended early"
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "251"])

@@ -5,12 +5,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.service import listening
+from testing.services.cache import CHECKOUT
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -82,6 +84,81 @@ def test_a_request_under_way_is_not_what_gives_way() -> None:
             assert long.makefile("rb").read().endswith(b"ok")
     finally:
         server.close()
+
+
+# More than the system takes for a client that does not read, less than makes waitress hold back the thread that answers.
+UNREAD = 12 * 1024 * 1024
+
+
+@contextmanager
+def serving() -> Iterator[Any]:
+    """A running server, whose answer at `/unread` is that large."""
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        size = UNREAD if environ["PATH_INFO"] == "/unread" else 2
+        start_response("200 OK", [("Content-Length", str(size))])
+        return [b"x" * size]
+
+    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2)
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def ask(client: socket.socket, path: str) -> None:
+    client.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+
+
+def read_body(client: socket.socket) -> bytes:
+    return client.makefile("rb").read().partition(b"\r\n\r\n")[2]
+
+
+def test_the_oldest_silent_connection_gives_way_and_an_answer_that_is_not_read_yet_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "CONNECTIONS", listening._SPARE + 2 + 3)  # the server has two sockets of its own
+    with serving() as server, ExitStack() as open_connections:
+        unread, oldest, middle, newest = (open_connections.enter_context(socket.socket()) for _ in range(4))
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        for taken, client in enumerate((unread, oldest, middle, newest), 1):
+            client.settimeout(PATIENCE)
+            client.connect(("127.0.0.1", int(server.effective_port)))
+            eventually(lambda taken=taken: len(server.active_channels) == min(taken, 3), "taken")
+            if client is unread:
+                ask(unread, "/unread")
+                [channel] = server.active_channels.values()
+                eventually(lambda channel=channel: channel.total_outbufs_len and not channel.requests, "answered")
+        assert oldest.recv(1) == b""
+        for client in (middle, newest):
+            ask(client, "/")
+            assert read_body(client) == b"xx"
+        assert len(read_body(unread)) == UNREAD
+
+
+def test_a_connection_that_was_silent_for_a_minute_is_closed() -> None:
+    with serving() as server:
+        port = int(server.effective_port)
+        with connect(port) as shorter, connect(port) as longer:
+            eventually(lambda: len(server.active_channels) == 2, "taken")
+            for channel in server.active_channels.values():
+                channel.last_activity -= 70 if channel.addr == longer.getsockname() else 30
+            server.next_channel_cleanup = 0.0  # now, not within five seconds
+            assert longer.recv(1) == b""
+            ask(shorter, "/")
+            assert read_body(shorter) == b"xx"
+
+
+def test_the_limits_are_those_that_the_page_names() -> None:
+    page = (CHECKOUT / "docs" / "serving.md").read_text()
+    for limit in (
+        f"| connections at a time | {listening.CONNECTIONS}, ",
+        f"From {listening.CONNECTIONS - listening._SPARE} on, a new connection replaces",
+        f"without an open request | {listening._SILENCE} s, ",
+        f"of an answer that waits for it | {listening._STALLED} s, ",
+    ):
+        assert limit in page
 
 
 LARGE = 60 * 1024 * 1024
