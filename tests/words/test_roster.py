@@ -121,6 +121,12 @@ def test_deactivating_one_repository_leaves_the_others_gated() -> None:
     assert "already" in refused(again, request(Verb.ACTIVATE, repository=REPOSITORY))
 
 
+@pytest.mark.parametrize("verb", [Verb.DEACTIVATE, Verb.ACTIVATE])
+def test_a_removed_mirror_is_neither_deactivated_nor_activated_for_one_repository(verb: Verb) -> None:
+    removed = with_alpha(MirrorState.REMOVED, deactivated=(REPOSITORY,) if verb is Verb.ACTIVATE else ())
+    assert "is removed" in refused(removed, request(verb, repository=REPOSITORY))
+
+
 def test_removing_a_mirror_forgets_what_it_was_deactivated_for() -> None:
     roster = decided(
         with_alpha(MirrorState.INACTIVE, deactivated=(REPOSITORY,)), request(Verb.REMOVE), request(Verb.ADD)

@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from hgext.vcsreplicator.aggregator.ahead import AheadLevels
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
-from hgext.vcsreplicator.log import EVENTS, PENDING
+from hgext.vcsreplicator.aggregator.rereading import Rereading
+from hgext.vcsreplicator.log import EVENTS, PENDING, Topic
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.roster import MirrorState, Verb
 from testing.builders.chains import Chain
 from testing.builders.hands import Hands
+from testing.builders.memorylog import MemoryLog
 
 
 def adopted(chain: Chain) -> Event:
@@ -95,6 +98,27 @@ def test_a_mirror_that_was_ahead_of_the_log_can_be_removed_and_added_again() -> 
     assert hands.ask(Verb.ADD, "beta") is RecordOutcome.TAKEN
     hands.commit()
     assert state_of(hands, "beta") is MirrorState.JOINING
+
+
+# A mirror is behind an adoption
+
+
+def test_a_level_of_the_history_that_an_adoption_replaced_is_not_ahead_of_the_log() -> None:
+    log = MemoryLog()
+    log.create([Topic(name=EVENTS)])
+    hands, old, new = Hands("alpha", "beta"), Chain("x"), Chain("x", incarnation=2)
+    ahead = AheadLevels(hands.core, log, Rereading(log, hands.core, hands.write))
+    hands.event(*old.take(3))
+    hands.ack(old.ack("alpha", 3), old.ack("beta", 3))
+    hands.event(adopted(new))
+    hands.ack(new.ack("alpha", 1))
+    assert hands.commit() == [1, 2, 3]
+    for _ in range(2):
+        ahead.check(hands.now)
+    assert hands.commit() == []
+    assert (ahead.count_missing(), hands.errors) == ({}, [])
+    hands.ack(new.ack("beta", 1))
+    assert hands.commit() == [1]
 
 
 # Reading again
