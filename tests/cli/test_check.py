@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator check` on a master: what the relay reports to the log or, while it is silent, what is in the outboxes."""
 
+import re
 import time
 from pathlib import Path
 
@@ -65,10 +66,10 @@ def test_a_relay_that_has_nothing_to_report_adds_nothing(master: Path) -> None:
 
 
 def test_a_trouble_that_may_pass_is_said_once_it_has_lasted(master: Path) -> None:
-    report(master, ServiceTrouble(text="red is gone", since=time.time() - 50))
+    report(master, ServiceTrouble(text="red is gone", since=time.time() - 40))
     assert "red is gone" not in said(master)[1]
     report(master, ServiceTrouble(text="red is gone", since=time.time() - 70), ServiceTrouble(text="x", since=0.0))
-    assert "red is gone (for 70 s" in said(master)[1]
+    assert re.search(r"red is gone \(for [7-9]\d s", said(master)[1])
 
 
 def test_a_report_names_the_oldest_troubles_and_counts_the_rest(master: Path) -> None:
