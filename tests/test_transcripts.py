@@ -6,18 +6,22 @@ pins, and kept in the cache; it tests older versions too. Its tools are beside i
 runs here.
 """
 
+import itertools
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.demo.ports import free_port
+from testing.faults import SEED
 from testing.services.cache import CHECKOUT, cached
 from testing.warm_hg import shared_hg
 
@@ -91,8 +95,8 @@ OWN_STARTS = re.compile(
 ENDS_DAEMONS = TESTS / "hg" / "serving"
 # Those that are about the start itself. Another one finds a cold `hg` in the folder `$COLD`.
 START_UP = {TESTS / "hg" / "install.t"}
-# The same for all transcripts of a process, which share one warm `hg`; the runner shows it if one fails.
-HASH_SEED = str(random.randrange(2**32))
+# The same for all transcripts of a process, which share one warm `hg`.
+HASH_SEED = str(random.Random(SEED).randrange(2**32))
 # The variables that the runner gives its transcripts and Mercurial reads while it is imported.
 IMPORTED = {
     **dict.fromkeys(("LC_ALL", "LANG", "LANGUAGE"), "C"),
@@ -123,6 +127,30 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
+# The first of the ports of a runner, which takes `HGPORT_COUNT`: 4. The services' are from 20,000 on, those of clients higher.
+PORTS, ANOTHER_PORTS = range(10_000, 19_900, 4), range(19_900, 19_908, 4)
+
+
+@contextmanager
+def claimed_ports(firsts: Sequence[int] = PORTS) -> Iterator[int]:
+    """The first of four free ports, which no other runner of this machine has during the block.
+
+    Before its servers listen, no port tells that a runner chose it. So a claim is a name of a socket, and ends with its process.
+    """
+    while True:
+        first = random.choice(firsts)
+        with ExitStack() as trying:
+            try:
+                trying.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0vcsreplicator-transcript-{first}")
+                with ExitStack() as listening:
+                    for port in range(first, first + 4):
+                        listening.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            yield first
+            return
+
+
 def difference(transcript: Path, runner: Path, folder: Path, *, one_in: int = 4) -> str:
     """What the runner says of a transcript that does not hold, or did not run; empty if it holds.
 
@@ -134,22 +162,21 @@ def difference(transcript: Path, runner: Path, folder: Path, *, one_in: int = 4)
     environment["PATH"] = f"{environment['COLD']}{os.pathsep}{environment['PATH']}"  # our other programs
     hg = choose_hg(transcript, environment)
     options = ["--with-hg", str(hg), "--tmpdir", str(folder / "run"), "--outputdir", str(folder), "--timeout", "280"]
-    # Runners side by side must not take each other's ports, nor those of the services (from 20,000 on).
-    options += ["--port", str(random.randrange(10_000, 19_990))]
     staged = stage(transcript, folder / "transcripts")
     # The runner's Python is the one that transcripts call.
     python = str(hg.with_name("python"))
-    result = subprocess.run(
-        [sys.executable, "-c", RUN, python, str(runner), *options, str(staged)],
-        env=environment,
-        cwd=staged.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
+    with claimed_ports() as first:
+        result = subprocess.run(
+            [sys.executable, "-c", RUN, python, str(runner), *options, "--port", str(first), str(staged)],
+            env=environment,
+            cwd=staged.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
     holds = result.returncode == 0 and "Ran 1 tests, 0 skipped, 0 failed" in result.stdout
-    return "" if holds else f"{transcript.name} does not hold:\n{result.stdout}"
+    return "" if holds else f"{transcript.name} does not hold (VCSREPLICATOR_TEST_SEED={SEED}):\n{result.stdout}"
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda path: str(path.relative_to(TESTS).with_suffix("")))
@@ -177,6 +204,20 @@ def test_a_transcript_that_was_skipped_does_not_hold(runner: Path, tmp_path: Pat
     (tmp_path / "skipped").mkdir()
     (tmp_path / "skipped" / "moon.t").write_text("#require false\n  $ echo real\n  imagined\n")
     assert "skipped" in difference(tmp_path / "skipped" / "moon.t", runner, tmp_path)
+
+
+def test_runners_side_by_side_have_ports_of_their_own() -> None:
+    for _ in range(10):  # else chance may choose well
+        with claimed_ports(ANOTHER_PORTS) as first, claimed_ports(ANOTHER_PORTS) as second:
+            assert {first, second} == set(ANOTHER_PORTS)
+
+
+def test_a_runner_is_given_no_port_that_another_program_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, free = free_port(), ANOTHER_PORTS[0]
+    offered = itertools.cycle((taken - 3, free))
+    monkeypatch.setattr(random, "choice", lambda _: next(offered))
+    with socket.create_server(("127.0.0.1", taken)), claimed_ports() as first:
+        assert first == free
 
 
 PARENT = "import os; print(*open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))[1:4])"
