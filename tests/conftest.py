@@ -50,6 +50,18 @@ LONG = ("testing", "flow", "test_transcripts.py", "hg", "mirror", "relay", "demo
 AnyService = TypeVar("AnyService", bound=Service)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Have Hypothesis draw by the seed of the run."""
+    seed_hypothesis(config.option)
+
+
+def seed_hypothesis(option: argparse.Namespace) -> None:
+    """Take VCSREPLICATOR_TEST_SEED for `--hypothesis-seed`, unless that is given."""
+    if option.hypothesis_seed is None:
+        option.hypothesis_seed = os.environ.get("VCSREPLICATOR_TEST_SEED")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the services of a run with several workers, in the process that starts the workers."""

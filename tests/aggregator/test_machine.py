@@ -32,6 +32,9 @@ from testing.builders.memorylog import MemoryCopy, MemoryLog
 from testing.checks.checker import check, steps_of
 from testing.clock import HandClock
 
+# Hypothesis makes a failing example smaller for up to five minutes.
+pytestmark = pytest.mark.timeout(1200)
+
 NAMES = ("a", "b", "c")
 MIRRORS = ("alpha", "beta", "gamma")
 SETTLED = 12

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import draw_samples, give_second_looks, pytest_ignore_collect
+from tests.conftest import draw_samples, give_second_looks, pytest_ignore_collect, seed_hypothesis
 
 PURE = "not slow and not services and not processes"
 STARTS_PROCESSES = "pytestmark = pytest.mark.processes\n"
@@ -104,6 +104,22 @@ def test_what_is_kept_is_in_each_sample(monkeypatch: pytest.MonkeyPatch) -> None
     assert drawn("it", pytest.mark.sample(1, keep=("[0]", "[7]"))) == ["it[0]", "it[7]"]
     monkeypatch.setenv("VCSREPLICATOR_TEST_WHOLE", "1")
     assert len(drawn("it", pytest.mark.sample(3))) == 10
+
+
+@pytest.mark.parametrize(
+    ("of_run", "given", "drawn_by"),
+    [(None, None, None), ("7", None, "7"), ("7", "8", "8")],
+    ids=["none", "run", "given"],
+)
+def test_hypothesis_draws_by_the_seed_of_the_run(
+    of_run: str | None, given: str | None, drawn_by: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VCSREPLICATOR_TEST_SEED", raising=False)
+    if of_run is not None:
+        monkeypatch.setenv("VCSREPLICATOR_TEST_SEED", of_run)
+    option = argparse.Namespace(hypothesis_seed=given)
+    seed_hypothesis(option)
+    assert option.hypothesis_seed == drawn_by
 
 
 def second_looks(asked: int | None, *marks: str) -> list[int]:
