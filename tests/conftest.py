@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Real services for tests that ask for them by name: shared ones over the run, own ones to be destroyed.
 
-`kafka`, `rabbitmq`, `postgresql` and `aws` start when the first test needs them and stop at the end. All tests of a run share
-them, also those of several workers (`pytest -n 6`), so each uses names of its own: `unique_name`, or `rabbitmq.vhost()`. A test
-that kills, pauses or restarts takes `own_service(Kafka)`.
+`kafka`, `rabbitmq`, `tls_rabbitmq`, `postgresql` and `aws` start when the first test needs them and stop at the end. All tests of
+a run share them, also those of several workers (`pytest -n 6`), so each uses names of its own: `unique_name`, or
+`rabbitmq.vhost()`. A test that kills, pauses or restarts takes `own_service(Kafka)`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from testing.services.existing import Existing, Kept, keeper, own, shared
 from testing.services.kafka import Kafka
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service
-from testing.services.rabbitmq import RabbitMQ
+from testing.services.rabbitmq import RabbitMQ, TlsRabbitMQ
 
 # Hypothesis' own defaults, but no example fails because the machine is loaded. `make check` wants an answer in seconds.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,7 +40,7 @@ settings.load_profile("patient")
 # What a shell starts in the background ignores this signal, as would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SERVICE_FIXTURES = {"kafka", "rabbitmq", "postgresql", "aws", "own_service"}
+SERVICE_FIXTURES = {"kafka", "rabbitmq", "tls_rabbitmq", "postgresql", "aws", "own_service"}
 # What starts services or processes; all else decides by itself, without a clock: it fails for a reason.
 IMPURE = ("services", "processes")
 # A module whose tests all have such a mark, in the text: `make check` does not import it, nor the clients and builders it uses.
@@ -229,6 +229,12 @@ def kafka() -> Iterator[Kafka | Existing | Kept]:
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitMQ | Existing | Kept]:
     with shared(RabbitMQ) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def tls_rabbitmq() -> Iterator[TlsRabbitMQ | Kept]:
+    with shared(TlsRabbitMQ) as service:
         yield service
 
 

@@ -22,7 +22,7 @@ from testing.services.kafka import Kafka
 from testing.services.keeper import ADDRESS, Keeper, ask
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service, ServiceMissing
-from testing.services.rabbitmq import RabbitMQ
+from testing.services.rabbitmq import RabbitMQ, TlsRabbitMQ
 
 # What a run may share, each with the variable that points to one that runs elsewhere.
 SHARED: dict[type[Service], str] = {
@@ -31,6 +31,8 @@ SHARED: dict[type[Service], str] = {
     PostgreSQL: "VCSREPLICATOR_TEST_POSTGRESQL",
     Aws: "VCSREPLICATOR_TEST_AWS",
 }
+# What a run shares of which none can run elsewhere.
+SHARED_HERE: tuple[type[Service], ...] = (TlsRabbitMQ,)
 AnyService = TypeVar("AnyService", bound=Service)
 
 
@@ -87,7 +89,7 @@ class Lent(Kept):
 
 def keeper() -> Keeper:
     """What keeps the services of a run of several workers."""
-    return Keeper({kind.name: kind for kind in SHARED})
+    return Keeper({kind.name: kind for kind in (*SHARED, *SHARED_HERE)})
 
 
 # What a test may have for itself that another had before: what starts slowly and is cleared at once.
@@ -111,7 +113,7 @@ def own(kind: type[AnyService]) -> Iterator[AnyService | Lent]:
 @contextmanager
 def shared(kind: type[AnyService]) -> Iterator[AnyService | Existing | Kept]:
     """The service of this kind that all tests of this run use."""
-    if address := os.environ.get(SHARED[kind]):
+    if kind in SHARED and (address := os.environ.get(SHARED[kind])):
         yield Existing(url=f"kafka://{address}" if kind is Kafka else address)
     elif ADDRESS in os.environ:
         yield Kept(url=ask(kind.name, "url"), name=kind.name)

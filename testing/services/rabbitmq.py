@@ -224,15 +224,29 @@ def _link_installation(folders: Sequence[Path], folder: Path) -> None:
 class TlsRabbitMQ(RabbitMQ):
     """Listens with TLS too, for AMQP and for its management API, as `localhost`."""
 
+    name = "rabbitmq-tls"
+
     def __init__(self) -> None:
         super().__init__()
-        self.tls_port, self.management_tls_port = free_port(), free_port()
-        self.certificate = certificate(self.folder, "broker", "DNS:localhost")
-        key = self.certificate.with_suffix(".key")
+        self._amqps_port, self._https_port = free_port(), free_port()
+        self._certificate = certificate(self.folder, "broker", "DNS:localhost")
+        key = self._certificate.with_suffix(".key")
         with (self.folder / "rabbitmq.conf").open("a") as conf:
             conf.write(
-                f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\nssl_options.certfile = {self.certificate}\n"
+                f"listeners.ssl.1 = 127.0.0.1:{self._amqps_port}\nssl_options.certfile = {self._certificate}\n"
                 f"ssl_options.keyfile = {key}\nssl_options.verify = verify_none\n"
-                f"management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {self.management_tls_port}\n"
-                f"management.ssl.certfile = {self.certificate}\nmanagement.ssl.keyfile = {key}\n"
+                f"management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {self._https_port}\n"
+                f"management.ssl.certfile = {self._certificate}\nmanagement.ssl.keyfile = {key}\n"
             )
+
+    def amqps_port(self) -> int:
+        """Where it speaks AMQP with TLS."""
+        return self._amqps_port
+
+    def https_port(self) -> int:
+        """Where its management API speaks TLS."""
+        return self._https_port
+
+    def certificate_file(self) -> str:
+        """The file with its certificate, which is its own authority."""
+        return str(self._certificate)

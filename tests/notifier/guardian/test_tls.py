@@ -3,7 +3,6 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,20 +15,14 @@ from testing.warm import CLI, PROGRAM, warm_starts
 pytestmark = [pytest.mark.processes, pytest.mark.services]
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[TlsRabbitMQ]:
-    with TlsRabbitMQ() as broker:
-        yield broker
-
-
-def guardian(broker: TlsRabbitMQ, folder: Path, *words: str, host: str = "localhost", ca: str | None) -> str:
+def guardian(tls_rabbitmq: TlsRabbitMQ, folder: Path, *words: str, host: str = "localhost", ca: str | None) -> str:
     """What a command prints, on the stream that fits its exit code, which is 0 or that for a wrong configuration."""
     password = folder / "password"
     password.write_text("guest")
     password.chmod(0o600)
     keys = {
-        "management-url": f"https://guest@{host}:{broker.management_tls_port}",
-        "broker-url": f"amqps://guest@{host}:{broker.tls_port}//",
+        "management-url": f"https://guest@{host}:{tls_rabbitmq.https_port()}",
+        "broker-url": f"amqps://guest@{host}:{tls_rabbitmq.amqps_port()}//",
         "smtp-url": "smtp://127.0.0.1:9",
         "sender": "guardian@pulse.example",
         "operator": "operator@pulse.example",
@@ -47,28 +40,28 @@ def guardian(broker: TlsRabbitMQ, folder: Path, *words: str, host: str = "localh
     return done.stderr if done.returncode else done.stdout
 
 
-def test_management_api_with_an_own_authority_is_spoken_to(broker: TlsRabbitMQ, tmp_path: Path) -> None:
-    own = str(broker.certificate)
-    token = guardian(broker, tmp_path, "user", "add", "alice", "--owner", "alice@owners.example", ca=own)
+def test_management_api_with_an_own_authority_is_spoken_to(tls_rabbitmq: TlsRabbitMQ, tmp_path: Path) -> None:
+    own = tls_rabbitmq.certificate_file()
+    token = guardian(tls_rabbitmq, tmp_path, "user", "add", "alice", "--owner", "alice@owners.example", ca=own)
     assert token.strip()
-    assert "alice@owners.example" in guardian(broker, tmp_path, "user", "list", ca=own)
-    assert guardian(broker, tmp_path, "watch", "--once", ca=own)
+    assert "alice@owners.example" in guardian(tls_rabbitmq, tmp_path, "user", "list", ca=own)
+    assert guardian(tls_rabbitmq, tmp_path, "watch", "--once", ca=own)
 
 
 @pytest.mark.parametrize("words", [("user", "list"), ("watch",), ("watch", "--once"), ("check", "--sample", "0")])
 def test_certificate_of_another_authority_is_one_line_and_exit_78(
-    broker: TlsRabbitMQ, tmp_path: Path, words: tuple[str, ...]
+    tls_rabbitmq: TlsRabbitMQ, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     other = certificate(tmp_path, "other", "DNS:localhost")
-    said = guardian(broker, tmp_path, *words, ca=str(other))
+    said = guardian(tls_rabbitmq, tmp_path, *words, ca=str(other))
     assert len(said.splitlines()) == 1
-    assert f"{tmp_path}/guardian.toml: guardian.management-url: localhost:{broker.management_tls_port}: " in said
+    assert f"{tmp_path}/guardian.toml: guardian.management-url: localhost:{tls_rabbitmq.https_port()}: " in said
     assert "certificate verify failed" in said
     assert "guardian.ca-file" in said
 
 
-def test_certificate_of_another_host_is_one_line_and_exit_78(broker: TlsRabbitMQ, tmp_path: Path) -> None:
-    said = guardian(broker, tmp_path, "user", "list", host="127.0.0.1", ca=str(broker.certificate))
+def test_certificate_of_another_host_is_one_line_and_exit_78(tls_rabbitmq: TlsRabbitMQ, tmp_path: Path) -> None:
+    said = guardian(tls_rabbitmq, tmp_path, "user", "list", host="127.0.0.1", ca=tls_rabbitmq.certificate_file())
     assert len(said.splitlines()) == 1
     assert "certificate verify failed" in said
     assert "expected a certificate for this host" in said

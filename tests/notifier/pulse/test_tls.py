@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """TLS to a real broker: a certificate is verified, or nothing is sent."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +15,10 @@ from testing.services.rabbitmq import TlsRabbitMQ
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[TlsRabbitMQ]:
-    with TlsRabbitMQ() as broker:
-        yield broker
-
-
 @pytest.fixture
-def settings(broker: TlsRabbitMQ) -> PulseSettings:
-    url = f"amqps://guest:guest@localhost:{broker.tls_port}//"
-    return PulseSettings(url=url, exchange="exchange/guest/tls", ca_file=str(broker.certificate))
+def settings(tls_rabbitmq: TlsRabbitMQ) -> PulseSettings:
+    url = f"amqps://guest:guest@localhost:{tls_rabbitmq.amqps_port()}//"
+    return PulseSettings(url=url, exchange="exchange/guest/tls", ca_file=tls_rabbitmq.certificate_file())
 
 
 @pytest.mark.services
