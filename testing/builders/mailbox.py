@@ -6,13 +6,13 @@ import email.policy
 import ssl
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any, Self
-
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
+from typing import TYPE_CHECKING, Any, Self
 
 from hgext.vcsreplicator.demo.ports import free_port
 from testing.builders.certificates import certificate
+
+if TYPE_CHECKING:
+    from aiosmtpd.smtp import SMTP, AuthResult
 
 USER, PASSWORD = "guardian", "p4ss"
 
@@ -21,6 +21,8 @@ class Mailbox:
     """Listens on a loopback port during its block; `mails` is what it took."""
 
     def __init__(self, *, tls_folder: Path | None = None) -> None:
+        from aiosmtpd.controller import Controller  # 0.1 s, in each run of tests
+
         self.mails: list[EmailMessage] = []
         self.recipients: list[list[str]] = []
         self.replies: dict[str, str] = {}
@@ -48,14 +50,14 @@ class Mailbox:
         """What came for this address."""
         return [mail for mail, recipients in zip(self.mails, self.recipients, strict=True) if address in recipients]
 
-    async def handle_RCPT(self, server: SMTP, session: Any, envelope: Any, address: str, _: list[str]) -> str:
+    async def handle_RCPT(self, server: "SMTP", session: Any, envelope: Any, address: str, _: list[str]) -> str:
         """Take the address, or answer what `replies` says."""
         if reply := self.replies.get(address):
             return reply
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
-    async def handle_MAIL(self, server: SMTP, session: Any, envelope: Any, address: str, options: list[str]) -> str:
+    async def handle_MAIL(self, server: "SMTP", session: Any, envelope: Any, address: str, options: list[str]) -> str:
         """Take the sender, or answer what `replies` says."""
         if reply := self.replies.get(address):
             return reply
@@ -63,7 +65,7 @@ class Mailbox:
         envelope.mail_options.extend(options)
         return "250 OK"
 
-    async def handle_DATA(self, server: SMTP, session: Any, envelope: Any) -> str:
+    async def handle_DATA(self, server: "SMTP", session: Any, envelope: Any) -> str:
         """Keep the mail."""
         found = email.message_from_bytes(envelope.content, policy=email.policy.default)
         assert isinstance(found, EmailMessage)
@@ -71,11 +73,13 @@ class Mailbox:
         self.mails.append(found)
         return "250 OK"
 
-    async def handle_QUIT(self, server: SMTP, session: Any, envelope: Any) -> str:
+    async def handle_QUIT(self, server: "SMTP", session: Any, envelope: Any) -> str:
         """Say farewell, or what `replies` says."""
         return self.replies.get("QUIT", "221 bye")
 
-    def _is_known(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+    def _is_known(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> "AuthResult":
+        from aiosmtpd.smtp import AuthResult, LoginPassword
+
         known = isinstance(data, LoginPassword) and (data.login, data.password) == (USER.encode(), PASSWORD.encode())
         return AuthResult(success=known, handled=False)
 
