@@ -213,6 +213,32 @@ def test_a_slow_reader_gets_the_whole_answer(large: int, monkeypatch: pytest.Mon
     assert said > LARGE
 
 
+@pytest.mark.parametrize(
+    ("refused", "status"),
+    [
+        (b"GET /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n", b"HTTP/1.1 200 OK"),
+        (
+            b"POST a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+            b"HTTP/1.1 400 Bad Request",
+        ),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % 2**60, b"HTTP/1.1 413"),
+    ],
+    ids=["no body", "refused", "too large"],
+)
+def test_no_client_is_told_to_go_on_when_nothing_is_to_come(port: int, refused: bytes, status: bytes) -> None:
+    with connect(port) as client:
+        client.sendall(refused)
+        assert client.recv(4096).startswith(status)
+
+
+def test_a_client_that_asks_is_told_to_send_its_body(port: int) -> None:
+    with connect(port) as client:
+        client.sendall(b"POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+        assert client.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"xyz")
+        assert client.recv(4096).endswith(b" 3\n")
+
+
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 
 

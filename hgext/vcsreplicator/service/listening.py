@@ -67,6 +67,17 @@ def _find_host(host: str) -> None:
 class _Parser(HTTPRequestParser):  # type: ignore[misc]
     """A parser that refuses, with 400, a request whose end or meaning is in doubt."""
 
+    def received(self, data: bytes) -> int:
+        """Take bytes of a request; return how many.
+
+        A client is told to go on only if something is to come: waitress alone waits for it also after a request that has no body or
+        is refused.
+        """
+        taken: int = super().received(data)
+        if self.completed:
+            self.expect_continue = False
+        return taken
+
     def parse_header(self, header_plus: bytes) -> None:
         names = [line.partition(b":")[0].lower() for line in header_plus.split(b"\r\n")[1:]]
         super().parse_header(header_plus)
