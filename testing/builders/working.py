@@ -110,7 +110,7 @@ class HgQueueSender:
         body = {"type": "hg-push", "repository_id": number, "pushes": entries}
         self.send_raw(json.dumps(body), {"source": source, "repository": repository})
 
-    def send_raw(self, body: str, headers: Mapping[str, str]) -> None:
+    def send_raw(self, body: str | bytes, headers: Mapping[str, str]) -> None:
         """Send any body."""
         self._producer.publish(
             body,

@@ -380,6 +380,33 @@ def test_message_that_makes_no_sense_is_kept_at_once(
     assert complaint in kept.headers["error"]
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_dead_letter_is_the_message_byte_by_byte(broker: HgQueueSender, working: Working) -> None:
+    body = b'{"type": "\xff\xfe"}'
+    broker.send_raw(body, {})
+    working.start()
+    assert eventually(lambda: broker.take("hg.dead"), "the dead letter").body == body
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_dead_queue_that_takes_no_letter_holds_up_letters_only(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    pushes = some_pushes(host.add(name, 10))
+    broker.declare_otherwise("hg.dead")
+    broker.send_raw("nonsense", {})
+    send_each(host, broker, 1, name, pushes)
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(name): pushes}), "the good pushes", timeout=PATIENCE)
+    eventually(lambda: broker.waiting() == 0, "all to be taken")
+    broker.delete("hg.dead")
+    letter = eventually(lambda: broker.take("hg.dead"), "the dead letter", timeout=PATIENCE)
+    assert letter.body in ("nonsense", b"nonsense")
+    working.stop()
+    assert broker.waiting() == 0
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut index": lambda clone: os.truncate(clone / ".hg/store/00changelog.i", 100),
     "other manifest": lambda clone: (clone / ".hg/store/00manifest.i").write_bytes(os.urandom(300)),
