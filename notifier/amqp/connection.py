@@ -5,6 +5,9 @@ py-amqp waits indefinitely where no timeout is given, spins when it is polled in
 busy with frames that say nothing. Here a frame that began must be whole within `PATIENCE`, or the connection is lost. Every other
 wait ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. py-amqp also keeps everything that a broker
 sends. Here frames and messages have a largest size, and one message is whole before the next begins.
+
+Senders write the properties of a message, and py-amqp raises what they cause. Here a message whose properties cannot be read comes
+without any.
 """
 
 import math
@@ -18,7 +21,9 @@ from urllib.parse import urlsplit
 
 import kombu.connection
 import kombu.transport.pyamqp
+import structlog
 from amqp.exceptions import AMQPError
+from amqp.method_framing import frame_handler
 from amqp.transport import SSLTransport, TCPTransport
 from kombu.exceptions import KombuError
 
@@ -50,8 +55,13 @@ _REFUSED = (403, 404)
 # Types of frames.
 _HEADER, _BODY = 2, 3
 
+# Bytes of a header before the properties, and properties without any.
+_BEFORE_PROPERTIES, _NO_PROPERTIES = 12, b"\0\0"
+
 # Kombu and py-amqp have no types.
 _Connection: Any = kombu.connection.Connection
+
+logger = structlog.get_logger()
 
 
 def client(
@@ -242,7 +252,35 @@ class _Tls(_BoundedTransport, SSLTransport):  # type: ignore[misc]
     pass
 
 
-class _Amqp(kombu.transport.pyamqp.Connection):
+def _take_in_frames(connection: Any, callback: Callable[..., None]) -> Callable[[tuple[int, int, bytes]], bool]:
+    """Return py-amqp's function for each frame, which survives what a sender wrote into properties."""
+    take: Callable[[tuple[int, int, bytes]], bool] = frame_handler(connection, callback)
+
+    def take_in(frame: tuple[int, int, bytes]) -> bool:
+        kind, channel, content = frame
+        try:
+            return take(frame)
+        except Exception as error:
+            if kind != _HEADER:
+                raise
+            logger.warning("properties of a message cannot be read; it has none here", reason=describe_error(error))
+        return take((kind, channel, content[:_BEFORE_PROPERTIES] + _NO_PROPERTIES))
+
+    return take_in
+
+
+class _Tolerant(kombu.transport.pyamqp.Connection):
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, frame_handler=_take_in_frames, **more)
+
+
+class TolerantTransport(kombu.transport.pyamqp.Transport):
+    """Kombu's transport, but a message whose properties cannot be read comes without any."""
+
+    Connection = _Tolerant
+
+
+class _Amqp(_Tolerant):
     def Transport(self, host: str, connect_timeout: float, ssl: Any = False, *_: Any, **more: Any) -> Any:
         made = (_Tls if ssl else _Tcp)(host, connect_timeout=connect_timeout, **({"ssl": ssl} if ssl else {}))
         made.until = time.monotonic() + connect_timeout

@@ -28,6 +28,7 @@ from celery.exceptions import Reject
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.shape import read
 
+from ..amqp.connection import TolerantTransport
 from ..amqp.consumer import body_of
 from ..amqp.settings import check_credentials
 from ..hgpush.message import QueuedPush, to_body
@@ -116,6 +117,7 @@ def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:
 
         def get_consumers(self, channel: Any) -> list[Any]:
             queue = _kombu.Queue(settings.queue, durable=True)
+            channel.auto_decode = False  # the sender would choose the codec, and some take very long
             return [_kombu.Consumer(channel, queues=[queue], on_message=self.take, prefetch_count=AT_ONCE)]
 
         def take(self, message: Any) -> None:
@@ -152,6 +154,7 @@ def _configuration(settings: WorkSettings) -> dict[str, Any]:
         "broker_password": known.password,
         "broker_use_ssl": known.ssl,
         "broker_heartbeat": settings.heartbeat,
+        "broker_transport": TolerantTransport,
         "broker_transport_options": {"confirm_publish": True},
         "broker_connection_retry_on_startup": True,
         "task_default_queue": f"{settings.queue}.tasks",

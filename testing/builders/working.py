@@ -3,11 +3,13 @@
 
 import json
 import os
+import struct
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import amqp
 import kombu
 from sqlalchemy import create_engine, text
 
@@ -121,6 +123,16 @@ class HgQueueSender:
             content_encoding="utf-8",
             delivery_mode=2,
         )
+
+    def send_unreadable(self, body: bytes) -> None:
+        """Send any body, with a header that Python cannot read: a time after the year 9999."""
+        message = amqp.Message(body)
+        header = b"\x04timeT" + struct.pack(">Q", 10**13)
+        properties = struct.pack(">HI", 0x2000, len(header)) + header
+        message._serialize_properties = lambda: properties
+        channel = self._connection.default_channel
+        self._queue(channel).declare()
+        channel.basic_publish(message, routing_key="hg")
 
     def waiting(self, name: str = "hg") -> int:
         """Return how many messages no receiver has taken."""

@@ -91,6 +91,20 @@ def test_each_push_is_a_task_and_what_fails_becomes_a_dead_letter(
     assert [broker.waiting(), broker.waiting("hg.tasks"), broker.waiting("hg.dead")] == [0, 0, 0]
 
 
+def test_message_whose_properties_cannot_be_read_becomes_a_dead_letter(
+    host: HgHost, broker: HgQueueSender, parallel: ParallelWorker
+) -> None:
+    nodes = host.add("u", 1)
+    broker.send_unreadable(b"nonsense")
+    broker.send(1, host.url("u"), {1: nodes})
+    with parallel.running() as process:
+        eventually(lambda: parallel.has_recorded({host.url("u"): {1: nodes}}), "the other's push", timeout=PATIENCE)
+        letter = eventually(lambda: broker.take("hg.dead"), "a letter", timeout=PATIENCE)
+        process.terminate()
+        assert process.wait(PATIENCE) == 0, parallel.log.read_text()
+    assert letter.body in ("nonsense", b"nonsense")
+
+
 @pytest.mark.parametrize("killed_after", [(5,), pytest.param((1, 10), marks=pytest.mark.slow)])
 def test_killed_with_its_processes_it_loses_no_push(
     host: HgHost, broker: HgQueueSender, parallel: ParallelWorker, killed_after: tuple[int, ...]

@@ -389,6 +389,19 @@ def test_dead_letter_is_the_message_byte_by_byte(broker: HgQueueSender, working:
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_message_whose_properties_cannot_be_read_becomes_a_dead_letter(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    nodes = host.add(name, 1)
+    broker.send_unreadable(b"nonsense")
+    broker.send(1, host.url(name), {1: nodes})
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(name): {1: nodes}}), "the other's push", timeout=PATIENCE)
+    assert eventually(lambda: broker.take("hg.dead"), "the dead letter").body in ("nonsense", b"nonsense")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_dead_queue_that_takes_no_letter_holds_up_letters_only(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
