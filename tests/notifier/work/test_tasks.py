@@ -109,21 +109,22 @@ def test_message_whose_properties_cannot_be_read_becomes_a_dead_letter(
 def test_killed_with_its_processes_it_loses_no_push(
     host: HgHost, broker: HgQueueSender, parallel: ParallelWorker, killed_after: tuple[int, ...]
 ) -> None:
-    pushes = {number + 1: [node] for number, node in enumerate(host.add("k", 20 * len(killed_after)))}
+    name = f"killed{len(killed_after)}"
+    pushes = {number + 1: [node] for number, node in enumerate(host.add(name, 20 * len(killed_after)))}
     for number, nodes in pushes.items():
-        broker.send(1, host.url("k"), {number: nodes})
+        broker.send(1, host.url(name), {number: nodes})
     for count in killed_after:
         with parallel.running():
-            wait_for_pushes(parallel, host.url("k"), count)
+            wait_for_pushes(parallel, host.url(name), count)
     with parallel.running():
-        eventually(lambda: parallel.has_recorded({host.url("k"): pushes}), "all pushes", timeout=PATIENCE)
-    broker.send(1, host.url("k"), pushes)  # all of them again
+        eventually(lambda: parallel.has_recorded({host.url(name): pushes}), "all pushes", timeout=PATIENCE)
+    broker.send(1, host.url(name), pushes)  # all of them again
     with parallel.running() as process:
-        eventually(lambda: parallel.has_recorded({host.url("k"): pushes}), "all pushes", timeout=PATIENCE)
+        eventually(lambda: parallel.has_recorded({host.url(name): pushes}), "all pushes", timeout=PATIENCE)
         eventually(lambda: broker.waiting() + broker.waiting("hg.tasks") == 0, timeout=PATIENCE)
         process.terminate()
         assert process.wait(PATIENCE) == 0, parallel.log.read_text()
-    assert parallel.has_recorded({host.url("k"): pushes})
+    assert parallel.has_recorded({host.url(name): pushes})
     assert broker.take("hg.dead") is None
 
 
