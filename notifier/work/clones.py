@@ -63,6 +63,8 @@ class Clones:
                 self._remove(clone)
                 return self._read(hg, repository, clone, nodes)
         except (HgFailed, OSError) as error:
+            if error.lacked_room if isinstance(error, HgFailed) else is_passing(error):
+                raise Unavailable(f"work.clones: {self._folder}: {error}") from error
             if trouble := self._find_trouble():
                 raise Unavailable(f"work.clones: {self._folder}: {trouble}: {error}") from error
             raise

@@ -28,8 +28,11 @@ LARGEST_FILE = 32 * 1024**3
 # Characters of a reason that are kept.
 REASON_KEPT = 300
 
-# Exit code for what the storage of a repository holds.
-_STORAGE = 50
+# Exit codes: what the storage of a repository holds, and what another host said or did.
+_STORAGE, _REMOTE = 50, 100
+
+# What this machine says when it has no room; a host may say so too.
+_NO_ROOM = ("No space left on device", "Disk quota exceeded")
 
 _OPTIONS = {
     "extensions.redirects": str(Path(__file__).with_name("redirects.py")),
@@ -52,12 +55,22 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTT
 class HgFailed(ReplicationError):
     """A command of Mercurial failed; it may succeed later.
 
-    `is_damaged` is true if Mercurial cannot read the storage of a repository.
+    `code` is its exit code, None if its process ended.
     """
 
-    def __init__(self, reason: str, *, is_damaged: bool = False) -> None:
+    def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
-        self.is_damaged = is_damaged
+        self.code = code
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether Mercurial cannot read the storage of a repository."""
+        return self.code == _STORAGE
+
+    @property
+    def lacked_room(self) -> bool:
+        """Whether a disk of this machine was full; Mercurial made room again when it undid its work."""
+        return self.code != _REMOTE and any(words in str(self) for words in _NO_ROOM)
 
 
 class CommandServer:
@@ -92,7 +105,7 @@ class CommandServer:
         if code:
             said = " ".join(errors.decode("utf-8", "replace").split())
             reason = f"hg {arguments[0]}: exit code {code}: {said[-REASON_KEPT:]}"
-            raise HgFailed(reason, is_damaged=code == _STORAGE)
+            raise HgFailed(reason, code)
         return output.decode("utf-8", "replace")
 
     def end(self) -> None:

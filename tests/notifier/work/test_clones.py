@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A folder of clones that cannot be used is trouble of the installation, not of a repository."""
+"""Local clones: trouble of the installation uses no retry, and a clone that is damaged is made anew.
 
+Mounting a small disk needs root.
+"""
+
+import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +17,30 @@ from notifier.work import clones
 from notifier.work.clones import Clones
 from notifier.work.commandserver import CommandServer, HgFailed
 from notifier.work.database import RepositoryKey
+from testing.builders.working import HgHost
 
 pytestmark = pytest.mark.processes
 
 A_KEY = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HgHost]:
+    with HgHost(tmp_path_factory.mktemp("host")) as running:
+        yield running
+
+
+def key_of(host: HgHost, name: str) -> RepositoryKey:
+    return RepositoryKey(source="poll", number=1, url=host.url(name))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture
@@ -42,3 +67,24 @@ def test_a_host_that_is_away_uses_a_retry(server: CommandServer, tmp_path: Path)
     with pytest.raises(HgFailed):
         Clones(str(tmp_path)).read(server, A_KEY, ["a" * 40])
     assert [each.name for each in tmp_path.iterdir()] == ["poll-1"]
+
+
+@pytest.mark.slow
+def test_disk_that_a_pull_fills_uses_no_retry(
+    server: CommandServer, host: HgHost, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clones, "LEAST_FREE", 0)  # what is free once Mercurial has undone its work
+    host.add("large", 1)
+    (host.folder / "large" / "file").write_bytes(os.urandom(4_000_000))
+    nodes = host.extend("large", 1)
+    with pytest.raises(Unavailable, match="No space left on device"):
+        Clones(str(small_disk)).read(server, key_of(host, "large"), nodes)
+
+
+def test_host_that_says_its_own_disk_is_full_uses_a_retry(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
+    host.add("full", 1)
+    hook = host.folder / "full" / "hook.py"
+    hook.write_text("from mercurial.error import Abort\n\ndef say(**_): raise Abort(b'No space left on device')\n")
+    (host.folder / "full" / ".hg" / "hgrc").write_text(f"[hooks]\npreoutgoing = python:{hook}:say\n")
+    with pytest.raises(HgFailed, match="No space left on device"):
+        Clones(str(tmp_path)).read(server, key_of(host, "full"), ["e" * 40])

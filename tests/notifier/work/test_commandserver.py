@@ -27,6 +27,19 @@ def test_one_that_was_ended_starts_no_process_when_its_thread_asks(server: Comma
     assert server._process is None
 
 
+@pytest.mark.parametrize(
+    ("reason", "code", "lacked"),
+    [
+        ("transaction abort! rollback completed abort: No space left on device", 255, True),
+        ("abort: Disk quota exceeded: '/c/x'", 255, True),
+        ("remote: abort: No space left on device abort: pull failed on remote", 100, False),
+        ("abort: Permission denied", 255, False),
+    ],
+)
+def test_only_a_disk_of_this_machine_lacked_room(reason: str, code: int, lacked: bool) -> None:
+    assert HgFailed(f"hg pull: exit code {code}: {reason}", code).lacked_room == lacked
+
+
 def test_a_command_under_way_ends_and_the_next_one_does_not_begin(server: CommandServer, tmp_path: Path) -> None:
     server.run("init", str(tmp_path / "served"))
     ending = threading.Timer(0.2, server.end)
