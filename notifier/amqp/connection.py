@@ -253,7 +253,7 @@ class _Tls(_BoundedTransport, SSLTransport):  # type: ignore[misc]
 
 
 def _take_in_frames(connection: Any, callback: Callable[..., None]) -> Callable[[tuple[int, int, bytes]], bool]:
-    """Return py-amqp's function for each frame, which survives what a sender wrote into properties."""
+    """Return py-amqp's function for each frame, for any properties of senders."""
     take: Callable[[tuple[int, int, bytes]], bool] = frame_handler(connection, callback)
 
     def take_in(frame: tuple[int, int, bytes]) -> bool:
@@ -275,7 +275,7 @@ class _Tolerant(kombu.transport.pyamqp.Connection):
 
 
 class TolerantTransport(kombu.transport.pyamqp.Transport):
-    """Kombu's transport, but a message whose properties cannot be read comes without any."""
+    """Kombu's transport; a message whose properties cannot be read has none."""
 
     Connection = _Tolerant
 

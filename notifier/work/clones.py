@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Local clones of repositories, and the changesets in them.
 
-Each repository has one clone, without a working copy.
+Each repository has one clone, without a working copy. A process that reads a clone holds a lock of ours (`.NAME.lock`) meanwhile,
+which the kernel frees when the process ends. So it may remove a lock of Mercurial's that a machine or container left.
 """
 
 import contextlib
+import fcntl
 import json
+import os
 import shutil
+import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -22,6 +27,9 @@ from .database import ChangesetRecord, RepositoryKey
 
 # Changesets asked for at once.
 AT_ONCE = 500
+
+# Seconds between two looks at a lock.
+BLINK = 0.1
 
 # Bytes of free disk below which a failure is this machine's own, not the repository's.
 LEAST_FREE = 64 * 1024**2
@@ -49,10 +57,16 @@ class Clones:
     def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
         """Return these changesets; pull first if the clone lacks any.
 
-        If the clone is damaged, the call removes it and makes it anew. Raises HgFailed, Unavailable if the cause is this machine,
-        or MalformedEvent if Mercurial shows a changeset in another form.
+        Waits while another process reads the clone. If the clone is damaged, the call removes it and makes it anew. Raises
+        HgFailed, Unavailable if the cause is this machine, or MalformedEvent if Mercurial shows a changeset in another form.
         """
         clone = self._folder / f"{repository.source}-{repository.number}"
+        with self._locked(hg, clone):
+            return self._read_or_replace(hg, repository, clone, nodes)
+
+    def _read_or_replace(
+        self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str]
+    ) -> dict[str, ChangesetRecord]:
         try:
             try:
                 return self._read(hg, repository, clone, nodes)
@@ -63,11 +77,30 @@ class Clones:
                 self._remove(clone)
                 return self._read(hg, repository, clone, nodes)
         except (HgFailed, OSError) as error:
-            if error.lacked_room if isinstance(error, HgFailed) else is_passing(error):
+            if error.lacked_room or error.is_locked if isinstance(error, HgFailed) else is_passing(error):
                 raise Unavailable(f"work.clones: {self._folder}: {error}") from error
             if trouble := self._find_trouble():
                 raise Unavailable(f"work.clones: {self._folder}: {trouble}: {error}") from error
             raise
+
+    @contextlib.contextmanager
+    def _locked(self, hg: CommandServer, clone: Path) -> Iterator[None]:
+        """Hold the lock of a clone within the block.
+
+        Raises Unavailable if the folder takes no file, or the command server is ended while this waits.
+        """
+        try:
+            lock = os.open(clone.with_name(f".{clone.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise Unavailable(f"work.clones: {self._folder}: cannot be written: {error.strerror}") from error
+        try:
+            while not _try_lock(lock):
+                if hg.is_ended:
+                    raise Unavailable("the worker is stopping")
+                time.sleep(BLINK)
+            yield
+        finally:
+            os.close(lock)
 
     def _find_trouble(self) -> str | None:
         """Return why this machine can keep no clones in the folder, None if it can."""
@@ -109,6 +142,7 @@ class Clones:
             shutil.rmtree(removed, ignore_errors=True)
 
     def _pull(self, hg: CommandServer, clone: Path, url: str) -> None:
+        _remove_stale_locks(clone)
         pull = ("pull", "--quiet", "-R", str(clone), "--", url)
         try:
             hg.run(*pull)
@@ -127,6 +161,33 @@ class Clones:
                 record = _read_record(line)
                 found[record.node] = record
         return found
+
+
+def _try_lock(lock: int) -> bool:
+    """Return whether this process has the lock now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_stale_locks(clone: Path) -> None:
+    """Remove locks of a Mercurial that is gone.
+
+    It was on another machine or in another container, where a worker would hold our own lock, or this machine started since.
+    Mercurial itself removes what processes left that ended since.
+    """
+    mine = f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino:x}:"
+    started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for path in (clone / ".hg" / "store" / "lock", clone / ".hg" / "wlock"):
+        try:
+            holder, made = os.readlink(path), path.lstat().st_mtime
+        except OSError:
+            continue
+        if not holder.startswith(mine) or made < started:
+            logger.warning("lock of a Mercurial that is gone removed", lock=str(path), holder=holder)
+            path.unlink(missing_ok=True)
 
 
 def _read_record(line: str) -> ChangesetRecord:

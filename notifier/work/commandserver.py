@@ -4,7 +4,7 @@
 Its time, memory and output are limited. A command that does not end in time costs the process.
 
 Clones come from other hosts. So Mercurial reads no configuration of a user, host or repository, there are no hooks and no
-subrepositories, and the one extension lets a host name no other address.
+subrepositories. Of our two extensions one lets a host name no other address, and one ends Mercurial with the worker.
 """
 
 import os
@@ -31,16 +31,21 @@ REASON_KEPT = 300
 # Exit codes: what the storage of a repository holds, and what another host said or did.
 _STORAGE, _REMOTE = 50, 100
 
+# Exit code for a state that forbids the command, such as a lock that another process holds.
+_STATE = 20
+
 # What this machine says when it has no room; a host may say so too.
 _NO_ROOM = ("No space left on device", "Disk quota exceeded")
 
 _OPTIONS = {
+    "extensions.leash": str(Path(__file__).with_name("leash.py")),
+    "extensions.leash:required": "yes",
     "extensions.redirects": str(Path(__file__).with_name("redirects.py")),
     "extensions.redirects:required": "yes",
     "ui.detailed-exit-code": "yes",
     "ui.interactive": "no",
     "ui.ssh": "false",
-    "ui.timeout": "60",
+    "ui.timeout": "5",
     "ui.clonebundles": "no",
     "ui.report_untrusted": "no",
     "subrepos.allowed": "no",
@@ -68,8 +73,16 @@ class HgFailed(ReplicationError):
         return self.code == _STORAGE
 
     @property
+    def is_locked(self) -> bool:
+        """Whether another process holds the lock of a repository."""
+        return self.code == _STATE
+
+    @property
     def lacked_room(self) -> bool:
-        """Whether a disk of this machine was full; Mercurial made room again when it undid its work."""
+        """Whether a disk of this machine was full.
+
+        Mercurial made room again when it undid its work.
+        """
         return self.code != _REMOTE and any(words in str(self) for words in _NO_ROOM)
 
 
@@ -85,6 +98,11 @@ class CommandServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._starting, self._is_ended = threading.Lock(), False
         self._until = 0.0
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether `end` was called."""
+        return self._is_ended
 
     def run(self, *arguments: str) -> str:
         """Run a command; return what it prints.

@@ -9,14 +9,11 @@ queue has the push. Work that was killed comes again, harmlessly. Celery's own `
 attempt cannot be sent.
 """
 
-import fcntl
-import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import celery
@@ -182,25 +179,7 @@ class TaskRecorder:
             hg = CommandServer(timeout=known.hg_timeout, memory=known.hg_memory_bytes, ca_file=known.hosts_ca_file)
             self._opened = WorkDatabase(known.database_url, known.database_password), hg
         database, hg = self._opened
-        with _locked(Path(self._settings.clones) / f".{repository.source}-{repository.number}.lock"):
-            record_pushes(database, self._clones, hg, repository, [push])
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a clone within the block.
-
-    Tasks of other processes may want the clone too. Raises Unavailable if the folder takes no file.
-    """
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise Unavailable(f"work.clones: {path}: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+        record_pushes(database, self._clones, hg, repository, [push])
 
 
 @contextmanager

@@ -4,9 +4,12 @@
 Mounting a small disk needs root.
 """
 
+import fcntl
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
@@ -66,7 +69,7 @@ def test_a_folder_that_cannot_be_written_uses_no_retry(
 def test_a_host_that_is_away_uses_a_retry(server: CommandServer, tmp_path: Path) -> None:
     with pytest.raises(HgFailed):
         Clones(str(tmp_path)).read(server, A_KEY, ["a" * 40])
-    assert [each.name for each in tmp_path.iterdir()] == ["poll-1"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".poll-1.lock", "poll-1"]
 
 
 @pytest.mark.slow
@@ -88,3 +91,62 @@ def test_host_that_says_its_own_disk_is_full_uses_a_retry(server: CommandServer,
     (host.folder / "full" / ".hg" / "hgrc").write_text(f"[hooks]\npreoutgoing = python:{hook}:say\n")
     with pytest.raises(HgFailed, match="No space left on device"):
         Clones(str(tmp_path)).read(server, key_of(host, "full"), ["e" * 40])
+
+
+# -- locks
+
+
+def this_machine() -> str:
+    """Return how Mercurial names this machine in a lock."""
+    return f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino:x}"
+
+
+def test_lock_that_a_container_left_is_removed(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
+    nodes = host.add("locked", 1)
+    kept = Clones(str(tmp_path))
+    kept.read(server, key_of(host, "locked"), nodes)
+    for name in ("store/lock", "wlock"):
+        (tmp_path / "poll-1" / ".hg" / name).symlink_to("6f2c1b/f0000001:17")
+    nodes = host.extend("locked", 1)
+    assert set(kept.read(server, key_of(host, "locked"), nodes)) == set(nodes)
+
+
+def test_lock_from_before_the_machine_started_is_removed(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
+    nodes = host.add("old", 1)
+    kept = Clones(str(tmp_path))
+    kept.read(server, key_of(host, "old"), nodes)
+    lock = tmp_path / "poll-1" / ".hg" / "store" / "lock"
+    lock.symlink_to(f"{this_machine()}:{os.getpid()}")  # a process has that number again
+    os.utime(lock, (0, 0), follow_symlinks=False)
+    nodes = host.extend("old", 1)
+    assert set(kept.read(server, key_of(host, "old"), nodes)) == set(nodes)
+
+
+def test_lock_of_a_process_that_lives_uses_no_retry(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
+    nodes = host.add("busy", 1)
+    kept = Clones(str(tmp_path))
+    kept.read(server, key_of(host, "busy"), nodes)
+    lock = tmp_path / "poll-1" / ".hg" / "store" / "lock"
+    lock.symlink_to(f"{this_machine()}:{os.getpid()}")
+    with pytest.raises(Unavailable, match="timed out waiting for lock"):
+        kept.read(server, key_of(host, "busy"), host.extend("busy", 1))
+    assert lock.is_symlink()
+
+
+def test_clone_that_another_process_reads_is_waited_for(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
+    nodes = host.add("shared", 1)
+    with (tmp_path / ".poll-1.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        reading = pool.submit(Clones(str(tmp_path)).read, server, key_of(host, "shared"), nodes)
+        wait([reading], 0.5)
+        assert not (tmp_path / "poll-1").exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert set(reading.result()) == set(nodes)
+
+
+def test_wait_for_another_process_ends_with_the_worker(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
+    with (tmp_path / ".poll-1.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server.end()
+        with pytest.raises(Unavailable, match="stopping"):
+            Clones(str(tmp_path)).read(server, A_KEY, ["a" * 40])

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A Mercurial in a process of its own: one that another thread ended starts no new process."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,6 +13,7 @@ import pytest
 
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.work.commandserver import CommandServer, HgFailed
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -49,3 +53,32 @@ def test_a_command_under_way_ends_and_the_next_one_does_not_begin(server: Comman
     ending.join()
     with pytest.raises(Unavailable, match="stopping"):
         server.run("version")
+
+
+WORKER = """
+import sys
+from notifier.work.commandserver import CommandServer
+server = CommandServer(timeout=60.0, memory=4 * 1024**3)
+server.run("init", sys.argv[1])
+print(server._process.pid, flush=True)
+server.run("serve", "--repository", sys.argv[1], "--address", "127.0.0.1", "--port", "0")
+"""
+
+
+def test_a_command_under_way_ends_with_a_worker_that_is_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", WORKER, str(tmp_path / "served")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        hg = int(worker.stdout.readline())
+        eventually(lambda: is_listening(hg), "the command")  # it never ends by itself
+        worker.kill()
+        worker.wait()
+        eventually(lambda: not is_listening(hg), "its end")
+
+
+def is_listening(process: int) -> bool:
+    """Return whether the process has a socket."""
+    try:
+        return any(os.readlink(each).startswith("socket:") for each in Path(f"/proc/{process}/fd").iterdir())
+    except FileNotFoundError:
+        return False
