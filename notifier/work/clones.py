@@ -40,11 +40,26 @@ _TEMPLATE = "{dict(node, author=author, date=date|hgdate, description=desc, bran
 logger = structlog.get_logger()
 
 
+# Failures of a clone in a row after which another one is tried in its place.
+SUSPICIOUS = 2
+
+
+class ChangesetMissing(HgFailed):
+    """A clone does not have a changeset, though a pull succeeded."""
+
+    def __init__(self, url: str, node: str) -> None:
+        super().__init__(f"{url} has no changeset {node}")
+        self.node = node
+
+
 class Clones:
     """The clones in one folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
+        # Failures in a row, and clones that were replaced since their last success: a second time would not help.
+        self._failures: dict[str, int] = {}
+        self._replaced: set[str] = set()
 
     def prepare(self) -> None:
         """Make the folder; raises Unavailable or BadConfig."""
@@ -57,8 +72,8 @@ class Clones:
     def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
         """Return these changesets; pull first if the clone lacks any.
 
-        Waits while another process reads the clone. If the clone is damaged, the call removes it and makes it anew. Raises
-        HgFailed, Unavailable if the cause is this machine, or MalformedEvent if Mercurial shows a changeset in another form.
+        Waits while another process reads the clone. If the clone is damaged, or may be after some failures, the call makes it anew.
+        Raises HgFailed, Unavailable if the cause is this machine, or MalformedEvent if Mercurial shows a changeset in another form.
         """
         clone = self._folder / f"{repository.source}-{repository.number}"
         with self._locked(hg, clone):
@@ -69,19 +84,39 @@ class Clones:
     ) -> dict[str, ChangesetRecord]:
         try:
             try:
-                return self._read(hg, repository, clone, nodes)
+                found = self._read(hg, repository, clone, nodes)
             except HgFailed as error:
-                if not error.is_damaged:
+                if not self._is_to_replace(hg, repository, clone, error):
                     raise
                 logger.warning("clone damaged, made anew", clone=str(clone), reason=str(error))
-                self._remove(clone)
-                return self._read(hg, repository, clone, nodes)
+                self._replace(hg, clone, repository.url)
+                found = self._read(hg, repository, clone, nodes)
+            self._failures.pop(clone.name, None)
+            self._replaced.discard(clone.name)
+            return found
         except (HgFailed, OSError) as error:
             if error.lacked_room or error.is_locked if isinstance(error, HgFailed) else is_passing(error):
                 raise Unavailable(f"work.clones: {self._folder}: {error}") from error
             if trouble := self._find_trouble():
                 raise Unavailable(f"work.clones: {self._folder}: {trouble}: {error}") from error
             raise
+
+    def _is_to_replace(self, hg: CommandServer, repository: RepositoryKey, clone: Path, error: HgFailed) -> bool:
+        """Count a failure; return whether another clone may help.
+
+        One of a large repository costs much: so there is one until the next success, and none for trouble of the network or a
+        changeset that the host does not have.
+        """
+        self._failures[clone.name] = failures = self._failures.get(clone.name, 0) + 1
+        if clone.name in self._replaced:
+            return False
+        if isinstance(error, ChangesetMissing):
+            is_suspicious = failures >= SUSPICIOUS and _has(hg, repository.url, error.node)
+        else:
+            is_suspicious = error.is_damaged or (failures >= SUSPICIOUS and error.may_be_the_clone)
+        if is_suspicious:
+            self._replaced.add(clone.name)
+        return is_suspicious
 
     @contextlib.contextmanager
     def _locked(self, hg: CommandServer, clone: Path) -> Iterator[None]:
@@ -90,6 +125,7 @@ class Clones:
         Raises Unavailable if the folder takes no file, or the command server is ended while this waits.
         """
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)  # an operator may remove it at any time
             lock = os.open(clone.with_name(f".{clone.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise Unavailable(f"work.clones: {self._folder}: cannot be written: {error.strerror}") from error
@@ -123,15 +159,29 @@ class Clones:
             found |= self._look_up(hg, clone, [node for node in nodes if node not in found])
         missing = [node for node in nodes if node not in found]
         if missing:
-            raise HgFailed(f"{repository.url} has no changeset {missing[0]}")
+            raise ChangesetMissing(repository.url, missing[0])
         return found
 
     def _make(self, hg: CommandServer, clone: Path) -> None:
         """Make an empty clone, whole or not at all."""
+        self._begin(hg, clone).rename(clone)
+
+    def _replace(self, hg: CommandServer, clone: Path, url: str) -> None:
+        """Make the clone anew; if that fails, the former one stays."""
+        unfinished = self._begin(hg, clone)
+        try:
+            self._pull(hg, unfinished, url)
+            self._remove(clone)
+            unfinished.rename(clone)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _begin(self, hg: CommandServer, clone: Path) -> Path:
+        """Make an empty repository beside the clone."""
         unfinished = clone.with_name(f".{clone.name}.new")
         shutil.rmtree(unfinished, ignore_errors=True)
         hg.run("init", "--", str(unfinished))
-        unfinished.rename(clone)
+        return unfinished
 
     def _remove(self, clone: Path) -> None:
         """Remove what is in the clone's place, whole or not at all."""
@@ -161,6 +211,15 @@ class Clones:
                 record = _read_record(line)
                 found[record.node] = record
         return found
+
+
+def _has(hg: CommandServer, url: str, node: str) -> bool:
+    """Return whether the host says that it has a changeset."""
+    try:
+        hg.run("identify", "--id", "-r", node, "--", url)
+    except HgFailed:
+        return False
+    return True
 
 
 def _try_lock(lock: int) -> bool:

@@ -57,10 +57,14 @@ _OPTIONS = {
 _KEPT = ("PATH", "HOME", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY")
 
 
+# In place of an exit code: the process ended amid a command, as at an exception that Mercurial does not expect.
+CRASHED = -1
+
+
 class HgFailed(ReplicationError):
     """A command of Mercurial failed; it may succeed later.
 
-    `code` is its exit code, None if its process ended.
+    `code` is its exit code, `CRASHED` if its process ended, and None if it was ended because it took or printed too much.
     """
 
     def __init__(self, reason: str, code: int | None = None) -> None:
@@ -71,6 +75,11 @@ class HgFailed(ReplicationError):
     def is_damaged(self) -> bool:
         """Whether Mercurial cannot read the storage of a repository."""
         return self.code == _STORAGE
+
+    @property
+    def may_be_the_clone(self) -> bool:
+        """Whether a damaged clone may be the cause: no network, no limit of ours."""
+        return self.code not in (None, _REMOTE) and not self.lacked_room and not self.is_locked
 
     @property
     def is_locked(self) -> bool:
@@ -84,6 +93,10 @@ class HgFailed(ReplicationError):
         Mercurial made room again when it undid its work.
         """
         return self.code != _REMOTE and any(words in str(self) for words in _NO_ROOM)
+
+
+class _LimitReached(Exception):
+    """A command printed too much, or asks for input."""
 
 
 class CommandServer:
@@ -117,9 +130,12 @@ class CommandServer:
             process.stdin.write(b"runcommand\n" + struct.pack(">I", len(text)) + text)
             process.stdin.flush()
             output, errors, code = self._read_result(process)
+        except (_LimitReached, TimeoutError) as error:
+            self.close()
+            raise HgFailed(f"hg {arguments[0]}: {error}") from error
         except (OSError, EOFError) as error:
             self.close()
-            raise HgFailed(f"hg {arguments[0]}: {str(error) or 'its process ended'}") from error
+            raise HgFailed(f"hg {arguments[0]}: {str(error) or 'its process ended'}", CRASHED) from error
         if code:
             said = " ".join(errors.decode("utf-8", "replace").split())
             reason = f"hg {arguments[0]}: exit code {code}: {said[-REASON_KEPT:]}"
@@ -181,7 +197,7 @@ class CommandServer:
             channel, content = self._read_chunk(process)
             size += len(content)
             if size > MOST_OUTPUT:
-                raise OSError(f"more than {MOST_OUTPUT} bytes printed")
+                raise _LimitReached(f"more than {MOST_OUTPUT} bytes printed")
             if channel == b"o":
                 output.append(content)
             elif channel == b"r":
@@ -189,14 +205,14 @@ class CommandServer:
             elif channel == b"e":
                 errors.append(content)
             elif channel.isupper():
-                raise OSError(f"it asks for input (channel {channel!r})")
+                raise _LimitReached(f"it asks for input (channel {channel!r})")
 
     def _read_chunk(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         channel, length = struct.unpack(">cI", self._read_exactly(process, 5))
         if channel in b"IL":
             return channel, b""
         if length > MOST_OUTPUT:
-            raise OSError(f"more than {MOST_OUTPUT} bytes printed")
+            raise _LimitReached(f"more than {MOST_OUTPUT} bytes printed")
         return channel, self._read_exactly(process, length)
 
     def _read_exactly(self, process: subprocess.Popen[bytes], size: int) -> bytes:

@@ -4,11 +4,13 @@
 Mounting a small disk needs root.
 """
 
+import contextlib
 import fcntl
 import os
+import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +22,7 @@ from notifier.work import clones
 from notifier.work.clones import Clones
 from notifier.work.commandserver import CommandServer, HgFailed
 from notifier.work.database import RepositoryKey
-from testing.builders.working import HgHost
+from testing.builders.working import HgHost, hg
 
 pytestmark = pytest.mark.processes
 
@@ -150,3 +152,83 @@ def test_wait_for_another_process_ends_with_the_worker(server: CommandServer, ho
         server.end()
         with pytest.raises(Unavailable, match="stopping"):
             Clones(str(tmp_path)).read(server, A_KEY, ["a" * 40])
+
+
+# -- damage
+
+
+def put_zeros(path: Path) -> None:
+    path.write_bytes(bytes(max(path.stat().st_size, 50)))
+
+
+def make_unrelated(clone: Path) -> None:
+    shutil.rmtree(clone)
+    hg("init", str(clone))
+    hg("-R", str(clone), "debugbuilddag", "--new-file", "@other+1")
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "requires": lambda clone: put_zeros(clone / ".hg/requires"),
+    "phases": lambda clone: put_zeros(clone / ".hg/store/phaseroots"),
+    "changelog": lambda clone: put_zeros(clone / ".hg/store/00changelog.i"),
+    "names": lambda clone: put_zeros(clone / ".hg/store/fncache"),
+    "another repository": make_unrelated,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_clone_is_made_anew_before_the_last_attempt(
+    server: CommandServer, host: HgHost, tmp_path: Path, damage: str
+) -> None:
+    name = f"damaged{list(DAMAGES).index(damage)}"
+    nodes = host.add(name, 3)
+    kept = Clones(str(tmp_path))
+    kept.read(server, key_of(host, name), nodes)
+    for _ in range(2):  # also a second time
+        DAMAGES[damage](tmp_path / "poll-1")
+        nodes = host.extend(name, 1)
+        with contextlib.suppress(HgFailed):
+            kept.read(server, key_of(host, name), nodes)
+        assert set(kept.read(server, key_of(host, name), nodes)) == set(nodes)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".poll-1.lock", "poll-1"]
+
+
+def fail_often(kept: Clones, server: CommandServer, key: RepositoryKey, nodes: list[str]) -> None:
+    for _ in range(4):
+        with pytest.raises(HgFailed):
+            kept.read(server, key, nodes)
+
+
+def test_clone_stays_while_its_host_has_no_such_changeset(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
+    nodes = host.add("behind", 1)
+    kept = Clones(str(tmp_path))
+    kept.read(server, key_of(host, "behind"), nodes)
+    before = (tmp_path / "poll-1").stat().st_ino
+    fail_often(kept, server, key_of(host, "behind"), ["e" * 40])
+    assert (tmp_path / "poll-1").stat().st_ino == before
+
+
+def test_clone_stays_while_its_host_is_away(server: CommandServer, host: HgHost, tmp_path: Path) -> None:
+    nodes = host.add("away", 1)
+    kept = Clones(str(tmp_path))
+    kept.read(server, key_of(host, "away"), nodes)
+    before = (tmp_path / "poll-1").stat().st_ino
+    fail_often(kept, server, A_KEY, ["e" * 40])
+    assert (tmp_path / "poll-1").stat().st_ino == before
+
+
+def test_damaged_clone_whose_host_is_broken_is_replaced_by_no_other(
+    server: CommandServer, host: HgHost, tmp_path: Path
+) -> None:
+    nodes = host.add("broken", 3)
+    kept = Clones(str(tmp_path))
+    kept.read(server, key_of(host, "broken"), nodes)
+    before = (tmp_path / "poll-1").stat().st_ino
+    put_zeros(tmp_path / "poll-1/.hg/store/phaseroots")
+    nodes = host.extend("broken", 1)
+    manifest = host.folder / "broken/.hg/store/00manifest.i"
+    good = manifest.read_bytes()
+    put_zeros(manifest)
+    fail_often(kept, server, key_of(host, "broken"), nodes)
+    assert (tmp_path / "poll-1").stat().st_ino == before
+    manifest.write_bytes(good)
