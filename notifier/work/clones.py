@@ -13,7 +13,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -22,11 +22,17 @@ from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavaila
 from hgext.vcsreplicator.words.passing import is_passing
 
 from ..message import clean
-from .commandserver import CommandServer, HgFailed
+from .commandserver import MOST_OUTPUT, CommandServer, HgFailed, TooMuchPrinted
 from .database import ChangesetRecord, RepositoryKey
 
 # Changesets asked for at once.
 AT_ONCE = 500
+
+# Bytes that are read of several changesets at once.
+PORTION = 8 * 1024**2
+
+# Takes changesets, in portions.
+Keep = Callable[[Sequence[ChangesetRecord]], None]
 
 # Seconds between two looks at a lock.
 BLINK = 0.1
@@ -69,31 +75,32 @@ class Clones:
             kind = Unavailable if is_passing(error) else BadConfig
             raise kind(f"work.clones: {self._folder}: {error.strerror}") from error
 
-    def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
-        """Return these changesets; pull first if the clone lacks any.
+    def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str], keep: Keep) -> None:
+        """Hand these changesets to `keep`; pull first if the clone lacks any.
 
-        Waits while another process reads the clone. If the clone is damaged, or may be after some failures, the call makes it anew.
-        Raises HgFailed, Unavailable if the cause is this machine, or MalformedEvent if Mercurial shows a changeset in another form.
+        `keep` gets them in portions; if the call fails, it may have some, and gets them again the next time. Waits while another
+        process reads the clone. If the clone is damaged, or may be after some failures, the call makes it anew. Raises HgFailed,
+        Unavailable if the cause is this machine, MalformedEvent if Mercurial shows a changeset in another form, and what `keep`
+        raises.
         """
         clone = self._folder / f"{repository.source}-{repository.number}"
         with self._locked(hg, clone):
-            return self._read_or_replace(hg, repository, clone, nodes)
+            self._read_or_replace(hg, repository, clone, nodes, keep)
 
     def _read_or_replace(
-        self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str]
-    ) -> dict[str, ChangesetRecord]:
+        self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str], keep: Keep
+    ) -> None:
         try:
             try:
-                found = self._read(hg, repository, clone, nodes)
+                self._read(hg, repository, clone, nodes, keep)
             except HgFailed as error:
                 if not self._is_to_replace(hg, repository, clone, error):
                     raise
                 logger.warning("clone damaged, made anew", clone=str(clone), reason=str(error))
                 self._replace(hg, clone, repository.url)
-                found = self._read(hg, repository, clone, nodes)
+                self._read(hg, repository, clone, nodes, keep)
             self._failures.pop(clone.name, None)
             self._replaced.discard(clone.name)
-            return found
         except (HgFailed, OSError) as error:
             if error.lacked_room or error.is_locked if isinstance(error, HgFailed) else is_passing(error):
                 raise Unavailable(f"work.clones: {self._folder}: {error}") from error
@@ -148,19 +155,18 @@ class Clones:
         return f"{free} bytes are free" if free < LEAST_FREE else None
 
     def _read(
-        self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str]
-    ) -> dict[str, ChangesetRecord]:
+        self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str], keep: Keep
+    ) -> None:
         if not (clone / ".hg" / "store").is_dir():
             self._remove(clone)
             self._make(hg, clone)
-        found = self._look_up(hg, clone, nodes)
-        if len(found) < len(set(nodes)):
+        missing = self._find_missing(hg, clone, nodes)
+        if missing:
             self._pull(hg, clone, repository.url)
-            found |= self._look_up(hg, clone, [node for node in nodes if node not in found])
-        missing = [node for node in nodes if node not in found]
+            missing = self._find_missing(hg, clone, missing)
         if missing:
             raise ChangesetMissing(repository.url, missing[0])
-        return found
+        self._hand_on(hg, clone, nodes, keep)
 
     def _make(self, hg: CommandServer, clone: Path) -> None:
         """Make an empty clone, whole or not at all."""
@@ -202,15 +208,39 @@ class Clones:
             hg.run("recover", "-R", str(clone))  # an earlier worker was killed in the middle
             hg.run(*pull)
 
-    def _look_up(self, hg: CommandServer, clone: Path, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
-        found = {}
+    def _find_missing(self, hg: CommandServer, clone: Path, nodes: Sequence[str]) -> list[str]:
+        """Return which of these changesets the clone does not have."""
+        found: set[str] = set()
         for begin in range(0, len(nodes), AT_ONCE):
-            wanted = "+".join(f"present({node})" for node in nodes[begin : begin + AT_ONCE])
-            text = hg.run("log", "--hidden", "-R", str(clone), "-r", wanted, "-T", _TEMPLATE)
-            for line in text.split("\n")[:-1]:
-                record = _read_record(line)
-                found[record.node] = record
-        return found
+            found.update(_log(hg, clone, nodes[begin : begin + AT_ONCE], "{node}\\n"))
+        return [node for node in nodes if node not in found]
+
+    def _hand_on(self, hg: CommandServer, clone: Path, nodes: Sequence[str], keep: Keep) -> None:
+        """Read changesets; hand them on in portions of about `PORTION` bytes.
+
+        A changeset may have as much as a command may print.
+        """
+        begin, size = 0, AT_ONCE
+        while begin < len(nodes):
+            portion = nodes[begin : begin + size]
+            try:
+                lines = _log(hg, clone, portion, _TEMPLATE, most=PORTION if len(portion) > 1 else MOST_OUTPUT)
+            except TooMuchPrinted:
+                if len(portion) == 1:
+                    raise
+                size = len(portion) // 2
+                continue
+            keep([_read_record(line) for line in lines])
+            begin += len(portion)
+            # As many as would fill most of a portion if the next ones are like these.
+            size = min(AT_ONCE, max(1, len(portion) * PORTION * 3 // 4 // max(1, sum(map(len, lines)))))
+
+
+def _log(hg: CommandServer, clone: Path, nodes: Sequence[str], template: str, *, most: int = MOST_OUTPUT) -> list[str]:
+    """Return a line for each of those changesets that the clone has."""
+    wanted = "+".join(f"present({node})" for node in nodes)
+    text = hg.run("log", "--hidden", "-R", str(clone), "-r", wanted, "-T", template, most=most)
+    return text.split("\n")[:-1]
 
 
 def _has(hg: CommandServer, url: str, node: str) -> bool:

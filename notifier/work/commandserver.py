@@ -96,7 +96,11 @@ class HgFailed(ReplicationError):
 
 
 class _LimitReached(Exception):
-    """A command printed too much, or asks for input."""
+    """A command asks for input."""
+
+
+class TooMuchPrinted(HgFailed):
+    """A command printed more than it may."""
 
 
 class CommandServer:
@@ -110,18 +114,19 @@ class CommandServer:
         self._options = {**_OPTIONS, **({} if ca_file is None else {"web.cacerts": ca_file})}
         self._process: subprocess.Popen[bytes] | None = None
         self._starting, self._is_ended = threading.Lock(), False
-        self._until = 0.0
+        self._until, self._most = 0.0, MOST_OUTPUT
 
     @property
     def is_ended(self) -> bool:
         """Whether `end` was called."""
         return self._is_ended
 
-    def run(self, *arguments: str) -> str:
-        """Run a command; return what it prints.
+    def run(self, *arguments: str, most: int = MOST_OUTPUT) -> str:
+        """Run a command; return what it prints, at most so many bytes.
 
-        Raises HgFailed, or Unavailable if Mercurial cannot be started; after `end` it never is.
+        Raises HgFailed, TooMuchPrinted, or Unavailable if Mercurial cannot be started; after `end` it never is.
         """
+        self._most = most
         self._until = time.monotonic() + self._timeout
         try:
             process = self._start() if self._process is None else self._process
@@ -130,6 +135,9 @@ class CommandServer:
             process.stdin.write(b"runcommand\n" + struct.pack(">I", len(text)) + text)
             process.stdin.flush()
             output, errors, code = self._read_result(process)
+        except TooMuchPrinted:
+            self.close()
+            raise
         except (_LimitReached, TimeoutError) as error:
             self.close()
             raise HgFailed(f"hg {arguments[0]}: {error}") from error
@@ -196,8 +204,8 @@ class CommandServer:
         while True:
             channel, content = self._read_chunk(process)
             size += len(content)
-            if size > MOST_OUTPUT:
-                raise _LimitReached(f"more than {MOST_OUTPUT} bytes printed")
+            if size > self._most:
+                raise TooMuchPrinted(f"hg: more than {self._most} bytes printed")
             if channel == b"o":
                 output.append(content)
             elif channel == b"r":
@@ -211,8 +219,8 @@ class CommandServer:
         channel, length = struct.unpack(">cI", self._read_exactly(process, 5))
         if channel in b"IL":
             return channel, b""
-        if length > MOST_OUTPUT:
-            raise _LimitReached(f"more than {MOST_OUTPUT} bytes printed")
+        if length > self._most:
+            raise TooMuchPrinted(f"hg: more than {self._most} bytes printed")
         return channel, self._read_exactly(process, length)
 
     def _read_exactly(self, process: subprocess.Popen[bytes], size: int) -> bytes:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Opens, migrates and fills the database of the worker: SQLite or PostgreSQL.
 
-One transaction records a push with all that belongs to it. Recording it again changes nothing, so messages may be repeated.
+Changesets come first, in portions. Then one transaction records the pushes that have them, so no reader sees a part of a push.
+Recording again changes nothing, so messages may be repeated.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from .schema import BRANCHES, CHANGESETS, FILES, LONGEST_BRANCH, PUSH_CHANGESETS
 
 KEY = "work.database-url"
 
-# Values in one question to the database.
+# Values in one question to the database, and rows in one statement.
 AT_ONCE = 500
 
 # What a server says of a connection that waiting does not help.
@@ -115,16 +117,21 @@ class WorkDatabase:
         with self._translated(), self._engine.connect() as connection:
             return _known(connection, nodes)
 
-    def record(
-        self, repository: RepositoryKey, pushes: Sequence[QueuedPush], changesets: Mapping[str, ChangesetRecord]
-    ) -> None:
-        """Record pushes and those of their changesets that are new; durable on return.
+    def add_changesets(self, changesets: Sequence[ChangesetRecord]) -> None:
+        """Record those of these changesets that are new; durable on return.
+
+        Raises Rejected for data that the database cannot keep.
+        """
+        with self._translated(), self._engine.begin() as connection:
+            self._add_changesets(connection, changesets)
+
+    def record(self, repository: RepositoryKey, pushes: Sequence[QueuedPush]) -> None:
+        """Record pushes, whose changesets are recorded already; durable on return.
 
         Raises Rejected for data that the database cannot keep.
         """
         with self._translated(), self._engine.begin() as connection:
             number = self._repository(connection, repository)
-            self._add_changesets(connection, changesets)
             rows = [
                 {"repository_id": number, "id": push.id, "date": push.date, "user": _text(push.user)} for push in pushes
             ]
@@ -135,11 +142,11 @@ class WorkDatabase:
                         PUSH_CHANGESETS.c.repository_id == number, PUSH_CHANGESETS.c.push_id.in_(portion)
                     )
                 )
-            members = [
+            members = (
                 {"repository_id": number, "push_id": push.id, "position": position, "node": node}
                 for push in pushes
                 for position, node in enumerate(push.changesets)
-            ]
+            )
             self._insert(connection, PUSH_CHANGESETS, members)
 
     @contextlib.contextmanager
@@ -166,9 +173,9 @@ class WorkDatabase:
             self._insert(connection, REPOSITORIES, [values], update=("url",), key=("source", "number"))
         return int(connection.execute(select(REPOSITORIES.c.id).where(*mine)).scalar_one())
 
-    def _add_changesets(self, connection: Connection, changesets: Mapping[str, ChangesetRecord]) -> None:
-        known = _known(connection, list(changesets))
-        new = [changesets[node] for node in sorted(changesets) if node not in known]
+    def _add_changesets(self, connection: Connection, changesets: Sequence[ChangesetRecord]) -> None:
+        known = _known(connection, [each.node for each in changesets])
+        new = sorted((each for each in changesets if each.node not in known), key=lambda each: each.node)
         names = sorted({each.branch for each in new})
         if any(len(name) > LONGEST_BRANCH for name in names):
             raise Rejected(f"a branch with a name of more than {LONGEST_BRANCH} characters")
@@ -177,7 +184,7 @@ class WorkDatabase:
         for portion in _portions([_text(name) for name in names]):
             found = connection.execute(select(BRANCHES.c.name, BRANCHES.c.id).where(BRANCHES.c.name.in_(portion)))
             ids.update({row.name: row.id for row in found})
-        rows = [
+        rows = (
             {
                 "node": each.node,
                 "author": _text(each.author),
@@ -186,27 +193,25 @@ class WorkDatabase:
                 "branch_id": ids[_text(each.branch)],
             }
             for each in new
-        ]
+        )
         self._insert(connection, CHANGESETS, rows)
-        files = [
+        files = (
             {"node": each.node, "position": position, "path": _text(path)}
             for each in new
             for position, path in enumerate(each.files)
-        ]
+        )
         self._insert(connection, FILES, files)
 
     def _insert(
         self,
         connection: Connection,
         table: Table,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Iterable[Mapping[str, Any]],
         *,
         update: Sequence[str] = (),
         key: Sequence[str] = (),
     ) -> None:
         """Insert rows; in a row that exists, change only the members to `update`."""
-        if not rows:
-            return
         insert: Any = (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(table)
         columns = list(key) or [column.name for column in table.primary_key]
         if update:
@@ -215,7 +220,9 @@ class WorkDatabase:
             )
         else:
             insert = insert.on_conflict_do_nothing(index_elements=columns)
-        connection.execute(insert, list(rows))
+        left = iter(rows)
+        while portion := list(itertools.islice(left, AT_ONCE)):
+            connection.execute(insert, portion)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

@@ -51,12 +51,13 @@ def describe_failure(error: BaseException) -> str:
 def record_pushes(
     database: WorkDatabase, clones: Clones, hg: CommandServer, repository: RepositoryKey, pushes: Sequence[QueuedPush]
 ) -> None:
-    """Pull the changesets that are new, and record the pushes.
+    """Pull the changesets that are new, record them in portions, and then the pushes.
 
     Raises what `clones` and `database` raise.
     """
     nodes = list(dict.fromkeys(node for push in pushes for node in push.changesets))
     known = database.known(nodes)
     new = [node for node in nodes if node not in known]
-    found = clones.read(hg, repository, new) if new else {}
-    database.record(repository, pushes, found)
+    if new:
+        clones.read(hg, repository, new, database.add_changesets)
+    database.record(repository, pushes)

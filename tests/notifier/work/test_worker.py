@@ -586,7 +586,7 @@ def test_what_an_operator_must_mend_in_the_database_is_no_messages_fault(
     is_role = len(statements) > 1
     tried = WorkDatabase(database.replace("test:test@", f"{role}:{role}@") if is_role else database)
     with pytest.raises(BadConfig, match=complaint):
-        tried.record(A_KEY, [QueuedPush(id=1, date=1, user="u", changesets=())], {})
+        tried.record(A_KEY, [QueuedPush(id=1, date=1, user="u", changesets=())])
     tried.close()
 
 
@@ -598,7 +598,7 @@ def test_database_that_only_reads_is_waited_for(database: str) -> None:
     made.close()
     tried = WorkDatabase(database)
     with pytest.raises(Unavailable, match="read-only transaction"):
-        tried.record(A_KEY, [], {})
+        tried.record(A_KEY, [])
     tried.close()
 
 
