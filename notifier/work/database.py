@@ -105,8 +105,10 @@ class WorkDatabase:
             )
 
     def migrate(self) -> None:
-        """Bring the tables up to date."""
+        """Bring the tables up to date, whole or not at all."""
         with self._translated(), self._engine.begin() as connection:
+            if self._engine.dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's module begins none for tables
             settings = Config()
             settings.set_main_option("script_location", str(_MIGRATIONS))
             settings.attributes["connection"] = connection
