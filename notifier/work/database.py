@@ -33,6 +33,18 @@ KEY = "work.database-url"
 # Values in one question to the database, and rows in one statement.
 AT_ONCE = 500
 
+# For a connection to PostgreSQL that dies without a word, unless the URL has others. Seconds; for `tcp_user_timeout` milliseconds.
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+# How long PostgreSQL may take for a statement, such as one that waits for a lock, unless the server or the URL has a limit.
+STATEMENT = "60s"
+
 # What a server says of a connection that waiting does not help.
 _WRONG = ("authentication failed", "does not exist", "no password supplied", "unable to open", "no pg_hba.conf entry")
 
@@ -80,15 +92,15 @@ class WorkDatabase:
                 raise BadConfig(f"{KEY}: {known.database}: {error.strerror}") from error
             self._options["timeout"] = 30.0
         else:
-            self._options["connect_timeout"] = 10
+            self._options |= {name: value for name, value in _PATIENCE.items() if name not in known.query}
             if known.host and not is_loopback(known.host) and "sslmode" not in known.query:
                 self._options |= {"sslmode": "verify-full", "sslrootcert": "system"}
         self._place = known.render_as_string(hide_password=True)
         self._engine: Engine = create_engine(
             known, connect_args=self._options, pool_pre_ping=True, hide_parameters=True
         )
-        if self._engine.dialect.name == "sqlite":
-            event.listen(self._engine, "connect", _prepare_sqlite)
+        prepare = _prepare_sqlite if self._engine.dialect.name == "sqlite" else _prepare_postgresql
+        event.listen(self._engine, "connect", prepare)
 
     def check(self) -> None:
         """Raise BadConfig if the tables are not those of this program.
@@ -109,6 +121,8 @@ class WorkDatabase:
         with self._translated(), self._engine.begin() as connection:
             if self._engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's module begins none for tables
+            else:
+                connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             settings = Config()
             settings.set_main_option("script_location", str(_MIGRATIONS))
             settings.attributes["connection"] = connection
@@ -272,6 +286,13 @@ def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 def _text(value: str) -> str:
     """Return the text with U+FFFD for each NUL, which PostgreSQL does not keep."""
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    limit = "SELECT set_config('statement_timeout', %s, false) WHERE current_setting('statement_timeout') = '0'"
+    with connection.cursor() as cursor:
+        cursor.execute(limit, (STATEMENT,))
+    connection.commit()
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

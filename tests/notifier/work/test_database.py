@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The worker's database: migrations that are killed, and data that no database takes as it is."""
 
+import os
+import socket
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from notifier.work.database import WorkDatabase
+from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.hgpush.message import QueuedPush
+from notifier.work import database
+from notifier.work.database import RepositoryKey, WorkDatabase
 
 pytestmark = pytest.mark.processes
 
@@ -34,6 +41,43 @@ WorkDatabase(sys.argv[1]).migrate()
 def test_migration_that_was_killed_begins_anew(tmp_path: Path, statements: int) -> None:
     url = f"sqlite:///{tmp_path}/work.db"
     assert subprocess.run([sys.executable, "-c", KILLED, url, str(statements)], check=False).returncode == 9
-    with closing(WorkDatabase(url)) as database:
-        database.migrate()
-        database.check()
+    with closing(WorkDatabase(url)) as made:
+        made.migrate()
+        made.check()
+
+
+A_KEY = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
+
+
+def test_statement_that_waits_for_a_lock_ends_as_unavailable(postgresql: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "STATEMENT", "100ms")
+    url = postgresql.database()
+    with closing(WorkDatabase(url)) as made, closing(WorkDatabase(url)) as other:
+        made.migrate()
+        with other.writing() as connection:
+            connection.execute(text("LOCK TABLE pushes"))
+            with pytest.raises(Unavailable, match="statement timeout"):
+                made.record(A_KEY, [QueuedPush(id=1, date=1, user="dana", changesets=())])
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", {"keepalive": 1, "idle": 30, "unacknowledged": 60_000, "statement": "1min"}),
+        (
+            "?keepalives_idle=7&tcp_user_timeout=8000&options=-c%20statement_timeout%3D9s",
+            {"keepalive": 1, "idle": 7, "unacknowledged": 8000, "statement": "9s"},
+        ),
+    ],
+    ids=["by default", "as the URL says"],
+)
+def test_dead_connection_to_postgresql_is_noticed(postgresql: Any, query: str, expected: dict[str, Any]) -> None:
+    with closing(WorkDatabase(f"{postgresql.url}{query}")) as made, made.reading() as connection:
+        raw = connection.connection.dbapi_connection
+        with socket.socket(fileno=os.dup(raw.fileno())) as wire:
+            found = {
+                "keepalive": wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                "idle": wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+                "unacknowledged": wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+            }
+        assert {**found, "statement": connection.scalar(text("SHOW statement_timeout"))} == expected
