@@ -53,7 +53,7 @@ _kombu: Any = kombu
 def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Work until a signal ends Celery's worker.
 
-    Raises BadConfig, or Unavailable if the database or the folder of clones is unavailable at start.
+    Raises BadConfig, or Unavailable if the database or the folder of clones is unavailable at start, or if Celery's worker fails.
     """
     with closing(WorkDatabase(settings.database_url, settings.database_password)) as database:
         if settings.migrate is Migrate.AT_START:
@@ -65,6 +65,8 @@ def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], No
     made = make_app(settings).Worker(concurrency=settings.at_once, loglevel="WARNING", **plain)
     ready()
     made.start()
+    if made.exitcode:
+        raise Unavailable(f"Celery's worker ended with exit code {made.exitcode}")
 
 
 def make_app(settings: WorkSettings) -> Any:
@@ -79,7 +81,7 @@ def _add_task(app: Any, settings: WorkSettings) -> Any:
     """Add the task that records a push, and return it."""
     recorder = TaskRecorder(settings)
 
-    @app.task(name="vcsreplicator.record_push", acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
+    @app.task(name="vcsreplicator.record_push", shared=False, acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
     def record_push(source: str, number: int, url: str, push: Mapping[str, Any], attempt: int = 0) -> None:
         """Record one push, as an example of a task; a repeat changes nothing."""
         repository = RepositoryKey(source=source, number=number, url=url)
@@ -154,6 +156,7 @@ def _configuration(settings: WorkSettings) -> dict[str, Any]:
         "broker_transport": TolerantTransport,
         "broker_transport_options": {"confirm_publish": True},
         "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
         "task_default_queue": f"{settings.queue}.tasks",
         "task_ignore_result": True,
         "worker_prefetch_multiplier": 1,

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.hgpush.message import QueuedPush
+from notifier.work import tasks
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import WorkSettings
 from notifier.work.tasks import TaskRecorder
@@ -169,3 +171,33 @@ def wait_for_pushes(parallel: ParallelWorker, url: str, count: int) -> None:
             return False  # no tables yet
 
     eventually(are_there, f"{count} pushes", timeout=PATIENCE)
+
+
+def test_a_broker_that_is_away_is_waited_for_without_end() -> None:
+    settings = WorkSettings(
+        url="amqp://127.0.0.1:1/", repositories=("http://127.0.0.1:1/",), clones="/c", database_url="sqlite:////x"
+    )
+    assert tasks.make_app(settings).conf.broker_connection_max_retries is None
+
+
+# A worker that does not wait for its broker.
+IMPATIENT = """
+import sys, threading
+from notifier.work import tasks
+from notifier.work.settings import Migrate, WorkSettings
+
+made = tasks._configuration
+tasks._configuration = lambda settings: {**made(settings), "broker_connection_max_retries": 1}
+settings = WorkSettings(
+    url="amqp://127.0.0.1:1/", repositories=("http://127.0.0.1:1/",), clones=f"{sys.argv[1]}/clones",
+    database_url=f"sqlite:///{sys.argv[1]}/work.db", migrate=Migrate.AT_START,
+)
+tasks.run(settings, stop=threading.Event(), ready=lambda: None)
+"""
+
+
+def test_a_worker_of_celery_that_gives_up_is_an_error(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", IMPATIENT, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].endswith("Celery's worker ended with exit code 1")
