@@ -269,7 +269,9 @@ def _take_in_frames(connection: Any, callback: Callable[..., None]) -> Callable[
     return take_in
 
 
-class _Tolerant(kombu.transport.pyamqp.Connection):
+class TolerantConnection(kombu.transport.pyamqp.Connection):
+    """A connection on which a message whose properties cannot be read has none."""
+
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, frame_handler=_take_in_frames, **more)
 
@@ -277,10 +279,10 @@ class _Tolerant(kombu.transport.pyamqp.Connection):
 class TolerantTransport(kombu.transport.pyamqp.Transport):
     """Kombu's transport; a message whose properties cannot be read has none."""
 
-    Connection = _Tolerant
+    Connection = TolerantConnection
 
 
-class _Amqp(_Tolerant):
+class _Amqp(TolerantConnection):
     def Transport(self, host: str, connect_timeout: float, ssl: Any = False, *_: Any, **more: Any) -> Any:
         made = (_Tls if ssl else _Tcp)(host, connect_timeout=connect_timeout, **({"ssl": ssl} if ssl else {}))
         made.until = time.monotonic() + connect_timeout

@@ -18,6 +18,7 @@ from typing import Any
 
 import celery
 import kombu
+import kombu.transport.pyamqp
 import structlog
 from celery import bootsteps
 from celery.exceptions import Reject
@@ -25,7 +26,7 @@ from celery.exceptions import Reject
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.shape import read
 
-from ..amqp.connection import TolerantTransport
+from ..amqp.connection import TolerantConnection, TolerantTransport
 from ..amqp.consumer import body_of
 from ..amqp.settings import check_credentials
 from ..hgpush.message import QueuedPush, to_body
@@ -153,7 +154,7 @@ def _configuration(settings: WorkSettings) -> dict[str, Any]:
         "broker_password": known.password,
         "broker_use_ssl": known.ssl,
         "broker_heartbeat": settings.heartbeat,
-        "broker_transport": TolerantTransport,
+        "broker_transport": _MandatoryTransport,
         "broker_transport_options": {"confirm_publish": True},
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
@@ -163,6 +164,36 @@ def _configuration(settings: WorkSettings) -> dict[str, Any]:
         "worker_enable_remote_control": False,
         "worker_hijack_root_logger": False,
     }
+
+
+class _MandatoryChannel(kombu.transport.pyamqp.Channel):
+    """A channel that calls nothing sent that no queue got.
+
+    The broker confirms that, too.
+    """
+
+    def basic_publish_confirm(self, *arguments: Any, **more: Any) -> Any:
+        returned: list[str] = []
+
+        def note(_error: Any, _exchange: str, routing_key: str, _message: Any) -> None:
+            returned.append(routing_key)
+
+        self.events["basic_return"].add(note)
+        try:
+            sent = super().basic_publish_confirm(*arguments, **{**more, "mandatory": True})
+        finally:
+            self.events["basic_return"].discard(note)
+        if returned:
+            raise Unavailable(f"no such queue: {returned[0]}")
+        return sent
+
+
+class _MandatoryConnection(TolerantConnection):
+    Channel = _MandatoryChannel
+
+
+class _MandatoryTransport(TolerantTransport):
+    Connection = _MandatoryConnection
 
 
 class TaskRecorder:
@@ -203,10 +234,11 @@ def _keep_dead(
     reason = describe_failure(error)
     logger.error("message kept in the dead-letter queue", queue=settings.dead_queue, reason=reason)
     with app.producer_or_acquire() as producer:
+        # Kombu remembers what it declared, and the queue may have been deleted since.
+        _kombu.Queue(settings.dead_queue, durable=True)(producer.channel).declare()
         producer.publish(
             body,
             routing_key=settings.dead_queue,
-            declare=[_kombu.Queue(settings.dead_queue, durable=True)],
             headers={**headers, "error": reason},
             content_type="application/json",
             content_encoding="utf-8",

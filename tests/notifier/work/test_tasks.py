@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +162,33 @@ def test_a_broker_that_takes_no_letter_ends_no_worker(
         assert process.wait(PATIENCE) == 0, parallel.log.read_text()
     assert letter.body in ("nonsense", b"nonsense")
     assert [broker.waiting(), broker.waiting("hg.tasks"), broker.waiting("hg.dead")] == [0, 0, 0]
+
+
+def test_a_dead_queue_that_is_deleted_is_declared_again_for_the_next_letter(
+    broker: HgQueueSender, parallel: ParallelWorker, rabbitmq: Any
+) -> None:
+    broker.send_raw("first", {})
+    with parallel.running():
+        assert eventually(lambda: broker.take("hg.dead"), "a letter", timeout=PATIENCE).body in ("first", b"first")
+        broker.delete("hg.dead")
+        broker.send_raw("second", {})
+        eventually(lambda: parallel.log.read_text().count("message kept") == 2, "the next letter", timeout=PATIENCE)
+        eventually(lambda: rabbitmq.held(broker.url, "hg") == 0, "its acknowledgement", timeout=PATIENCE)
+        letter = broker.take("hg.dead")
+    assert letter is not None
+    assert letter.body in ("second", b"second")
+
+
+def test_task_that_no_queue_takes_is_not_taken_for_sent(broker: HgQueueSender) -> None:
+    app = tasks.make_app(
+        WorkSettings(url=broker.url, repositories=("http://h/",), clones="/c", database_url="sqlite:////x")
+    )
+    send = app.tasks["vcsreplicator.record_push"].delay
+    send("poll", 1, "http://h/x", {})
+    broker.delete("hg.tasks")
+    with pytest.raises(Unavailable, match="no such queue"):
+        send("poll", 1, "http://h/x", {})
+    app.close()
 
 
 def wait_for_pushes(parallel: ParallelWorker, url: str, count: int) -> None:
