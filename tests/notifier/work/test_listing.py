@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
     database.close()
     file = tmp_path / "v.toml"
     file.write_text(
-        f'[work]\nurl = "amqp://127.0.0.1"\nrepositories = []\nclones = "/c"\ndatabase-url = "sqlite:///{tmp_path}/work.db"\n'
+        f'[work]\nurl = "amqp://127.0.0.1"\nrepositories = ["https://hg.example/"]\nclones = "/c"\ndatabase-url = "sqlite:///{tmp_path}/work.db"\n'
     )
     return file
 
