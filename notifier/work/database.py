@@ -16,7 +16,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, make_url, select
+from sqlalchemy import ColumnElement, Connection, Engine, Table, create_engine, delete, event, make_url, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 
@@ -133,6 +133,14 @@ class WorkDatabase:
         with self._translated(), self._engine.connect() as connection:
             return _known(connection, nodes)
 
+    def present_url(self, repository: RepositoryKey, newest: int) -> str:
+        """Return the URL of a repository for a message whose newest push is this.
+
+        That is the message's URL, unless a newer push is recorded: then the repository may have moved since.
+        """
+        with self._translated(), self._engine.connect() as connection:
+            return _present_url(connection, repository, newest)
+
     def add_changesets(self, changesets: Sequence[ChangesetRecord]) -> None:
         """Record those of these changesets that are new; durable on return.
 
@@ -147,7 +155,7 @@ class WorkDatabase:
         Raises Rejected for data that the database cannot keep.
         """
         with self._translated(), self._engine.begin() as connection:
-            number = self._repository(connection, repository)
+            number = self._repository(connection, repository, max((push.id for push in pushes), default=0))
             rows = [
                 {"repository_id": number, "id": push.id, "date": push.date, "user": _text(push.user)} for push in pushes
             ]
@@ -181,13 +189,13 @@ class WorkDatabase:
         """Close the connections."""
         self._engine.dispose()
 
-    def _repository(self, connection: Connection, repository: RepositoryKey) -> int:
-        mine = (REPOSITORIES.c.source == repository.source, REPOSITORIES.c.number == repository.number)
-        row = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).where(*mine)).one_or_none()
-        if row is None or row.url != repository.url:
-            values = {"source": repository.source, "number": repository.number, "url": repository.url}
+    def _repository(self, connection: Connection, repository: RepositoryKey, newest: int) -> int:
+        url = _present_url(connection, repository, newest)
+        row = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).where(*_mine(repository))).one_or_none()
+        if row is None or row.url != url:
+            values = {"source": repository.source, "number": repository.number, "url": url}
             self._insert(connection, REPOSITORIES, [values], update=("url",), key=("source", "number"))
-        return int(connection.execute(select(REPOSITORIES.c.id).where(*mine)).scalar_one())
+        return int(connection.execute(select(REPOSITORIES.c.id).where(*_mine(repository))).scalar_one())
 
     def _add_changesets(self, connection: Connection, changesets: Sequence[ChangesetRecord]) -> None:
         known = _known(connection, [each.node for each in changesets])
@@ -270,6 +278,16 @@ def _kind_of(error: DBAPIError, reason: str) -> type[ReplicationError]:
 
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+def _mine(repository: RepositoryKey) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return REPOSITORIES.c.source == repository.source, REPOSITORIES.c.number == repository.number
+
+
+def _present_url(connection: Connection, repository: RepositoryKey, newest: int) -> str:
+    is_newer = PUSHES.select().where(PUSHES.c.repository_id == REPOSITORIES.c.id, PUSHES.c.id > newest).exists()
+    stored = connection.scalar(select(REPOSITORIES.c.url).where(*_mine(repository), is_newer))
+    return repository.url if stored is None else str(stored)
 
 
 def _known(connection: Connection, nodes: Sequence[str]) -> set[str]:

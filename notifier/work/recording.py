@@ -5,6 +5,7 @@ The worker and its parallel variant share this module.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
@@ -49,15 +50,23 @@ def describe_failure(error: BaseException) -> str:
 
 
 def record_pushes(
-    database: WorkDatabase, clones: Clones, hg: CommandServer, repository: RepositoryKey, pushes: Sequence[QueuedPush]
+    database: WorkDatabase,
+    clones: Clones,
+    hg: CommandServer,
+    repository: RepositoryKey,
+    pushes: Sequence[QueuedPush],
+    prefixes: tuple[str, ...],
 ) -> None:
     """Pull the changesets that are new, record them in portions, and then the pushes.
 
-    Raises what `clones` and `database` raise.
+    They are pulled from the repository's present URL, if it has one of the prefixes, else from that of the message. Raises
+    what `clones` and `database` raise.
     """
     nodes = list(dict.fromkeys(node for push in pushes for node in push.changesets))
     known = database.known(nodes)
     new = [node for node in nodes if node not in known]
     if new:
-        clones.read(hg, repository, new, database.add_changesets)
+        url = database.present_url(repository, max(push.id for push in pushes))
+        source = replace(repository, url=url) if url.startswith(prefixes) else repository
+        clones.read(hg, source, new, database.add_changesets)
     database.record(repository, pushes)

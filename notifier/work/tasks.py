@@ -213,7 +213,7 @@ class TaskRecorder:
             hg = CommandServer(timeout=known.hg_timeout, memory=known.hg_memory_bytes, ca_file=known.hosts_ca_file)
             self._opened = WorkDatabase(known.database_url, known.database_password), hg
         database, hg = self._opened
-        record_pushes(database, self._clones, hg, repository, [push])
+        record_pushes(database, self._clones, hg, repository, [push], self._settings.repositories)
 
 
 @contextmanager

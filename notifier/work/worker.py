@@ -218,7 +218,8 @@ class PushRecorder:
         hg = self._servers.get()
         try:
             pushes = {push.id: push for each in messages for push in each.message.pushes}
-            record_pushes(self._database, self._clones, hg, messages[-1].repository, list(pushes.values()))
+            repository, allowed = messages[-1].repository, self._settings.repositories
+            record_pushes(self._database, self._clones, hg, repository, list(pushes.values()), allowed)
             RECORDED.inc(len(pushes))
         finally:
             self._servers.put(hg)

@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +83,33 @@ def test_dead_connection_to_postgresql_is_noticed(postgresql: Any, query: str, e
                 "unacknowledged": wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
             }
         assert {**found, "statement": connection.scalar(text("SHOW statement_timeout"))} == expected
+
+
+# -- what is recorded
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/work.db"
+    return str(request.getfixturevalue("postgresql").database())
+
+
+@pytest.fixture
+def filled(url: str) -> Iterator[WorkDatabase]:
+    with closing(WorkDatabase(url)) as made:
+        made.migrate()
+        yield made
+
+
+def a_push(number: int, user: str = "dana") -> QueuedPush:
+    return QueuedPush(id=number, date=1, user=user, changesets=())
+
+
+def test_old_message_does_not_bring_back_the_former_url_of_a_repository(filled: WorkDatabase) -> None:
+    former, present = "https://hg.example/former", "https://hg.example/present"
+    for number, place in ((1, former), (5, present), (3, former)):
+        filled.record(replace(A_KEY, url=place), [a_push(number)])
+    with filled.reading() as connection:
+        assert connection.scalars(text("SELECT url FROM repositories")).all() == [present]
+        assert connection.scalars(text("SELECT id FROM pushes ORDER BY id")).all() == [1, 3, 5]

@@ -4,6 +4,7 @@
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_large_push_takes_the_memory_of_a_portion(
     key = RepositoryKey(source="poll", number=1, url=host.url("bulk"))
     tracemalloc.start()
     try:
-        record_pushes(database, Clones(str(tmp_path / "clones")), server, key, [a_push(nodes)])
+        record_pushes(database, Clones(str(tmp_path / "clones")), server, key, [a_push(nodes)], (host.root,))
         assert tracemalloc.get_traced_memory()[1] < 80_000_000
     finally:
         tracemalloc.stop()
@@ -87,5 +88,30 @@ def test_changeset_that_is_larger_than_a_portion_is_recorded(
 ) -> None:
     nodes = make_bulk(host, "huge", 3, PORTION + 1)
     key = RepositoryKey(source="poll", number=1, url=host.url("huge"))
-    record_pushes(database, Clones(str(tmp_path / "clones")), server, key, [a_push(nodes)])
+    record_pushes(database, Clones(str(tmp_path / "clones")), server, key, [a_push(nodes)], (host.root,))
     assert recorded(url) == {host.url("huge"): {1: nodes}}
+
+
+def test_old_message_is_pulled_from_the_present_url_of_its_repository(
+    host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
+) -> None:
+    nodes = host.add("moved", 2)
+    clones = Clones(str(tmp_path / "clones"))
+    present = RepositoryKey(source="poll", number=1, url=host.url("moved"))
+    record_pushes(
+        database, clones, server, present, [QueuedPush(id=5, date=1, user="dana", changesets=())], (host.root,)
+    )
+    record_pushes(database, clones, server, replace(present, url=host.url("former")), [a_push(nodes)], (host.root,))
+    assert recorded(url) == {host.url("moved"): {1: nodes}}
+
+
+def test_present_url_that_is_no_longer_allowed_is_not_pulled(
+    host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
+) -> None:
+    nodes = host.add("allowed", 2)
+    clones = Clones(str(tmp_path / "clones"))
+    former = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/forbidden")
+    newer = QueuedPush(id=5, date=1, user="dana", changesets=())
+    record_pushes(database, clones, server, former, [newer], ("http://127.0.0.1:1/",))
+    record_pushes(database, clones, server, replace(former, url=host.url("allowed")), [a_push(nodes)], (host.root,))
+    assert recorded(url) == {former.url: {1: nodes}}
