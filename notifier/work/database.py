@@ -25,6 +25,7 @@ from hgext.vcsreplicator.words.secrecy import is_loopback
 
 from ..database import own
 from ..hgpush.message import QueuedPush
+from ..message import clean
 from ..secret import Secret
 from .schema import BRANCHES, CHANGESETS, FILES, LONGEST_BRANCH, PUSH_CHANGESETS, PUSHES, REPOSITORIES
 
@@ -157,7 +158,8 @@ class WorkDatabase:
         with self._translated(), self._engine.begin() as connection:
             number = self._repository(connection, repository, max((push.id for push in pushes), default=0))
             rows = [
-                {"repository_id": number, "id": push.id, "date": push.date, "user": _text(push.user)} for push in pushes
+                {"repository_id": number, "id": push.id, "date": push.date, "user": kept_text(push.user)}
+                for push in pushes
             ]
             self._insert(connection, PUSHES, rows, update=("date", "user"))
             for portion in _portions([push.id for push in pushes]):
@@ -203,24 +205,24 @@ class WorkDatabase:
         names = sorted({each.branch for each in new})
         if any(len(name) > LONGEST_BRANCH for name in names):
             raise Rejected(f"a branch with a name of more than {LONGEST_BRANCH} characters")
-        self._insert(connection, BRANCHES, [{"name": _text(name)} for name in names], key=("name",))
+        self._insert(connection, BRANCHES, [{"name": kept_text(name)} for name in names], key=("name",))
         ids: dict[str, int] = {}
-        for portion in _portions([_text(name) for name in names]):
+        for portion in _portions([kept_text(name) for name in names]):
             found = connection.execute(select(BRANCHES.c.name, BRANCHES.c.id).where(BRANCHES.c.name.in_(portion)))
             ids.update({row.name: row.id for row in found})
         rows = (
             {
                 "node": each.node,
-                "author": _text(each.author),
+                "author": kept_text(each.author),
                 "date": each.date,
-                "description": _text(each.description),
-                "branch_id": ids[_text(each.branch)],
+                "description": kept_text(each.description),
+                "branch_id": ids[kept_text(each.branch)],
             }
             for each in new
         )
         self._insert(connection, CHANGESETS, rows)
         files = (
-            {"node": each.node, "position": position, "path": _text(path)}
+            {"node": each.node, "position": position, "path": kept_text(path)}
             for each in new
             for position, path in enumerate(each.files)
         )
@@ -301,9 +303,12 @@ def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (values[begin : begin + AT_ONCE] for begin in range(0, len(values), AT_ONCE))
 
 
-def _text(value: str) -> str:
-    """Return the text with U+FFFD for each NUL, which PostgreSQL does not keep."""
-    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+def kept_text(value: str) -> str:
+    """Return the text with U+FFFD for what a database does not keep.
+
+    That is a NUL in PostgreSQL, and half a surrogate pair in both.
+    """
+    return clean(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, RowMapping, delete, func, insert, select, 
 from hgext.vcsreplicator.words.errors import MalformedEvent
 
 from ..hgpush.message import LARGEST, TYPE, HgPushMessage, from_body
-from .database import RepositoryKey, WorkDatabase
+from .database import RepositoryKey, WorkDatabase, kept_text
 from .lanes import Name, TakenMessage
 from .schema import PARKED_MESSAGES
 
@@ -102,7 +102,7 @@ class ParkedMessages:
         """Mark a message for the dead-letter queue; durable on return."""
         with self._database.writing() as connection:
             marked = update(PARKED_MESSAGES).where(_COLUMNS.id == row)
-            connection.execute(marked.values(error=reason.replace("\0", "\N{REPLACEMENT CHARACTER}")))
+            connection.execute(marked.values(error=kept_text(reason)))
         self.may_have_dead = True
 
     def read_dead(self, most: int) -> list[tuple[TakenMessage, str]]:

@@ -17,7 +17,7 @@ from sqlalchemy import text
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.hgpush.message import QueuedPush
 from notifier.work import database
-from notifier.work.database import RepositoryKey, WorkDatabase
+from notifier.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
 
 pytestmark = pytest.mark.processes
 
@@ -113,3 +113,18 @@ def test_old_message_does_not_bring_back_the_former_url_of_a_repository(filled: 
     with filled.reading() as connection:
         assert connection.scalars(text("SELECT url FROM repositories")).all() == [present]
         assert connection.scalars(text("SELECT id FROM pushes ORDER BY id")).all() == [1, 3, 5]
+
+
+def test_text_that_is_no_unicode_is_recorded_with_a_replacement(filled: WorkDatabase) -> None:
+    odd = "a\ud800\0b"
+    node = "a" * 40
+    filled.add_changesets([ChangesetRecord(node=node, author=odd, date=1, description=odd, branch=odd, files=(odd,))])
+    filled.record(A_KEY, [a_push(1, odd)])
+    with filled.reading() as connection:
+        found = [
+            *connection.execute(text("SELECT author, description FROM changesets")).one(),
+            connection.scalar(text("SELECT name FROM branches")),
+            connection.scalar(text("SELECT path FROM files")),
+            connection.scalar(text('SELECT "user" FROM pushes')),
+        ]
+    assert found == ["a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}b"] * 5
