@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What senders write into the properties of a message harms no receiver."""
+"""What senders write into the properties and the routing key of a message harms no receiver."""
 
 import struct
 from contextlib import closing
@@ -83,6 +83,16 @@ def test_message_whose_properties_cannot_be_read_comes_without_them_and_holds_up
     first, second = receive(url, 2)
     assert (body_of(first), first.properties) == (body, {})
     assert (body_of(second), second.headers) == (b"second", {"h": 1})
+
+
+def test_message_whose_routing_key_is_no_text_comes_with_a_replacement_and_holds_up_no_other(url: str) -> None:
+    with _kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
+        channel = connection.default_channel
+        declare_queues(channel, "q")
+        channel.queue_bind("q", "amq.topic", "#")
+        for key in (b"a\xff." + b"b" * 200, "\N{EURO SIGN}".encode()):
+            channel.basic_publish(amqp.Message(b"x"), exchange="amq.topic", routing_key=key)
+    assert [each.delivery_info["routing_key"] for each in receive(url, 2)] == ["a?." + "b" * 200, "\N{EURO SIGN}"]
 
 
 def test_body_is_what_was_sent_whatever_encoding_its_sender_names(url: str) -> None:
