@@ -34,6 +34,9 @@ _STORAGE, _REMOTE = 50, 100
 # Exit code for a state that forbids the command, such as a lock that another process holds.
 _STATE = 20
 
+# What is said of a limit of ours: its memory, the size of its files.
+_LIMITS = ("out of memory", "Cannot allocate memory", "File too large")
+
 # What this machine says when it has no room; a host may say so too.
 _NO_ROOM = ("No space left on device", "Disk quota exceeded")
 
@@ -78,13 +81,18 @@ class HgFailed(ReplicationError):
 
     @property
     def may_be_the_clone(self) -> bool:
-        """Whether a damaged clone may be the cause: no network, no limit of ours."""
-        return self.code not in (None, _REMOTE) and not self.lacked_room and not self.is_locked
+        """Whether a damaged clone may be the cause: no limit of ours, no other host.
+
+        A host or network that fails has other exit codes too.
+        """
+        is_limit = self.code is None or any(words in str(self) for words in _LIMITS)
+        return not (is_limit or self.code == _REMOTE or self.lacked_room or self.is_locked)
 
     @property
     def is_locked(self) -> bool:
-        """Whether another process holds the lock of a repository."""
-        return self.code == _STATE
+        """Whether a repository is locked, or another user's."""
+        has_no_right = self.code != _REMOTE and "Permission denied" in str(self)
+        return has_no_right or (self.code == _STATE and " lock" in str(self))
 
     @property
     def lacked_room(self) -> bool:

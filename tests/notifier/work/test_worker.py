@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The worker between a real RabbitMQ, a real `hg serve`, and SQLite or a real PostgreSQL."""
 
+import fcntl
 import json
 import os
 import random
@@ -326,6 +327,34 @@ def test_slow_repository_holds_up_no_other(
         eventually(lambda: push_ids(database) == list(range(1, 21)), "all to be parked", timeout=PATIENCE)
         working.stop()
     assert broker.waiting() == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_repository_whose_clone_is_in_use_holds_up_no_other_and_uses_no_retry(
+    host: HgHost,
+    broker: HgQueueSender,
+    working: Working,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clones, "PATIENCE", 0.0)
+    name, held = a_name(request), a_name(request)
+    expected = {host.url(name): {1: host.add(name, 1)}}
+    pushes = {number: [node] for number, node in enumerate(host.add(held, 20), 1)}
+    failed = worker.FAILED._value.get()
+    folder = Path(working.settings["clones"])
+    folder.mkdir()
+    with (folder / ".poll-1.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        send_each(host, broker, 1, held, pushes)
+        broker.send(2, host.url(name), expected[host.url(name)])
+        working.start(prefetch=10)
+        eventually(lambda: is_recorded(database, expected), "the other's push", timeout=PATIENCE)
+        eventually(lambda: push_ids(database) == list(pushes), "all to be parked", timeout=PATIENCE)
+    expected[host.url(held)] = pushes
+    eventually(lambda: is_recorded(database, expected), "all pushes", timeout=PATIENCE)
+    assert worker.FAILED._value.get() == failed
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
