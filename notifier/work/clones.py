@@ -68,6 +68,11 @@ class ChangesetMissing(HgFailed):
         super().__init__(f"{url} has no changeset {node}")
         self.node = node
 
+    @property
+    def is_of_host(self) -> bool:
+        """Whether a host refused or cannot be reached: it lacks something."""
+        return True
+
 
 class Clones:
     """The clones in one folder."""

@@ -80,18 +80,23 @@ class HgFailed(ReplicationError):
         return self.code == _STORAGE
 
     @property
+    def is_of_host(self) -> bool:
+        """Whether a host refused or cannot be reached."""
+        return self.code == _REMOTE
+
+    @property
     def may_be_the_clone(self) -> bool:
         """Whether a damaged clone may be the cause: no limit of ours, no other host.
 
         A host or network that fails has other exit codes too.
         """
         is_limit = self.code is None or any(words in str(self) for words in _LIMITS)
-        return not (is_limit or self.code == _REMOTE or self.lacked_room or self.is_locked)
+        return not (is_limit or self.is_of_host or self.lacked_room or self.is_locked)
 
     @property
     def is_locked(self) -> bool:
         """Whether a repository is locked, or another user's."""
-        has_no_right = self.code != _REMOTE and "Permission denied" in str(self)
+        has_no_right = not self.is_of_host and "Permission denied" in str(self)
         return has_no_right or (self.code == _STATE and " lock" in str(self))
 
     @property
@@ -100,7 +105,7 @@ class HgFailed(ReplicationError):
 
         Mercurial made room again when it undid its work.
         """
-        return self.code != _REMOTE and any(words in str(self) for words in _NO_ROOM)
+        return not self.is_of_host and any(words in str(self) for words in _NO_ROOM)
 
 
 class _LimitReached(Exception):

@@ -134,13 +134,14 @@ class WorkDatabase:
         with self._translated(), self._engine.connect() as connection:
             return _known(connection, nodes)
 
-    def present_url(self, repository: RepositoryKey, newest: int) -> str:
-        """Return the URL of a repository for a message whose newest push is this.
+    def present_url(self, repository: RepositoryKey, date: int) -> str:
+        """Return the URL of a repository for a message whose newest push has this date.
 
-        That is the message's URL, unless a newer push is recorded: then the repository may have moved since.
+        That is the message's URL, unless a later push is recorded: then the repository may have moved since. The numbers of pushes
+        do not tell, since a repository that is restored counts from an earlier one.
         """
         with self._translated(), self._engine.connect() as connection:
-            return _present_url(connection, repository, newest)
+            return _present_url(connection, repository, date)
 
     def add_changesets(self, changesets: Sequence[ChangesetRecord]) -> None:
         """Record those of these changesets that are new; durable on return.
@@ -156,7 +157,7 @@ class WorkDatabase:
         Raises Rejected for data that the database cannot keep.
         """
         with self._translated(), self._engine.begin() as connection:
-            number = self._repository(connection, repository, max((push.id for push in pushes), default=0))
+            number = self._repository(connection, repository, max((push.date for push in pushes), default=0))
             rows = [
                 {"repository_id": number, "id": push.id, "date": push.date, "user": kept_text(push.user)}
                 for push in pushes
@@ -191,8 +192,8 @@ class WorkDatabase:
         """Close the connections."""
         self._engine.dispose()
 
-    def _repository(self, connection: Connection, repository: RepositoryKey, newest: int) -> int:
-        url = _present_url(connection, repository, newest)
+    def _repository(self, connection: Connection, repository: RepositoryKey, date: int) -> int:
+        url = _present_url(connection, repository, date)
         row = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).where(*_mine(repository))).one_or_none()
         if row is None or row.url != url:
             values = {"source": repository.source, "number": repository.number, "url": url}
@@ -286,9 +287,9 @@ def _mine(repository: RepositoryKey) -> tuple[ColumnElement[bool], ColumnElement
     return REPOSITORIES.c.source == repository.source, REPOSITORIES.c.number == repository.number
 
 
-def _present_url(connection: Connection, repository: RepositoryKey, newest: int) -> str:
-    is_newer = PUSHES.select().where(PUSHES.c.repository_id == REPOSITORIES.c.id, PUSHES.c.id > newest).exists()
-    stored = connection.scalar(select(REPOSITORIES.c.url).where(*_mine(repository), is_newer))
+def _present_url(connection: Connection, repository: RepositoryKey, date: int) -> str:
+    is_later = PUSHES.select().where(PUSHES.c.repository_id == REPOSITORIES.c.id, PUSHES.c.date > date).exists()
+    stored = connection.scalar(select(REPOSITORIES.c.url).where(*_mine(repository), is_later))
     return repository.url if stored is None else str(stored)
 
 

@@ -102,8 +102,8 @@ def filled(url: str) -> Iterator[WorkDatabase]:
         yield made
 
 
-def a_push(number: int, user: str = "dana") -> QueuedPush:
-    return QueuedPush(id=number, date=1, user=user, changesets=())
+def a_push(number: int, user: str = "dana", *, date: int | None = None) -> QueuedPush:
+    return QueuedPush(id=number, date=number if date is None else date, user=user, changesets=())
 
 
 def test_old_message_does_not_bring_back_the_former_url_of_a_repository(filled: WorkDatabase) -> None:
@@ -113,6 +113,13 @@ def test_old_message_does_not_bring_back_the_former_url_of_a_repository(filled: 
     with filled.reading() as connection:
         assert connection.scalars(text("SELECT url FROM repositories")).all() == [present]
         assert connection.scalars(text("SELECT id FROM pushes ORDER BY id")).all() == [1, 3, 5]
+
+
+def test_later_push_with_a_smaller_number_brings_the_present_url(filled: WorkDatabase) -> None:
+    filled.record(A_KEY, [a_push(1000, date=1)])
+    filled.record(replace(A_KEY, url="https://hg.example/present"), [a_push(901, date=2)])
+    with filled.reading() as connection:
+        assert connection.scalars(text("SELECT url FROM repositories")).all() == ["https://hg.example/present"]
 
 
 def test_text_that_is_no_unicode_is_recorded_with_a_replacement(filled: WorkDatabase) -> None:

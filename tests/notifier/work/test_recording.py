@@ -18,6 +18,9 @@ from testing.builders.working import HgHost, hg, recorded
 
 pytestmark = pytest.mark.processes
 
+# A URL where no repository is, and what allows it.
+A_FORMER, ALLOWED = "http://127.0.0.1:1/former", ("http://127.0.0.1:1/",)
+
 # An extension with the command `bulk COUNT SIZE`: changesets whose descriptions have so many characters.
 BULK = """
 from mercurial import context, registrar
@@ -92,17 +95,43 @@ def test_changeset_that_is_larger_than_a_portion_is_recorded(
     assert recorded(url) == {host.url("huge"): {1: nodes}}
 
 
+def push_at(date: int, number: int, nodes: list[str]) -> QueuedPush:
+    return QueuedPush(id=number, date=date, user="dana", changesets=tuple(nodes))
+
+
 def test_old_message_is_pulled_from_the_present_url_of_its_repository(
     host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
 ) -> None:
     nodes = host.add("moved", 2)
     clones = Clones(str(tmp_path / "clones"))
     present = RepositoryKey(source="poll", number=1, url=host.url("moved"))
-    record_pushes(
-        database, clones, server, present, [QueuedPush(id=5, date=1, user="dana", changesets=())], (host.root,)
-    )
-    record_pushes(database, clones, server, replace(present, url=host.url("former")), [a_push(nodes)], (host.root,))
+    record_pushes(database, clones, server, present, [push_at(5, 5, [])], (host.root,))
+    former = replace(present, url=A_FORMER)
+    record_pushes(database, clones, server, former, [push_at(1, 1, nodes)], (*ALLOWED, host.root))
     assert recorded(url) == {host.url("moved"): {1: nodes}}
+
+
+def test_message_is_pulled_from_its_own_url_if_the_host_does_not_have_the_newer(
+    host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
+) -> None:
+    nodes = host.add("own", 2)
+    clones = Clones(str(tmp_path / "clones"))
+    newer = RepositoryKey(source="poll", number=1, url=host.url("gone"))
+    record_pushes(database, clones, server, newer, [push_at(2**33, 5, [])], (host.root,))  # of a wrong clock
+    record_pushes(database, clones, server, replace(newer, url=host.url("own")), [push_at(7, 6, nodes)], (host.root,))
+    assert recorded(url) == {host.url("gone"): {6: nodes}}
+
+
+def test_later_push_with_a_smaller_number_is_pulled_from_its_own_url(
+    host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
+) -> None:
+    nodes = host.add("renamed", 2)
+    clones = Clones(str(tmp_path / "clones"))
+    former = RepositoryKey(source="poll", number=1, url=A_FORMER)
+    record_pushes(database, clones, server, former, [push_at(1, 1000, [])], ALLOWED)
+    renamed = replace(former, url=host.url("renamed"))
+    record_pushes(database, clones, server, renamed, [push_at(2, 901, nodes)], (*ALLOWED, host.root))
+    assert recorded(url) == {host.url("renamed"): {901: nodes}}
 
 
 def test_present_url_that_is_no_longer_allowed_is_not_pulled(
@@ -110,8 +139,8 @@ def test_present_url_that_is_no_longer_allowed_is_not_pulled(
 ) -> None:
     nodes = host.add("allowed", 2)
     clones = Clones(str(tmp_path / "clones"))
-    former = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/forbidden")
-    newer = QueuedPush(id=5, date=1, user="dana", changesets=())
-    record_pushes(database, clones, server, former, [newer], ("http://127.0.0.1:1/",))
-    record_pushes(database, clones, server, replace(former, url=host.url("allowed")), [a_push(nodes)], (host.root,))
-    assert recorded(url) == {former.url: {1: nodes}}
+    former = RepositoryKey(source="poll", number=1, url=A_FORMER)
+    record_pushes(database, clones, server, former, [push_at(5, 5, [])], ALLOWED)
+    allowed = replace(former, url=host.url("allowed"))
+    record_pushes(database, clones, server, allowed, [push_at(1, 1, nodes)], (host.root,))
+    assert recorded(url) == {A_FORMER: {1: nodes}}
