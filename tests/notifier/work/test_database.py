@@ -122,6 +122,23 @@ def test_later_push_with_a_smaller_number_brings_the_present_url(filled: WorkDat
         assert connection.scalars(text("SELECT url FROM repositories")).all() == ["https://hg.example/present"]
 
 
+def test_more_branches_and_pushes_than_one_statement_takes_are_recorded(
+    filled: WorkDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "AT_ONCE", 3)
+    nodes = [letter * 40 for letter in "12345678"]
+    filled.add_changesets(
+        [ChangesetRecord(node=node, author="a", date=1, description="", branch=node, files=()) for node in nodes]
+    )
+    for count in (2, 1):  # the second time each push has one changeset less
+        pushes = [replace(a_push(each), changesets=tuple(nodes[each - 1 : each - 1 + count])) for each in range(1, 8)]
+        filled.record(A_KEY, pushes)
+    with filled.reading() as connection:
+        members = connection.execute(text("SELECT push_id, node FROM push_changesets ORDER BY push_id")).all()
+    assert [tuple(row) for row in members] == list(enumerate(nodes[:7], 1))
+    assert filled.known(nodes) == set(nodes)
+
+
 def test_text_that_is_no_unicode_is_recorded_with_a_replacement(filled: WorkDatabase) -> None:
     odd = "a\ud800\0b"
     node = "a" * 40

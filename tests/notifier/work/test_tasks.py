@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The parallel variant: a real worker of Celery between a real RabbitMQ, a real `hg serve`, and SQLite."""
 
+import fcntl
 import json
 import os
 import signal
@@ -8,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.retry import Backoff
 from notifier.hgpush.message import QueuedPush
-from notifier.work import tasks
+from notifier.work import clones, tasks
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import WorkSettings
 from notifier.work.tasks import TaskRecorder
@@ -189,6 +193,39 @@ def test_task_that_no_queue_takes_is_not_taken_for_sent(broker: HgQueueSender) -
     with pytest.raises(Unavailable, match="no such queue"):
         send("poll", 1, "http://h/x", {})
     app.close()
+
+
+def test_task_whose_clone_is_in_use_is_sent_again_without_a_retry_and_before_the_broker_takes_it_back(
+    broker: HgQueueSender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clones, "PATIENCE", 0.0)
+    settings = WorkSettings(
+        url=broker.url,
+        repositories=("http://h/",),
+        clones=str(tmp_path),
+        database_url=f"sqlite:///{tmp_path}/work.db",
+        retry=Backoff(first=1.0, longest=float(DAY)),
+    )
+    with closing(WorkDatabase(settings.database_url)) as database:
+        database.migrate()
+    app = tasks.make_app(settings)
+    push = {"id": 1, "date": 1, "user": "dana", "changesets": ["a" * 40]}
+    with (tmp_path / ".poll-1.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        app.tasks["vcsreplicator.record_push"]("poll", 1, "http://h/x", push, 3)
+    sent = eventually(lambda: broker.take("hg.tasks"), "the next attempt")
+    app.close()
+    assert sent.payload[0] == ["poll", 1, "http://h/x", push, 3]
+    due = datetime.fromisoformat(sent.headers["eta"]) - datetime.now(UTC)
+    assert timedelta(0) < due <= timedelta(seconds=tasks.LONGEST_DELAY)
+
+
+def test_tasks_are_confirmed() -> None:
+    settings = WorkSettings(
+        url="amqp://127.0.0.1:1/", repositories=("http://127.0.0.1:1/",), clones="/c", database_url="sqlite:////x"
+    )
+    configured = tasks.make_app(settings).conf
+    assert configured.broker_transport_options == {"confirm_publish": True}
 
 
 def wait_for_pushes(parallel: ParallelWorker, url: str, count: int) -> None:

@@ -28,6 +28,7 @@ from hgext.vcsreplicator.words.retry import Backoff
 from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.message import QueuedPush
 from notifier.work import clones, lanes, parking, worker
+from notifier.work import database as database_module
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import Migrate, WorkSettings
 from testing.builders.working import HgHost, HgQueueSender, recorded, recorded_changesets
@@ -142,12 +143,18 @@ def change(database: str, *statements: str) -> None:
 
 
 def test_pushes_are_recorded_with_changesets_files_and_branches(
-    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+    host: HgHost,
+    broker: HgQueueSender,
+    working: Working,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for module in (clones, database_module):
+        monkeypatch.setattr(module, "AT_ONCE", 3)
     name = a_name(request)
     pushes = some_pushes(host.add(name, 10))
-    for number, nodes in pushes.items():
-        broker.send(7, host.url(name), {number: nodes})
+    broker.send(7, host.url(name), pushes)
     working.start()
     eventually(lambda: is_recorded(database, {host.url(name): pushes}), "all pushes", timeout=PATIENCE)
     assert rows(database, "SELECT source, number, url FROM repositories") == [("poll", 7, host.url(name))]
@@ -279,6 +286,7 @@ def test_parked_messages_are_recorded_in_order_once_the_repository_is_back(
     (host.folder / moved).rename(host.folder / name)
     eventually(lambda: is_recorded(database, {host.url(name): pushes}), "all pushes", timeout=PATIENCE)
     eventually(lambda: push_ids(database) == [], "all to be done", timeout=PATIENCE)
+    assert rows(database, "SELECT id FROM pushes ORDER BY rowid") == [(push,) for push in pushes]
     assert parking.BYTES._value.get() == 0
     working.stop()
     assert broker.take("hg.dead") is None
