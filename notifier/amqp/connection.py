@@ -5,6 +5,9 @@ py-amqp waits indefinitely where no timeout is given, spins when it is polled in
 busy with frames that say nothing. Here a frame that began must be whole within `PATIENCE`, or the connection is lost. Every other
 wait ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. py-amqp also keeps everything that a broker
 sends. Here frames and messages have a largest size, and one message is whole before the next begins.
+
+Senders write the properties and the routing key of a message, and py-amqp raises what they cause. Here a message whose properties
+cannot be read comes without any, and a routing key that is no text with question marks.
 """
 
 import math
@@ -18,7 +21,9 @@ from urllib.parse import urlsplit
 
 import kombu.connection
 import kombu.transport.pyamqp
+import structlog
 from amqp.exceptions import AMQPError
+from amqp.method_framing import frame_handler
 from amqp.transport import SSLTransport, TCPTransport
 from kombu.exceptions import KombuError
 
@@ -47,11 +52,17 @@ TROUBLE = (AMQPError, KombuError, OSError, struct.error, LookupError, AttributeE
 # Codes with which a broker refuses: no right or another's queue, no such thing.
 _REFUSED = (403, 404)
 
-# Types of frames.
-_HEADER, _BODY = 2, 3
+# Types of frames, and the beginning of the method that delivers a message.
+_METHOD, _HEADER, _BODY = 1, 2, 3
+_DELIVER = bytes((0, 60, 0, 60))
+
+# Bytes of a header before the properties, and properties without any.
+_BEFORE_PROPERTIES, _NO_PROPERTIES = 12, b"\0\0"
 
 # Kombu and py-amqp have no types.
 _Connection: Any = kombu.connection.Connection
+
+logger = structlog.get_logger()
 
 
 def client(
@@ -242,7 +253,58 @@ class _Tls(_BoundedTransport, SSLTransport):  # type: ignore[misc]
     pass
 
 
-class _Amqp(kombu.transport.pyamqp.Connection):
+def _with_readable_names(content: bytes) -> bytes:
+    """Return this delivery with exchange and routing key as text."""
+    names = len(_DELIVER) + 1 + content[len(_DELIVER)] + 9  # behind the consumer's tag, the message's, and a flag
+    key = names + 1 + content[names]
+    return content[:names] + _readable(content[names:key]) + _readable(content[key:])
+
+
+def _readable(name: bytes) -> bytes:
+    """Return a name, which follows its length, as UTF-8.
+
+    If it is none, `?` replaces each byte that is not ASCII.
+    """
+    try:
+        name[1:].decode()
+    except UnicodeDecodeError:
+        return name[:1] + bytes(byte if byte < 0x80 else ord("?") for byte in name[1:])
+    return name
+
+
+def _take_in_frames(connection: Any, callback: Callable[..., None]) -> Callable[[tuple[int, int, bytes]], bool]:
+    """Return py-amqp's function for each frame, for any properties of senders."""
+    take: Callable[[tuple[int, int, bytes]], bool] = frame_handler(connection, callback)
+
+    def take_in(frame: tuple[int, int, bytes]) -> bool:
+        kind, channel, content = frame
+        if kind == _METHOD and content.startswith(_DELIVER):
+            content = _with_readable_names(content)
+        try:
+            return take((kind, channel, content))
+        except Exception as error:
+            if kind != _HEADER:
+                raise
+            logger.warning("properties of a message cannot be read; it has none here", reason=describe_error(error))
+        return take((kind, channel, content[:_BEFORE_PROPERTIES] + _NO_PROPERTIES))
+
+    return take_in
+
+
+class TolerantConnection(kombu.transport.pyamqp.Connection):
+    """A connection on which a message whose properties cannot be read has none."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, frame_handler=_take_in_frames, **more)
+
+
+class TolerantTransport(kombu.transport.pyamqp.Transport):
+    """Kombu's transport; a message whose properties cannot be read has none."""
+
+    Connection = TolerantConnection
+
+
+class _Amqp(TolerantConnection):
     def Transport(self, host: str, connect_timeout: float, ssl: Any = False, *_: Any, **more: Any) -> Any:
         made = (_Tls if ssl else _Tcp)(host, connect_timeout=connect_timeout, **({"ssl": ssl} if ssl else {}))
         made.until = time.monotonic() + connect_timeout

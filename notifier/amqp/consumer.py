@@ -46,6 +46,7 @@ class QueueConsumer:
             self._connection.transport.largest_message = largest
             with translated(place), within(self._connection):
                 self._channel = self._connection.channel()
+                self._channel.auto_decode = False  # the sender would choose the codec, and some take very long
                 declare(self._channel)
                 self._channel.basic_qos(0, prefetch, False)
                 self._channel.basic_consume(queue, callback=self._arrived.append, exclusive=is_exclusive)
@@ -104,7 +105,7 @@ class QueueConsumer:
 def body_of(message: Any) -> bytes:
     """Return the body of a received message as bytes.
 
-    The sender may have declared it as text.
+    py-amqp has an empty one, and Celery's connection every one that was declared as text, as a string.
     """
     body = message.body
     return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
 
 from ..destination import DeliveryOutcome, Destination, take_all
@@ -119,7 +119,7 @@ class HgPush:
             body = to_body(number, pushes)
             outgoing = push_message(self.settings.queue, message.id, body, headers, int(message.created))
             self._channel.send(delivery.number, outgoing)
-        except Unavailable as trouble:
+        except (Unavailable, Rejected) as trouble:
             return DeliveryOutcome(number=delivery.number, error=trouble)
         return None
 

@@ -10,15 +10,16 @@ in two headers: `source` (whose numbers they are) and `repository` (the URL). Te
 checked.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected
 from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, Within, parse, read
 
-from ..message import clean, to_text
+from ..message import clean
 
 TYPE = "hg-push"
 
@@ -78,11 +79,18 @@ class PushesAnswer:
 
 
 def to_body(repository_id: int, pushes: Sequence[QueuedPush]) -> str:
-    """Return the body of a message."""
+    """Return the body of a message.
+
+    Raises Rejected if it is larger than receivers take.
+    """
     plain = [
         {"id": push.id, "date": push.date, "user": push.user, "changesets": list(push.changesets)} for push in pushes
     ]
-    return to_text({"type": TYPE, "repository_id": repository_id, "pushes": plain})
+    whole = {"type": TYPE, "repository_id": repository_id, "pushes": plain}
+    body = json.dumps(whole, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    if len(body) > LARGEST:
+        raise Rejected(f"push {pushes[0].id}: a message of {len(body)} bytes, receivers take at most {LARGEST}")
+    return body
 
 
 def from_body(text: bytes) -> HgPushMessage:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import ReplicationError
+from hgext.vcsreplicator.words.errors import Rejected, ReplicationError
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..amqp.channel import ConfirmedChannel
@@ -59,7 +59,10 @@ class PushSender(threading.Thread):
         self._ended = threading.Event()
 
     async def deliver(self, followed: Followed, pushes: Sequence[QueuedPush]) -> Followed:
-        """Send one message, and return the repository's position after it."""
+        """Send one message, and return the repository's position after it.
+
+        Raises Rejected if the message is larger than receivers take.
+        """
         return await self._do(_Item(followed=followed, pushes=pushes))
 
     async def begin_at(self, followed: Followed) -> Followed:
@@ -92,12 +95,16 @@ class PushSender(threading.Thread):
                     channel.start()
                     state = state or PollDatabase(self._settings.state)
                     while unsent and not channel.is_blocked:
-                        if unsent[0].pushes:
-                            number = next(numbers)
-                            self._send(channel, number, unsent[0])
-                            unconfirmed[number] = unsent.pop(0)
-                        else:
+                        if not unsent[0].pushes:
                             confirmed.append(unsent.pop(0))
+                            continue
+                        number = next(numbers)
+                        try:
+                            self._send(channel, number, unsent[0])
+                        except Rejected as error:
+                            _refuse(unsent.pop(0), error)
+                        else:
+                            unconfirmed[number] = unsent.pop(0)
                     trouble: ReplicationError | None = None
                     for outcome in channel.outcomes(BUSY_BLINK if unconfirmed or channel.is_blocked else 0):
                         item = unconfirmed.pop(outcome.number)
@@ -139,6 +146,12 @@ def _remember(state: PollDatabase, confirmed: list[_Item]) -> None:
         confirmed.pop()
         if item.done.set_running_or_notify_cancel():
             item.done.set_result(now)
+
+
+def _refuse(item: _Item, error: Rejected) -> None:
+    """Report to the poller that this cannot be sent."""
+    if item.done.set_running_or_notify_cancel():
+        item.done.set_exception(error)
 
 
 def _moved(item: _Item) -> Followed:

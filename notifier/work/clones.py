@@ -1,27 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Local clones of repositories, and the changesets in them.
 
-Each repository has one clone, without a working copy.
+Each repository has one clone, without a working copy. A process that reads a clone holds a lock of ours (`.NAME.lock`) meanwhile,
+which the kernel frees when the process ends. So it may remove a lock of Mercurial's that an `hg` of an earlier worker left.
 """
 
 import contextlib
+import fcntl
 import json
+import os
 import shutil
+import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
+from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing
 
 from ..message import clean
-from .commandserver import CommandServer, HgFailed
+from .commandserver import MOST_OUTPUT, CommandServer, HgFailed, TooMuchPrinted
 from .database import ChangesetRecord, RepositoryKey
 
 # Changesets asked for at once.
 AT_ONCE = 500
+
+# Bytes that are read of several changesets at once.
+PORTION = 8 * 1024**2
+
+# Takes changesets, in portions.
+Keep = Callable[[Sequence[ChangesetRecord]], None]
+
+# Seconds that a clone which another process reads is waited for, and between two looks at its lock.
+PATIENCE, BLINK = 3.0, 0.1
 
 # Bytes of free disk below which a failure is this machine's own, not the repository's.
 LEAST_FREE = 64 * 1024**2
@@ -32,40 +47,144 @@ _TEMPLATE = "{dict(node, author=author, date=date|hgdate, description=desc, bran
 logger = structlog.get_logger()
 
 
+# Failures in a row after which a clone that lacks a changeset of its host is damaged.
+SUSPICIOUS = 2
+
+# What Mercurial says of damage that reading the clone does not show.
+_DAMAGES = ("fncache", "repository is unrelated", "hg recover: ")
+
+
+class CloneUnavailable(Unavailable):
+    """One clone cannot be used now.
+
+    It is in use, locked, damaged, another user's, or a pull of it fills the disk.
+    """
+
+
+class ChangesetMissing(HgFailed):
+    """A clone does not have a changeset, though a pull succeeded."""
+
+    def __init__(self, url: str, node: str) -> None:
+        super().__init__(f"{url} has no changeset {node}")
+        self.node = node
+
+    @property
+    def is_of_host(self) -> bool:
+        """Whether a host refused or cannot be reached: it lacks something."""
+        return True
+
+
 class Clones:
     """The clones in one folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
+        # Failures in a row, damaged clones, and those replaced since their last success: a second time would not help.
+        self._failures: dict[str, int] = {}
+        self._damaged: set[str] = set()
+        self._replaced: set[str] = set()
 
     def prepare(self) -> None:
-        """Make the folder; raises Unavailable or BadConfig."""
+        """Make the folder, and try to lock a file in it; raises Unavailable or BadConfig."""
+        doing = ""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                doing = "takes no file locks: "
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             kind = Unavailable if is_passing(error) else BadConfig
-            raise kind(f"work.clones: {self._folder}: {error.strerror}") from error
+            raise kind(f"work.clones: {self._folder}: {doing}{error.strerror}") from error
 
-    def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
-        """Return these changesets; pull first if the clone lacks any.
+    def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str], keep: Keep) -> None:
+        """Hand these changesets to `keep`; pull first if the clone lacks any.
 
-        If the clone is damaged, the call removes it and makes it anew. Raises HgFailed, Unavailable if the cause is this machine,
-        or MalformedEvent if Mercurial shows a changeset in another form.
+        `keep` gets them in portions; if the call fails, it may have some, and gets them again the next time. A damaged clone is
+        made anew, by the next call, so that no call lasts as long as two pulls. Raises HgFailed, CloneUnavailable if the cause is
+        this clone, Unavailable if it is this machine, MalformedEvent if Mercurial shows a changeset in another form, and what
+        `keep` raises.
         """
         clone = self._folder / f"{repository.source}-{repository.number}"
-        try:
+        with self._locked(hg, clone):
             try:
-                return self._read(hg, repository, clone, nodes)
+                if clone.name in self._damaged:
+                    self._replace(hg, clone, repository.url, nodes)
+                    self._damaged.discard(clone.name)
+                    self._replaced.add(clone.name)
+                self._read(hg, repository, clone, nodes, keep)
             except HgFailed as error:
-                if not error.is_damaged:
-                    raise
-                logger.warning("clone damaged, made anew", clone=str(clone), reason=str(error))
-                self._remove(clone)
-                return self._read(hg, repository, clone, nodes)
-        except (HgFailed, OSError) as error:
-            if trouble := self._find_trouble():
-                raise Unavailable(f"work.clones: {self._folder}: {trouble}: {error}") from error
-            raise
+                self._note_failure(hg, repository, clone, error)
+                raise
+            except OSError as error:
+                if is_passing(error):
+                    raise Unavailable(f"work.clones: {self._folder}: {error}") from error
+                self._find_cause(error, is_held=isinstance(error, PermissionError))
+                raise
+            self._failures.pop(clone.name, None)
+            self._replaced.discard(clone.name)
+
+    def _note_failure(self, hg: CommandServer, repository: RepositoryKey, clone: Path, error: HgFailed) -> None:
+        """Count a failure; raise Unavailable or CloneUnavailable if it uses no retry.
+
+        One of the reasons is a damaged clone. Once it is replaced there is no other until the next success, and one attempt only if
+        all that it lacks is a changeset: it may be the host's fault, and a new clone of a large repository costs much.
+        """
+        self._find_cause(error, is_held=error.is_locked or error.lacked_room)
+        self._failures[clone.name] = failures = self._failures.get(clone.name, 0) + 1
+        if isinstance(error, ChangesetMissing):
+            self._damaged.discard(clone.name)
+        if clone.name in self._damaged | self._replaced or not _is_damaged(hg, repository.url, clone, error, failures):
+            return
+        self._damaged.add(clone.name)
+        if isinstance(error, ChangesetMissing):
+            self._replaced.add(clone.name)
+        logger.warning("clone damaged, made anew at the next attempt", clone=str(clone), reason=str(error))
+        raise CloneUnavailable(f"work.clones: {clone}: damaged, made anew at the next attempt: {error}") from error
+
+    def _find_cause(self, error: HgFailed | OSError, *, is_held: bool) -> None:
+        """Raise Unavailable or CloneUnavailable if the cause is here.
+
+        Only what is seen here counts as the machine's: what Mercurial says may be a host's words, which stop no other repository.
+        """
+        if trouble := self._find_trouble():
+            raise Unavailable(f"work.clones: {self._folder}: {trouble}: {error}") from error
+        if is_held:
+            raise CloneUnavailable(f"work.clones: {self._folder}: {error}") from error
+
+    @contextlib.contextmanager
+    def _locked(self, hg: CommandServer, clone: Path) -> Iterator[None]:
+        """Hold the lock of a clone within the block.
+
+        Raises CloneUnavailable if another process holds it, and Unavailable if the folder takes no lock, or the command server is
+        ended while this waits.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)  # an operator may remove it at any time
+            lock = os.open(clone.with_name(f".{clone.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            self._find_cause(error, is_held=isinstance(error, PermissionError))
+            raise Unavailable(f"work.clones: {self._folder}: cannot be written: {error.strerror}") from error
+        until = time.monotonic() + PATIENCE
+        try:
+            while not self._try_lock(lock):
+                if hg.is_ended:
+                    raise Unavailable("the worker is stopping")
+                if time.monotonic() >= until:
+                    raise CloneUnavailable(f"work.clones: {clone}: another process uses it")
+                time.sleep(BLINK)
+            yield
+        finally:
+            os.close(lock)
+
+    def _try_lock(self, lock: int) -> bool:
+        """Return whether this process has the lock now; raises Unavailable."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Unavailable(f"work.clones: {self._folder}: takes no file locks: {error.strerror}") from error
+        return True
 
     def _find_trouble(self) -> str | None:
         """Return why this machine can keep no clones in the folder, None if it can."""
@@ -77,26 +196,45 @@ class Clones:
         return f"{free} bytes are free" if free < LEAST_FREE else None
 
     def _read(
-        self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str]
-    ) -> dict[str, ChangesetRecord]:
+        self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str], keep: Keep
+    ) -> None:
         if not (clone / ".hg" / "store").is_dir():
             self._remove(clone)
             self._make(hg, clone)
-        found = self._look_up(hg, clone, nodes)
-        if len(found) < len(set(nodes)):
-            self._pull(hg, clone, repository.url)
-            found |= self._look_up(hg, clone, [node for node in nodes if node not in found])
-        missing = [node for node in nodes if node not in found]
+        missing = self._find_missing(hg, clone, nodes)
         if missing:
-            raise HgFailed(f"{repository.url} has no changeset {missing[0]}")
-        return found
+            self._pull(hg, clone, repository.url)
+            missing = self._find_missing(hg, clone, missing)
+        if missing:
+            raise ChangesetMissing(repository.url, missing[0])
+        self._hand_on(hg, clone, nodes, keep)
 
     def _make(self, hg: CommandServer, clone: Path) -> None:
         """Make an empty clone, whole or not at all."""
+        self._begin(hg, clone).rename(clone)
+
+    def _replace(self, hg: CommandServer, clone: Path, url: str, nodes: Sequence[str]) -> None:
+        """Make the clone anew.
+
+        The former one stays if that fails, or if it can be read and the new one lacks a changeset.
+        """
+        unfinished = self._begin(hg, clone)
+        try:
+            self._pull(hg, unfinished, url)
+            missing = self._find_missing(hg, unfinished, nodes)
+            if missing and _is_readable(hg, clone):
+                raise ChangesetMissing(url, missing[0])
+            self._remove(clone)
+            unfinished.rename(clone)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _begin(self, hg: CommandServer, clone: Path) -> Path:
+        """Make an empty repository beside the clone."""
         unfinished = clone.with_name(f".{clone.name}.new")
         shutil.rmtree(unfinished, ignore_errors=True)
         hg.run("init", "--", str(unfinished))
-        unfinished.rename(clone)
+        return unfinished
 
     def _remove(self, clone: Path) -> None:
         """Remove what is in the clone's place, whole or not at all."""
@@ -107,6 +245,7 @@ class Clones:
             shutil.rmtree(removed, ignore_errors=True)
 
     def _pull(self, hg: CommandServer, clone: Path, url: str) -> None:
+        _remove_stale_locks(clone)
         pull = ("pull", "--quiet", "-R", str(clone), "--", url)
         try:
             hg.run(*pull)
@@ -116,15 +255,107 @@ class Clones:
             hg.run("recover", "-R", str(clone))  # an earlier worker was killed in the middle
             hg.run(*pull)
 
-    def _look_up(self, hg: CommandServer, clone: Path, nodes: Sequence[str]) -> dict[str, ChangesetRecord]:
-        found = {}
+    def _find_missing(self, hg: CommandServer, clone: Path, nodes: Sequence[str]) -> list[str]:
+        """Return which of these changesets the clone does not have."""
+        found: set[str] = set()
         for begin in range(0, len(nodes), AT_ONCE):
-            wanted = "+".join(f"present({node})" for node in nodes[begin : begin + AT_ONCE])
-            text = hg.run("log", "--hidden", "-R", str(clone), "-r", wanted, "-T", _TEMPLATE)
-            for line in text.split("\n")[:-1]:
-                record = _read_record(line)
-                found[record.node] = record
-        return found
+            found.update(_log(hg, clone, nodes[begin : begin + AT_ONCE], "{node}\\n"))
+        return [node for node in nodes if node not in found]
+
+    def _hand_on(self, hg: CommandServer, clone: Path, nodes: Sequence[str], keep: Keep) -> None:
+        """Read changesets; hand them on in portions of about `PORTION` bytes.
+
+        A changeset may have as much as a command may print.
+        """
+        begin, size = 0, AT_ONCE
+        while begin < len(nodes):
+            portion = nodes[begin : begin + size]
+            try:
+                lines = _log(hg, clone, portion, _TEMPLATE, most=PORTION if len(portion) > 1 else MOST_OUTPUT)
+            except TooMuchPrinted:
+                if len(portion) == 1:
+                    raise
+                size = len(portion) // 2
+                continue
+            keep([_read_record(line) for line in lines])
+            begin += len(portion)
+            # As many as would fill most of a portion if the next ones are like these.
+            size = min(AT_ONCE, max(1, len(portion) * PORTION * 3 // 4 // max(1, sum(map(len, lines)))))
+
+
+def _log(hg: CommandServer, clone: Path, nodes: Sequence[str], template: str, *, most: int = MOST_OUTPUT) -> list[str]:
+    """Return a line for each of those changesets that the clone has."""
+    wanted = "+".join(f"present({node})" for node in nodes)
+    text = hg.run("log", "--hidden", "-R", str(clone), "-r", wanted, "-T", template, most=most)
+    return text.split("\n")[:-1]
+
+
+def _has(hg: CommandServer, url: str, node: str) -> bool:
+    """Return whether the host says that it has a changeset."""
+    try:
+        hg.run("identify", "--id", "-r", node, "--", url)
+    except HgFailed:
+        return False
+    return True
+
+
+def _is_damaged(hg: CommandServer, url: str, clone: Path, error: HgFailed, failures: int) -> bool:
+    """Return whether the cause of a failure is the clone.
+
+    Trouble of the network and limits of ours have many forms, so what tells is the clone itself, without the network.
+    """
+    if isinstance(error, ChangesetMissing):
+        return failures >= SUSPICIOUS and _has(hg, url, error.node)
+    if not error.may_be_the_clone:
+        return False
+    return error.is_damaged or any(words in str(error) for words in _DAMAGES) or not _is_readable(hg, clone)
+
+
+def _is_readable(hg: CommandServer, clone: Path) -> bool:
+    """Return whether the newest changesets and files of a clone can be read."""
+    try:
+        hg.run("log", "--hidden", "-R", str(clone), "-r", "last(all(), 10)", "-T", "{files}{phase}")
+        hg.run("manifest", "-R", str(clone), "-r", "tip")
+    except HgFailed as error:
+        return not error.may_be_the_clone
+    return True
+
+
+def _remove_stale_locks(clone: Path) -> None:
+    """Remove locks of a Mercurial that is gone.
+
+    This process holds our own lock of the clone. So a lock that was made here is of an `hg` of a worker that is gone, or of an
+    operator. One from elsewhere may be of an operator outside of our container, whose processes we do not see.
+    """
+    mine = f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino:x}:"
+    for path in (clone / ".hg" / "store" / "lock", clone / ".hg" / "wlock"):
+        try:
+            holder, made = os.readlink(path), path.lstat().st_mtime
+        except OSError:
+            continue
+        is_mine = holder.startswith(mine)
+        if _is_another(holder.removeprefix(mine), made) if is_mine else time.time() - made > DAY:
+            logger.warning("lock of a Mercurial that is gone removed", lock=str(path), holder=holder)
+            path.unlink(missing_ok=True)
+
+
+def _is_another(pid: str, made: float) -> bool:
+    """Return whether a process cannot be the one that made a lock then.
+
+    It is a thread, this process, a child of it, or younger than the lock. Mercurial itself removes locks of a process that it does
+    not find.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        # Behind the name of the program, which may have blanks.
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return False
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    started = booted + int(ticks) / os.sysconf("SC_CLK_TCK")
+    mine = str(os.getpid())
+    return fields["Tgid"] != pid or mine in (fields["Tgid"], fields["PPid"]) or started > made + 1.0
 
 
 def _read_record(line: str) -> ChangesetRecord:

@@ -4,7 +4,7 @@
 Its time, memory and output are limited. A command that does not end in time costs the process.
 
 Clones come from other hosts. So Mercurial reads no configuration of a user, host or repository, there are no hooks and no
-subrepositories, and the one extension lets a host name no other address.
+subrepositories. Of our two extensions one lets a host name no other address, and one ends Mercurial with the worker.
 """
 
 import os
@@ -28,16 +28,27 @@ LARGEST_FILE = 32 * 1024**3
 # Characters of a reason that are kept.
 REASON_KEPT = 300
 
-# Exit code for what the storage of a repository holds.
-_STORAGE = 50
+# Exit codes: what the storage of a repository holds, and what another host said or did.
+_STORAGE, _REMOTE = 50, 100
+
+# Exit code for a state that forbids the command, such as a lock that another process holds.
+_STATE = 20
+
+# What is said of a limit of ours: its memory, the size of its files.
+_LIMITS = ("out of memory", "Cannot allocate memory", "File too large")
+
+# What this machine says when it has no room; a host may say so too.
+_NO_ROOM = ("No space left on device", "Disk quota exceeded")
 
 _OPTIONS = {
+    "extensions.leash": str(Path(__file__).with_name("leash.py")),
+    "extensions.leash:required": "yes",
     "extensions.redirects": str(Path(__file__).with_name("redirects.py")),
     "extensions.redirects:required": "yes",
     "ui.detailed-exit-code": "yes",
     "ui.interactive": "no",
     "ui.ssh": "false",
-    "ui.timeout": "60",
+    "ui.timeout": "5",
     "ui.clonebundles": "no",
     "ui.report_untrusted": "no",
     "subrepos.allowed": "no",
@@ -49,15 +60,60 @@ _OPTIONS = {
 _KEPT = ("PATH", "HOME", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY")
 
 
+# In place of an exit code: the process ended amid a command, as at an exception that Mercurial does not expect.
+CRASHED = -1
+
+
 class HgFailed(ReplicationError):
     """A command of Mercurial failed; it may succeed later.
 
-    `is_damaged` is true if Mercurial cannot read the storage of a repository.
+    `code` is its exit code, `CRASHED` if its process ended, and None if it was ended because it took or printed too much.
     """
 
-    def __init__(self, reason: str, *, is_damaged: bool = False) -> None:
+    def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
-        self.is_damaged = is_damaged
+        self.code = code
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether Mercurial cannot read the storage of a repository."""
+        return self.code == _STORAGE
+
+    @property
+    def is_of_host(self) -> bool:
+        """Whether a host refused or cannot be reached."""
+        return self.code == _REMOTE
+
+    @property
+    def may_be_the_clone(self) -> bool:
+        """Whether a damaged clone may be the cause: no limit of ours, no other host.
+
+        A host or network that fails has other exit codes too.
+        """
+        is_limit = self.code is None or any(words in str(self) for words in _LIMITS)
+        return not (is_limit or self.is_of_host or self.lacked_room or self.is_locked)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a repository is locked, or another user's."""
+        has_no_right = not self.is_of_host and "Permission denied" in str(self)
+        return has_no_right or (self.code == _STATE and " lock" in str(self))
+
+    @property
+    def lacked_room(self) -> bool:
+        """Whether a disk of this machine was full.
+
+        Mercurial made room again when it undid its work.
+        """
+        return not self.is_of_host and any(words in str(self) for words in _NO_ROOM)
+
+
+class _LimitReached(Exception):
+    """A command asks for input."""
+
+
+class TooMuchPrinted(HgFailed):
+    """A command printed more than it may."""
 
 
 class CommandServer:
@@ -71,13 +127,19 @@ class CommandServer:
         self._options = {**_OPTIONS, **({} if ca_file is None else {"web.cacerts": ca_file})}
         self._process: subprocess.Popen[bytes] | None = None
         self._starting, self._is_ended = threading.Lock(), False
-        self._until = 0.0
+        self._until, self._most = 0.0, MOST_OUTPUT
 
-    def run(self, *arguments: str) -> str:
-        """Run a command; return what it prints.
+    @property
+    def is_ended(self) -> bool:
+        """Whether `end` was called."""
+        return self._is_ended
 
-        Raises HgFailed, or Unavailable if Mercurial cannot be started; after `end` it never is.
+    def run(self, *arguments: str, most: int = MOST_OUTPUT) -> str:
+        """Run a command; return what it prints, at most so many bytes.
+
+        Raises HgFailed, TooMuchPrinted, or Unavailable if Mercurial cannot be started; after `end` it never is.
         """
+        self._most = most
         self._until = time.monotonic() + self._timeout
         try:
             process = self._start() if self._process is None else self._process
@@ -86,13 +148,19 @@ class CommandServer:
             process.stdin.write(b"runcommand\n" + struct.pack(">I", len(text)) + text)
             process.stdin.flush()
             output, errors, code = self._read_result(process)
+        except TooMuchPrinted:
+            self.close()
+            raise
+        except (_LimitReached, TimeoutError) as error:
+            self.close()
+            raise HgFailed(f"hg {arguments[0]}: {error}") from error
         except (OSError, EOFError) as error:
             self.close()
-            raise HgFailed(f"hg {arguments[0]}: {str(error) or 'its process ended'}") from error
+            raise HgFailed(f"hg {arguments[0]}: {str(error) or 'its process ended'}", CRASHED) from error
         if code:
             said = " ".join(errors.decode("utf-8", "replace").split())
             reason = f"hg {arguments[0]}: exit code {code}: {said[-REASON_KEPT:]}"
-            raise HgFailed(reason, is_damaged=code == _STORAGE)
+            raise HgFailed(reason, code)
         return output.decode("utf-8", "replace")
 
     def end(self) -> None:
@@ -149,8 +217,8 @@ class CommandServer:
         while True:
             channel, content = self._read_chunk(process)
             size += len(content)
-            if size > MOST_OUTPUT:
-                raise OSError(f"more than {MOST_OUTPUT} bytes printed")
+            if size > self._most:
+                raise TooMuchPrinted(f"hg: more than {self._most} bytes printed")
             if channel == b"o":
                 output.append(content)
             elif channel == b"r":
@@ -158,14 +226,14 @@ class CommandServer:
             elif channel == b"e":
                 errors.append(content)
             elif channel.isupper():
-                raise OSError(f"it asks for input (channel {channel!r})")
+                raise _LimitReached(f"it asks for input (channel {channel!r})")
 
     def _read_chunk(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         channel, length = struct.unpack(">cI", self._read_exactly(process, 5))
         if channel in b"IL":
             return channel, b""
-        if length > MOST_OUTPUT:
-            raise OSError(f"more than {MOST_OUTPUT} bytes printed")
+        if length > self._most:
+            raise TooMuchPrinted(f"hg: more than {self._most} bytes printed")
         return channel, self._read_exactly(process, length)
 
     def _read_exactly(self, process: subprocess.Popen[bytes], size: int) -> bytes:

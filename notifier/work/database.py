@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Opens, migrates and fills the database of the worker: SQLite or PostgreSQL.
 
-One transaction records a push with all that belongs to it. Recording it again changes nothing, so messages may be repeated.
+Changesets come first, in portions. Then one transaction records the pushes that have them, so no reader sees a part of a push.
+Recording again changes nothing, so messages may be repeated.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, make_url, select
+from sqlalchemy import ColumnElement, Connection, Engine, Table, create_engine, delete, event, make_url, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 
@@ -23,13 +25,26 @@ from hgext.vcsreplicator.words.secrecy import is_loopback
 
 from ..database import own
 from ..hgpush.message import QueuedPush
+from ..message import clean
 from ..secret import Secret
 from .schema import BRANCHES, CHANGESETS, FILES, LONGEST_BRANCH, PUSH_CHANGESETS, PUSHES, REPOSITORIES
 
 KEY = "work.database-url"
 
-# Values in one question to the database.
+# Values in one question to the database, and rows in one statement.
 AT_ONCE = 500
+
+# For a connection to PostgreSQL that dies without a word, unless the URL has others. Seconds; for `tcp_user_timeout` milliseconds.
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+# How long PostgreSQL may take for a statement, such as one that waits for a lock, unless the server or the URL has a limit.
+STATEMENT = "60s"
 
 # What a server says of a connection that waiting does not help.
 _WRONG = ("authentication failed", "does not exist", "no password supplied", "unable to open", "no pg_hba.conf entry")
@@ -78,15 +93,15 @@ class WorkDatabase:
                 raise BadConfig(f"{KEY}: {known.database}: {error.strerror}") from error
             self._options["timeout"] = 30.0
         else:
-            self._options["connect_timeout"] = 10
+            self._options |= {name: value for name, value in _PATIENCE.items() if name not in known.query}
             if known.host and not is_loopback(known.host) and "sslmode" not in known.query:
                 self._options |= {"sslmode": "verify-full", "sslrootcert": "system"}
         self._place = known.render_as_string(hide_password=True)
         self._engine: Engine = create_engine(
             known, connect_args=self._options, pool_pre_ping=True, hide_parameters=True
         )
-        if self._engine.dialect.name == "sqlite":
-            event.listen(self._engine, "connect", _prepare_sqlite)
+        prepare = _prepare_sqlite if self._engine.dialect.name == "sqlite" else _prepare_postgresql
+        event.listen(self._engine, "connect", prepare)
 
     def check(self) -> None:
         """Raise BadConfig if the tables are not those of this program.
@@ -103,8 +118,12 @@ class WorkDatabase:
             )
 
     def migrate(self) -> None:
-        """Bring the tables up to date."""
+        """Bring the tables up to date, whole or not at all."""
         with self._translated(), self._engine.begin() as connection:
+            if self._engine.dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's module begins none for tables
+            else:
+                connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             settings = Config()
             settings.set_main_option("script_location", str(_MIGRATIONS))
             settings.attributes["connection"] = connection
@@ -115,18 +134,33 @@ class WorkDatabase:
         with self._translated(), self._engine.connect() as connection:
             return _known(connection, nodes)
 
-    def record(
-        self, repository: RepositoryKey, pushes: Sequence[QueuedPush], changesets: Mapping[str, ChangesetRecord]
-    ) -> None:
-        """Record pushes and those of their changesets that are new; durable on return.
+    def present_url(self, repository: RepositoryKey, date: int) -> str:
+        """Return the URL of a repository for a message whose newest push has this date.
+
+        That is the message's URL, unless a later push is recorded: then the repository may have moved since. The numbers of pushes
+        do not tell, since a repository that is restored counts from an earlier one.
+        """
+        with self._translated(), self._engine.connect() as connection:
+            return _present_url(connection, repository, date)
+
+    def add_changesets(self, changesets: Sequence[ChangesetRecord]) -> None:
+        """Record those of these changesets that are new; durable on return.
 
         Raises Rejected for data that the database cannot keep.
         """
         with self._translated(), self._engine.begin() as connection:
-            number = self._repository(connection, repository)
             self._add_changesets(connection, changesets)
+
+    def record(self, repository: RepositoryKey, pushes: Sequence[QueuedPush]) -> None:
+        """Record pushes, whose changesets are recorded already; durable on return.
+
+        Raises Rejected for data that the database cannot keep.
+        """
+        with self._translated(), self._engine.begin() as connection:
+            number = self._repository(connection, repository, max((push.date for push in pushes), default=0))
             rows = [
-                {"repository_id": number, "id": push.id, "date": push.date, "user": _text(push.user)} for push in pushes
+                {"repository_id": number, "id": push.id, "date": push.date, "user": kept_text(push.user)}
+                for push in pushes
             ]
             self._insert(connection, PUSHES, rows, update=("date", "user"))
             for portion in _portions([push.id for push in pushes]):
@@ -135,11 +169,11 @@ class WorkDatabase:
                         PUSH_CHANGESETS.c.repository_id == number, PUSH_CHANGESETS.c.push_id.in_(portion)
                     )
                 )
-            members = [
+            members = (
                 {"repository_id": number, "push_id": push.id, "position": position, "node": node}
                 for push in pushes
                 for position, node in enumerate(push.changesets)
-            ]
+            )
             self._insert(connection, PUSH_CHANGESETS, members)
 
     @contextlib.contextmanager
@@ -158,55 +192,53 @@ class WorkDatabase:
         """Close the connections."""
         self._engine.dispose()
 
-    def _repository(self, connection: Connection, repository: RepositoryKey) -> int:
-        mine = (REPOSITORIES.c.source == repository.source, REPOSITORIES.c.number == repository.number)
-        row = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).where(*mine)).one_or_none()
-        if row is None or row.url != repository.url:
-            values = {"source": repository.source, "number": repository.number, "url": repository.url}
+    def _repository(self, connection: Connection, repository: RepositoryKey, date: int) -> int:
+        url = _present_url(connection, repository, date)
+        row = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).where(*_mine(repository))).one_or_none()
+        if row is None or row.url != url:
+            values = {"source": repository.source, "number": repository.number, "url": url}
             self._insert(connection, REPOSITORIES, [values], update=("url",), key=("source", "number"))
-        return int(connection.execute(select(REPOSITORIES.c.id).where(*mine)).scalar_one())
+        return int(connection.execute(select(REPOSITORIES.c.id).where(*_mine(repository))).scalar_one())
 
-    def _add_changesets(self, connection: Connection, changesets: Mapping[str, ChangesetRecord]) -> None:
-        known = _known(connection, list(changesets))
-        new = [changesets[node] for node in sorted(changesets) if node not in known]
+    def _add_changesets(self, connection: Connection, changesets: Sequence[ChangesetRecord]) -> None:
+        known = _known(connection, [each.node for each in changesets])
+        new = sorted((each for each in changesets if each.node not in known), key=lambda each: each.node)
         names = sorted({each.branch for each in new})
         if any(len(name) > LONGEST_BRANCH for name in names):
             raise Rejected(f"a branch with a name of more than {LONGEST_BRANCH} characters")
-        self._insert(connection, BRANCHES, [{"name": _text(name)} for name in names], key=("name",))
+        self._insert(connection, BRANCHES, [{"name": kept_text(name)} for name in names], key=("name",))
         ids: dict[str, int] = {}
-        for portion in _portions([_text(name) for name in names]):
+        for portion in _portions([kept_text(name) for name in names]):
             found = connection.execute(select(BRANCHES.c.name, BRANCHES.c.id).where(BRANCHES.c.name.in_(portion)))
             ids.update({row.name: row.id for row in found})
-        rows = [
+        rows = (
             {
                 "node": each.node,
-                "author": _text(each.author),
+                "author": kept_text(each.author),
                 "date": each.date,
-                "description": _text(each.description),
-                "branch_id": ids[_text(each.branch)],
+                "description": kept_text(each.description),
+                "branch_id": ids[kept_text(each.branch)],
             }
             for each in new
-        ]
+        )
         self._insert(connection, CHANGESETS, rows)
-        files = [
-            {"node": each.node, "position": position, "path": _text(path)}
+        files = (
+            {"node": each.node, "position": position, "path": kept_text(path)}
             for each in new
             for position, path in enumerate(each.files)
-        ]
+        )
         self._insert(connection, FILES, files)
 
     def _insert(
         self,
         connection: Connection,
         table: Table,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Iterable[Mapping[str, Any]],
         *,
         update: Sequence[str] = (),
         key: Sequence[str] = (),
     ) -> None:
         """Insert rows; in a row that exists, change only the members to `update`."""
-        if not rows:
-            return
         insert: Any = (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(table)
         columns = list(key) or [column.name for column in table.primary_key]
         if update:
@@ -215,7 +247,9 @@ class WorkDatabase:
             )
         else:
             insert = insert.on_conflict_do_nothing(index_elements=columns)
-        connection.execute(insert, list(rows))
+        left = iter(rows)
+        while portion := list(itertools.islice(left, AT_ONCE)):
+            connection.execute(insert, portion)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -249,6 +283,16 @@ def _kind_of(error: DBAPIError, reason: str) -> type[ReplicationError]:
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
 
+def _mine(repository: RepositoryKey) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return REPOSITORIES.c.source == repository.source, REPOSITORIES.c.number == repository.number
+
+
+def _present_url(connection: Connection, repository: RepositoryKey, date: int) -> str:
+    is_later = PUSHES.select().where(PUSHES.c.repository_id == REPOSITORIES.c.id, PUSHES.c.date > date).exists()
+    stored = connection.scalar(select(REPOSITORIES.c.url).where(*_mine(repository), is_later))
+    return repository.url if stored is None else str(stored)
+
+
 def _known(connection: Connection, nodes: Sequence[str]) -> set[str]:
     found: set[str] = set()
     for portion in _portions(nodes):
@@ -260,9 +304,19 @@ def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (values[begin : begin + AT_ONCE] for begin in range(0, len(values), AT_ONCE))
 
 
-def _text(value: str) -> str:
-    """Return the text with U+FFFD for each NUL, which PostgreSQL does not keep."""
-    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+def kept_text(value: str) -> str:
+    """Return the text with U+FFFD for what a database does not keep.
+
+    That is a NUL in PostgreSQL, and half a surrogate pair in both.
+    """
+    return clean(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    limit = "SELECT set_config('statement_timeout', %s, false) WHERE current_setting('statement_timeout') = '0'"
+    with connection.cursor() as cursor:
+        cursor.execute(limit, (STATEMENT,))
+    connection.commit()
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The dead-letter queue: messages that can never be recorded, with the reason.
 
-Once the broker has confirmed a letter, the worker acknowledges the message or takes it out of the database. A broker that blocks
-publishers holds up letters only.
+Once the broker has confirmed a letter, the worker acknowledges the message or takes it out of the database. A queue that takes no
+letters, and a broker that blocks publishers, hold up letters only: until then their messages stay where they are.
 """
 
 import itertools
+import random
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -13,10 +14,15 @@ import structlog
 from prometheus_client import Counter
 
 from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.retry import Backoff
 
 from ..amqp.channel import OutgoingMessage
 from ..hgpush.queue import open_queue, push_message
 from .settings import WorkSettings
+
+# The delays before letters that the queue did not take are sent again.
+AGAIN = Backoff(first=0.1, longest=10.0)
 
 DEAD = Counter("vcsreplicator_work_dead_messages", "Messages kept in the dead-letter queue")
 
@@ -33,6 +39,8 @@ class DeadLetters:
         self._unsent = deque[int]()
         # Letters that are not confirmed, and what to do once each is.
         self._letters: dict[int, tuple[OutgoingMessage, Callable[[], None]]] = {}
+        # Attempts in a row that failed, and when the next is due.
+        self._failures, self._due = 0, 0.0
 
     @property
     def are_sent(self) -> bool:
@@ -44,28 +52,51 @@ class DeadLetters:
 
         `send` calls `done` once the broker has confirmed the letter.
         """
-        text, now, number = body.decode("utf-8", "replace"), int(self._clock.now()), next(self._numbers)
-        message = push_message(self._queue, f"dead-{number}", text, {**headers, "error": reason}, now)
+        now, number = int(self._clock.now()), next(self._numbers)
+        message = push_message(self._queue, f"dead-{number}", body, {**headers, "error": reason}, now)
         self._letters[number] = message, done
         self._unsent.append(number)
 
     def send(self) -> None:
         """Send the letters that can be sent; call `done` of those confirmed now.
 
-        Raises Unavailable, or what `done` raises.
+        A letter that could not be sent is sent again later, behind the others. Raises what `done` raises.
         """
-        while self._unsent and not self._channel.is_blocked:
-            number = self._unsent[0]
-            self._channel.send(number, self._letters[number][0])
+        trouble: Exception | None = None
+        while self._unsent and not self._channel.is_blocked and self._clock.monotonic() >= self._due:
+            try:
+                self._channel.send(self._unsent[0], self._letters[self._unsent[0]][0])
+            except Unavailable as error:
+                trouble = error
+                break
             self._unsent.popleft()
+        confirmed = []
         for outcome in self._channel.outcomes(0):
-            if outcome.error is not None:
-                raise outcome.error
-            message, done = self._letters.pop(outcome.number)
-            fields = {"repository": message.headers.get("repository"), "reason": message.headers["error"]}
-            logger.error("message kept in the dead-letter queue", queue=self._queue, **fields)
-            DEAD.inc()
-            done()
+            if outcome.error is None:
+                confirmed.append(outcome.number)
+            else:
+                self._unsent.append(outcome.number)
+                trouble = outcome.error
+        if trouble is not None:
+            self._put_off(trouble)
+        elif confirmed:
+            self._failures = 0
+        for number in confirmed:
+            self._finish(number)
+
+    def _put_off(self, trouble: Exception) -> None:
+        """Plan the next attempt, and log the first failure of several."""
+        self._failures += 1
+        self._due = self._clock.monotonic() + AGAIN.delay(self._failures, random.random())
+        if self._failures == 1:
+            logger.error("dead letters not sent; they wait", queue=self._queue, reason=str(trouble))
+
+    def _finish(self, number: int) -> None:
+        message, done = self._letters.pop(number)
+        fields = {"repository": message.headers.get("repository"), "reason": message.headers["error"]}
+        logger.error("message kept in the dead-letter queue", queue=self._queue, **fields)
+        DEAD.inc()
+        done()
 
     def forget(self) -> None:
         """Forget all letters, and drop their connection.

@@ -6,8 +6,8 @@ Pure: no clock, no I/O, no threads.
 The worker works on a repository's messages in order, some at once. If a repository fails, its messages wait for it; those of
 others do not. After a failure the worker takes them one by one, so that the retries are those of the message that causes it.
 
-A repository that failed, or whose work lasts, is *parked*: all of its messages lie in the database, not here, and newer ones
-follow them there. It is unparked once the database has no more of them.
+A repository that failed, whose work lasts, or whose clone cannot be used is *parked*: all of its messages lie in the database, not
+here, and newer ones follow them there. It is unparked once the database has no more of them.
 """
 
 from collections import OrderedDict, deque
@@ -66,6 +66,7 @@ class _Lane:
     is_parked: bool = False
     busy_since: float | None = None
     failures: int = 0
+    is_alone: bool = False
     due: float = 0.0
 
     def is_slow(self, now: float) -> bool:
@@ -103,7 +104,7 @@ class Lanes:
         If so, the caller must acknowledge them, or take them out of the database. Otherwise their connection was lost.
         """
         name, lane = messages[0].name, self._lane_of(messages)
-        lane.busy_since, lane.failures, lane.due = None, 0, 0.0
+        lane.busy_since, lane.failures, lane.is_alone, lane.due = None, 0, False, 0.0
         is_ours = messages[0].row is not None
         if not is_ours and list(lane.waiting)[: len(messages)] == list(messages):
             is_ours = True
@@ -128,23 +129,23 @@ class Lanes:
         lane.due = now + self._retry.delay(lane.failures, chance)
         return False
 
-    def put_off(self, messages: Sequence[TakenMessage], until: float) -> None:
+    def put_off(self, messages: Sequence[TakenMessage], until: float, *, is_alone: bool = False) -> None:
         """Put these off until that time, without using up a retry.
 
-        What they need is unavailable.
+        What they need is unavailable. If the repository is alone in that, it is parked, so that the others do not wait for it.
         """
         lane = self._lane_of(messages)
-        lane.busy_since, lane.due = None, until
+        lane.busy_since, lane.is_alone, lane.due = None, is_alone, until
 
     def to_park(self, now: float) -> list[TakenMessage]:
         """Return the messages to park.
 
-        These are all taken messages of each repository that is parked, has failed, or is slow.
+        These are all taken messages of each repository that is parked, has failed, is slow, or was put off alone.
         """
         return [
             message
             for lane in self._lanes.values()
-            if lane.is_parked or lane.failures or lane.is_slow(now)
+            if lane.is_parked or lane.failures or lane.is_alone or lane.is_slow(now)
             for message in lane.waiting
         ]
 

@@ -8,6 +8,7 @@ it twice is harmless. All taken messages of a repository are parked together, in
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import Gauge
@@ -15,8 +16,8 @@ from sqlalchemy import ColumnElement, RowMapping, delete, func, insert, select, 
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
 
-from ..hgpush.message import TYPE, HgPushMessage, from_body
-from .database import RepositoryKey, WorkDatabase
+from ..hgpush.message import LARGEST, TYPE, HgPushMessage, from_body
+from .database import RepositoryKey, WorkDatabase, kept_text
 from .lanes import Name, TakenMessage
 from .schema import PARKED_MESSAGES
 
@@ -80,10 +81,13 @@ class ParkedMessages:
         ]
 
     def read(self, name: Name, most: int) -> list[TakenMessage]:
-        """Return the first messages of a repository, without dead ones."""
+        """Return the first messages of a repository, without dead ones.
+
+        They have `LARGEST` bytes together, unless the first has more.
+        """
         source, number = name
         mine = (_COLUMNS.source == source, _COLUMNS.number == number, _COLUMNS.error.is_(None))
-        while rows := self._select(most, *mine):
+        while rows := self._select(self._fitting(most, *mine), *mine):
             found = []
             for row in rows:
                 try:
@@ -98,7 +102,7 @@ class ParkedMessages:
         """Mark a message for the dead-letter queue; durable on return."""
         with self._database.writing() as connection:
             marked = update(PARKED_MESSAGES).where(_COLUMNS.id == row)
-            connection.execute(marked.values(error=reason.replace("\0", "\N{REPLACEMENT CHARACTER}")))
+            connection.execute(marked.values(error=kept_text(reason)))
         self.may_have_dead = True
 
     def read_dead(self, most: int) -> list[tuple[TakenMessage, str]]:
@@ -118,6 +122,14 @@ class ParkedMessages:
         with self._database.writing() as connection:
             connection.execute(delete(PARKED_MESSAGES).where(_COLUMNS.id.in_([each.row for each in messages])))
         self._count(-len(messages), -_size(messages))
+
+    def _fitting(self, most: int, *conditions: ColumnElement[bool]) -> int:
+        """Return how many of the first messages fit into memory."""
+        question = select(func.length(_COLUMNS.body)).where(*conditions).order_by(_COLUMNS.id).limit(most)
+        with self._database.reading() as connection:
+            sizes = connection.scalars(question).all()
+        fitting = [total for total in itertools.accumulate(sizes) if total <= LARGEST]
+        return max(1, len(fitting))
 
     def _select(self, most: int, *conditions: ColumnElement[bool]) -> Sequence[RowMapping]:
         question = select(PARKED_MESSAGES).where(*conditions).order_by(_COLUMNS.id).limit(most)

@@ -5,6 +5,7 @@ The worker and its parallel variant share this module.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
@@ -12,7 +13,7 @@ from hgext.vcsreplicator.words.errors import MalformedEvent
 from ..hgpush.destination import check_source
 from ..hgpush.message import HgPushMessage, QueuedPush, from_body
 from .clones import Clones
-from .commandserver import CommandServer
+from .commandserver import CommandServer, HgFailed
 from .database import RepositoryKey, WorkDatabase
 
 # Characters of a repository's URL: longer ones cannot be in an index.
@@ -49,14 +50,28 @@ def describe_failure(error: BaseException) -> str:
 
 
 def record_pushes(
-    database: WorkDatabase, clones: Clones, hg: CommandServer, repository: RepositoryKey, pushes: Sequence[QueuedPush]
+    database: WorkDatabase,
+    clones: Clones,
+    hg: CommandServer,
+    repository: RepositoryKey,
+    pushes: Sequence[QueuedPush],
+    prefixes: tuple[str, ...],
 ) -> None:
-    """Pull the changesets that are new, and record the pushes.
+    """Pull the changesets that are new, record them in portions, and then the pushes.
 
-    Raises what `clones` and `database` raise.
+    They are pulled from the repository's present URL, if it has one of the prefixes, and from that of the message if the host does
+    not have them there. Raises what `clones` and `database` raise.
     """
     nodes = list(dict.fromkeys(node for push in pushes for node in push.changesets))
     known = database.known(nodes)
     new = [node for node in nodes if node not in known]
-    found = clones.read(hg, repository, new) if new else {}
-    database.record(repository, pushes, found)
+    if new:
+        url = database.present_url(repository, max(push.date for push in pushes))
+        present = replace(repository, url=url) if url.startswith(prefixes) else repository
+        try:
+            clones.read(hg, present, new, database.add_changesets)
+        except HgFailed as error:
+            if present == repository or not error.is_of_host:
+                raise
+            clones.read(hg, repository, new, database.add_changesets)
+    database.record(repository, pushes)

@@ -3,6 +3,7 @@
 
 import enum
 import os
+import re
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
@@ -15,6 +16,10 @@ from ..window import check_number
 
 # The delays before a message is tried again.
 RETRY = Backoff(first=1.0, longest=60.0)
+
+
+# The port of a database's URL, as SQLAlchemy reads it.
+_PORT = re.compile(r"postgresql\+psycopg://(?:[^:/]*(?::[^@]*)?@)?(?:\[[^]]*\]|[^/:]*)(?::([^/?]*))?")
 
 
 class Migrate(enum.StrEnum):
@@ -53,6 +58,9 @@ class WorkSettings(QueueSettings):
             raise ValueError(f"clones: expected an absolute path, got {self.clones!r}")
         if not self.database_url.startswith(("sqlite:////", "postgresql+psycopg://")):
             raise ValueError("database_url: expected sqlite:////path or postgresql+psycopg://USER@HOST/NAME")
+        _check_port(self.database_url)
+        if not self.repositories:
+            raise ValueError("repositories: expected one beginning of URLs at least, such as https://hg.example/")
         for prefix in self.repositories:
             if not prefix.startswith(("https://", "http://")) or prefix.count("/") < 3:
                 raise ValueError(
@@ -65,3 +73,12 @@ class WorkSettings(QueueSettings):
         within(self, hg_timeout=(1, 1500))  # a broker takes a message back after 1800 s
         check_number("retry.first", self.retry.first, 0.001, DAY, unit="seconds")
         check_number("retry.longest", self.retry.longest, self.retry.first, DAY, unit="seconds")
+        check_number("retry.factor", self.retry.factor, 1, 100)
+        check_number("retry.jitter", self.retry.jitter, 0, 1)
+
+
+def _check_port(database_url: str) -> None:
+    found = _PORT.match(database_url)
+    port = found[1] if found else None
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16):
+        raise ValueError("database_url: expected a port from 1 to 65535")

@@ -9,18 +9,16 @@ queue has the push. Work that was killed comes again, harmlessly. Celery's own `
 attempt cannot be sent.
 """
 
-import fcntl
-import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import celery
 import kombu
+import kombu.transport.pyamqp
 import structlog
 from celery import bootsteps
 from celery.exceptions import Reject
@@ -28,6 +26,7 @@ from celery.exceptions import Reject
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.shape import read
 
+from ..amqp.connection import TolerantConnection, TolerantTransport
 from ..amqp.consumer import body_of
 from ..amqp.settings import check_credentials
 from ..hgpush.message import QueuedPush, to_body
@@ -55,7 +54,7 @@ _kombu: Any = kombu
 def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Work until a signal ends Celery's worker.
 
-    Raises BadConfig, or Unavailable if the database or the folder of clones is unavailable at start.
+    Raises BadConfig, or Unavailable if the database or the folder of clones is unavailable at start, or if Celery's worker fails.
     """
     with closing(WorkDatabase(settings.database_url, settings.database_password)) as database:
         if settings.migrate is Migrate.AT_START:
@@ -67,6 +66,8 @@ def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], No
     made = make_app(settings).Worker(concurrency=settings.at_once, loglevel="WARNING", **plain)
     ready()
     made.start()
+    if made.exitcode:
+        raise Unavailable(f"Celery's worker ended with exit code {made.exitcode}")
 
 
 def make_app(settings: WorkSettings) -> Any:
@@ -81,7 +82,7 @@ def _add_task(app: Any, settings: WorkSettings) -> Any:
     """Add the task that records a push, and return it."""
     recorder = TaskRecorder(settings)
 
-    @app.task(name="vcsreplicator.record_push", acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
+    @app.task(name="vcsreplicator.record_push", shared=False, acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
     def record_push(source: str, number: int, url: str, push: Mapping[str, Any], attempt: int = 0) -> None:
         """Record one push, as an example of a task; a repeat changes nothing."""
         repository = RepositoryKey(source=source, number=number, url=url)
@@ -116,6 +117,7 @@ def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:
 
         def get_consumers(self, channel: Any) -> list[Any]:
             queue = _kombu.Queue(settings.queue, durable=True)
+            channel.auto_decode = False  # the sender would choose the codec, and some take very long
             return [_kombu.Consumer(channel, queues=[queue], on_message=self.take, prefetch_count=AT_ONCE)]
 
         def take(self, message: Any) -> None:
@@ -152,14 +154,46 @@ def _configuration(settings: WorkSettings) -> dict[str, Any]:
         "broker_password": known.password,
         "broker_use_ssl": known.ssl,
         "broker_heartbeat": settings.heartbeat,
+        "broker_transport": _MandatoryTransport,
         "broker_transport_options": {"confirm_publish": True},
         "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
         "task_default_queue": f"{settings.queue}.tasks",
         "task_ignore_result": True,
         "worker_prefetch_multiplier": 1,
         "worker_enable_remote_control": False,
         "worker_hijack_root_logger": False,
     }
+
+
+class _MandatoryChannel(kombu.transport.pyamqp.Channel):
+    """A channel that calls nothing sent that no queue got.
+
+    The broker confirms that, too.
+    """
+
+    def basic_publish_confirm(self, *arguments: Any, **more: Any) -> Any:
+        returned: list[str] = []
+
+        def note(_error: Any, _exchange: str, routing_key: str, _message: Any) -> None:
+            returned.append(routing_key)
+
+        self.events["basic_return"].add(note)
+        try:
+            sent = super().basic_publish_confirm(*arguments, **{**more, "mandatory": True})
+        finally:
+            self.events["basic_return"].discard(note)
+        if returned:
+            raise Unavailable(f"no such queue: {returned[0]}")
+        return sent
+
+
+class _MandatoryConnection(TolerantConnection):
+    Channel = _MandatoryChannel
+
+
+class _MandatoryTransport(TolerantTransport):
+    Connection = _MandatoryConnection
 
 
 class TaskRecorder:
@@ -179,25 +213,7 @@ class TaskRecorder:
             hg = CommandServer(timeout=known.hg_timeout, memory=known.hg_memory_bytes, ca_file=known.hosts_ca_file)
             self._opened = WorkDatabase(known.database_url, known.database_password), hg
         database, hg = self._opened
-        with _locked(Path(self._settings.clones) / f".{repository.source}-{repository.number}.lock"):
-            record_pushes(database, self._clones, hg, repository, [push])
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a clone within the block.
-
-    Tasks of other processes may want the clone too. Raises Unavailable if the folder takes no file.
-    """
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise Unavailable(f"work.clones: {path}: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+        record_pushes(database, self._clones, hg, repository, [push], self._settings.repositories)
 
 
 @contextmanager
@@ -218,10 +234,11 @@ def _keep_dead(
     reason = describe_failure(error)
     logger.error("message kept in the dead-letter queue", queue=settings.dead_queue, reason=reason)
     with app.producer_or_acquire() as producer:
+        # Kombu remembers what it declared, and the queue may have been deleted since.
+        _kombu.Queue(settings.dead_queue, durable=True)(producer.channel).declare()
         producer.publish(
             body,
             routing_key=settings.dead_queue,
-            declare=[_kombu.Queue(settings.dead_queue, durable=True)],
             headers={**headers, "error": reason},
             content_type="application/json",
             content_encoding="utf-8",

@@ -27,7 +27,7 @@ from ..amqp.connection import BrokerRefusal
 from ..amqp.consumer import QueueConsumer, body_of
 from ..amqp.settings import check_credentials
 from ..hgpush.message import LARGEST
-from .clones import Clones
+from .clones import Clones, CloneUnavailable
 from .commandserver import CommandServer
 from .database import WorkDatabase
 from .deadletters import DeadLetters
@@ -218,7 +218,8 @@ class PushRecorder:
         hg = self._servers.get()
         try:
             pushes = {push.id: push for each in messages for push in each.message.pushes}
-            record_pushes(self._database, self._clones, hg, messages[-1].repository, list(pushes.values()))
+            repository, allowed = messages[-1].repository, self._settings.repositories
+            record_pushes(self._database, self._clones, hg, repository, list(pushes.values()), allowed)
             RECORDED.inc(len(pushes))
         finally:
             self._servers.put(hg)
@@ -247,7 +248,9 @@ class PushRecorder:
         reason = str(error) if isinstance(error, ReplicationError) else f"{type(error).__name__}: {error}"
         logger.warning("pushes not recorded", repository=url, reason=reason[:300])
         if isinstance(error, Unavailable | BadConfig):  # the database is away, or an operator must see to it
-            self._lanes.put_off(messages, now + RECONNECT.delay(5, random.random()))
+            is_alone = isinstance(error, CloneUnavailable)
+            delay = self._settings.retry.longest if is_alone else RECONNECT.delay(5, random.random())
+            self._lanes.put_off(messages, now + delay, is_alone=is_alone)
             return
         FAILED.inc()
         if self._lanes.fail(messages, now, random.random()):

@@ -3,11 +3,13 @@
 
 import json
 import os
+import struct
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import amqp
 import kombu
 from sqlalchemy import create_engine, text
 
@@ -110,7 +112,7 @@ class HgQueueSender:
         body = {"type": "hg-push", "repository_id": number, "pushes": entries}
         self.send_raw(json.dumps(body), {"source": source, "repository": repository})
 
-    def send_raw(self, body: str, headers: Mapping[str, str]) -> None:
+    def send_raw(self, body: str | bytes, headers: Mapping[str, str]) -> None:
         """Send any body."""
         self._producer.publish(
             body,
@@ -121,6 +123,16 @@ class HgQueueSender:
             content_encoding="utf-8",
             delivery_mode=2,
         )
+
+    def send_unreadable(self, body: bytes) -> None:
+        """Send any body, with a header that Python cannot read: a time after the year 9999."""
+        message = amqp.Message(body)
+        header = b"\x04timeT" + struct.pack(">Q", 10**13)
+        properties = struct.pack(">HI", 0x2000, len(header)) + header
+        message._serialize_properties = lambda: properties
+        channel = self._connection.default_channel
+        self._queue(channel).declare()
+        channel.basic_publish(message, routing_key="hg")
 
     def waiting(self, name: str = "hg") -> int:
         """Return how many messages no receiver has taken."""

@@ -22,6 +22,7 @@ from hgext.vcsreplicator.words.event import Type
 from notifier.amqp.channel import BLOCKED
 from notifier.hgpush import lookup
 from notifier.hgpush.destination import HgPushSettings
+from notifier.hgpush.message import LARGEST
 from notifier.settings import read
 from testing.builders.endpoint import Reply
 from testing.builders.notices import a_notice, an_event, node, publish, publish_pushes
@@ -126,6 +127,23 @@ def test_push_whose_answer_is_longer_than_a_notice_is_sent_with_its_heads(
     publish_pushes(log, "x", 1, 1)
     eventually(receiver.told)
     assert receiver.bodies[0]["pushes"][0]["changesets"] == [node("x", 1)]
+
+
+def test_push_that_fits_into_no_message_is_a_reject_and_holds_up_no_other(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver
+) -> None:
+    answer = receiver.mirror.reply
+    shell = '{"lastpushid":1,"pushes":{"1":{"changesets":[%s],"date":1,"user":""}}}'  # shorter than a message
+    nodes = [f"{number:040x}" for number in range(1, (LARGEST - len(shell)) // 43)]
+    text = shell % ",".join(f'"{each}"' for each in [*nodes, node("x", 1)])
+    receiver.mirror.reply = lambda asked: Reply(body=text.encode()) if "/x/" in asked.path else answer(asked)
+    notifier.start(it=receiver.settings())
+    publish_pushes(log, "x", 1, 1)
+    publish_pushes(log, "y", 2, 2)
+    notifier.settled("it")
+    assert receiver.told() == [("y", 2)]
+    [reject] = notifier.errors()
+    assert "push 1: a message of " in reject.reason
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.words.errors import MalformedEvent
-from notifier.hgpush.message import from_body, read_answer, to_body
+from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected
+from notifier.hgpush.message import LARGEST, QueuedPush, from_body, read_answer, to_body
 
 NODE = "a" * 40
 ENTRY = {"changesets": [NODE], "date": 1, "user": "dana"}
@@ -26,6 +26,21 @@ def test_what_is_written_is_read_again() -> None:
     assert [push.id for push in answer.pushes] == [9, 10]
     message = from_body(to_body(7, answer.pushes).encode())
     assert (message.repository_id, message.pushes) == (7, answer.pushes)
+
+
+def test_push_of_the_largest_answer_fits_into_a_message() -> None:
+    nodes = [f"{number:040x}" for number in range(1, (LARGEST - 200) // 43)]
+    text = json.dumps({"lastpushid": 1, "pushes": {"1": {**ENTRY, "changesets": nodes}}}, separators=(",", ":"))
+    answer = read_answer(text.encode(), "h")
+    assert from_body(to_body(7, answer.pushes).encode()).pushes == answer.pushes
+
+
+def test_push_that_fits_into_no_message_is_refused() -> None:
+    push = QueuedPush(
+        id=3, date=1, user="dana", changesets=tuple(f"{number:040x}" for number in range(1, LARGEST // 43))
+    )
+    with pytest.raises(Rejected, match=r"^push 3: a message of 1677"):
+        to_body(7, [push])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import structlog
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.amqp.channel import BLOCKED
-from notifier.hgpush.message import QueuedPush, read_answer
+from notifier.hgpush.message import LARGEST, QueuedPush, read_answer
 from notifier.poll import hosts, poller
 from notifier.poll.asking import AnswerTooLarge, Asked, Asker
 from notifier.poll.following import Followed
@@ -299,6 +299,21 @@ def test_broken_repository_holds_up_no_other(host: PushHost, queue: HgQueue, pol
     eventually(lambda: queue.pushes() == {"good": [1]}, "the good one")
     host.push("good")
     eventually(lambda: queue.pushes() == {"good": [1, 2]}, "the good one again")
+
+
+def test_push_that_fits_into_no_message_holds_up_no_other(host: PushHost, queue: HgQueue, polling: Polling) -> None:
+    nodes = [f"{number:040x}" for number in range(1, (LARGEST - 4000) // 43)]
+    push = {"changesets": nodes, "date": 1, "user": "\N{EURO SIGN}" * 1000}  # longer in a message, which is in ASCII
+    text = json.dumps({"lastpushid": 1, "pushes": {"1": push}}, separators=(",", ":"), ensure_ascii=False)
+    host.instead = lambda target: HostReply(body=text.encode()) if "/huge/" in target else None
+    with structlog.testing.capture_logs() as lines:
+        polling.start("huge")
+        eventually(lambda: [line for line in lines if line["event"] == "repository not followed"], "the line")
+        polling.stop()
+    assert [line["reason"][:22] for line in lines if "reason" in line] == ["push 1: a message of 1"]
+    host.push("good")
+    polling.start("huge", "good")
+    eventually(lambda: queue.pushes() == {"good": [1]}, "the good one")
 
 
 def test_shrunk_repository_is_named_once_and_waits_until_it_is_as_it_was(

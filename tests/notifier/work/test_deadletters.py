@@ -32,7 +32,9 @@ class ConfirmingChannel:
 
 def test_line_about_a_dead_letter_names_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadletters, "open_queue", lambda *_: ConfirmingChannel())
-    settings = WorkSettings(url="amqp://127.0.0.1", repositories=(), clones="/c", database_url="sqlite:////x")
+    settings = WorkSettings(
+        url="amqp://127.0.0.1", repositories=("https://hg.example/",), clones="/c", database_url="sqlite:////x"
+    )
     letters = DeadLetters(settings, SystemClock())
     done: list[bool] = []
     repository = RepositoryKey(source="poll", number=1, url=URL)

@@ -174,6 +174,21 @@ def test_wait_for_a_database_parks_nothing() -> None:
     assert park(lanes, 100.0) == []
 
 
+def test_wait_for_its_own_clone_parks_a_repository_and_uses_no_retry() -> None:
+    lanes = some_lanes(a_message(1), a_message(2), a_message(3, number=2), retries=0)
+    lanes.put_off(begin(lanes, 0.0), 5.0, is_alone=True)
+    assert park(lanes) == [1, 2]
+    assert tags(begin(lanes, 0.0)) == [3]
+    turn = lanes.next_turn(5.0)
+    assert turn is not None
+    assert (turn.most, turn.is_parked) == (MOST, True)
+    lanes.begin(turn.name, 5.0)
+    assert lanes.settle([dataclasses.replace(a_message(0), row=each) for each in (1, 2)])
+    lanes.unpark(turn.name)
+    lanes.take(a_message(4))
+    assert park(lanes, 5.0) == []
+
+
 def test_new_connection_knows_what_the_database_has() -> None:
     lanes = some_lanes(a_message(1))
     lanes.fail(begin(lanes, 0.0), 0.0, 0.5)

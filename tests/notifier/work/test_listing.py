@@ -35,11 +35,12 @@ def file(tmp_path: Path) -> Path:
         pushes = [
             QueuedPush(id=n + 1, date=86400 * n, user="dana", changesets=(node,)) for n, node in enumerate(records)
         ]
-        database.record(RepositoryKey(source="poll", number=number, url=url), pushes, records)
+        database.add_changesets(list(records.values()))
+        database.record(RepositoryKey(source="poll", number=number, url=url), pushes)
     database.close()
     file = tmp_path / "v.toml"
     file.write_text(
-        f'[work]\nurl = "amqp://127.0.0.1"\nrepositories = []\nclones = "/c"\ndatabase-url = "sqlite:///{tmp_path}/work.db"\n'
+        f'[work]\nurl = "amqp://127.0.0.1"\nrepositories = ["https://hg.example/"]\nclones = "/c"\ndatabase-url = "sqlite:///{tmp_path}/work.db"\n'
     )
     return file
 

@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The parallel variant: a real worker of Celery between a real RabbitMQ, a real `hg serve`, and SQLite."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.retry import Backoff
 from notifier.hgpush.message import QueuedPush
-from notifier.work.database import RepositoryKey
+from notifier.work import clones, tasks
+from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import WorkSettings
 from notifier.work.tasks import TaskRecorder
 from testing.builders.working import HgHost, HgQueueSender, recorded
@@ -91,30 +98,47 @@ def test_each_push_is_a_task_and_what_fails_becomes_a_dead_letter(
     assert [broker.waiting(), broker.waiting("hg.tasks"), broker.waiting("hg.dead")] == [0, 0, 0]
 
 
+def test_message_whose_properties_cannot_be_read_becomes_a_dead_letter(
+    host: HgHost, broker: HgQueueSender, parallel: ParallelWorker
+) -> None:
+    nodes = host.add("u", 1)
+    broker.send_unreadable(b"nonsense")
+    broker.send(1, host.url("u"), {1: nodes})
+    with parallel.running() as process:
+        eventually(lambda: parallel.has_recorded({host.url("u"): {1: nodes}}), "the other's push", timeout=PATIENCE)
+        letter = eventually(lambda: broker.take("hg.dead"), "a letter", timeout=PATIENCE)
+        process.terminate()
+        assert process.wait(PATIENCE) == 0, parallel.log.read_text()
+    assert letter.body in ("nonsense", b"nonsense")
+
+
 @pytest.mark.parametrize("killed_after", [(5,), pytest.param((1, 10), marks=pytest.mark.slow)])
 def test_killed_with_its_processes_it_loses_no_push(
     host: HgHost, broker: HgQueueSender, parallel: ParallelWorker, killed_after: tuple[int, ...]
 ) -> None:
-    pushes = {number + 1: [node] for number, node in enumerate(host.add("k", 20 * len(killed_after)))}
+    name = f"killed{len(killed_after)}"
+    pushes = {number + 1: [node] for number, node in enumerate(host.add(name, 20 * len(killed_after)))}
     for number, nodes in pushes.items():
-        broker.send(1, host.url("k"), {number: nodes})
+        broker.send(1, host.url(name), {number: nodes})
     for count in killed_after:
         with parallel.running():
-            wait_for_pushes(parallel, host.url("k"), count)
+            wait_for_pushes(parallel, host.url(name), count)
     with parallel.running():
-        eventually(lambda: parallel.has_recorded({host.url("k"): pushes}), "all pushes", timeout=PATIENCE)
-    broker.send(1, host.url("k"), pushes)  # all of them again
+        eventually(lambda: parallel.has_recorded({host.url(name): pushes}), "all pushes", timeout=PATIENCE)
+    broker.send(1, host.url(name), pushes)  # all of them again
     with parallel.running() as process:
-        eventually(lambda: parallel.has_recorded({host.url("k"): pushes}), "all pushes", timeout=PATIENCE)
+        eventually(lambda: parallel.has_recorded({host.url(name): pushes}), "all pushes", timeout=PATIENCE)
         eventually(lambda: broker.waiting() + broker.waiting("hg.tasks") == 0, timeout=PATIENCE)
         process.terminate()
         assert process.wait(PATIENCE) == 0, parallel.log.read_text()
-    assert parallel.has_recorded({host.url("k"): pushes})
+    assert parallel.has_recorded({host.url(name): pushes})
     assert broker.take("hg.dead") is None
 
 
 def test_a_folder_of_clones_that_takes_no_lock_uses_no_retry(tmp_path: Path) -> None:
     (tmp_path / "clones").write_text("a file")
+    with closing(WorkDatabase(f"sqlite:///{tmp_path}/work.db")) as database:
+        database.migrate()
     settings = WorkSettings(
         url="amqp://127.0.0.1/",
         repositories=("http://127.0.0.1:1/",),
@@ -122,7 +146,7 @@ def test_a_folder_of_clones_that_takes_no_lock_uses_no_retry(tmp_path: Path) -> 
         database_url=f"sqlite:///{tmp_path}/work.db",
     )
     key = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
-    with pytest.raises(Unavailable, match=f"^work.clones: {tmp_path}/clones/.poll-1.lock: "):
+    with pytest.raises(Unavailable, match=f"^work.clones: {tmp_path}/clones: "):
         TaskRecorder(settings).record(key, QueuedPush(id=1, date=1, user="dana", changesets=("a" * 40,)))
 
 
@@ -144,6 +168,66 @@ def test_a_broker_that_takes_no_letter_ends_no_worker(
     assert [broker.waiting(), broker.waiting("hg.tasks"), broker.waiting("hg.dead")] == [0, 0, 0]
 
 
+def test_a_dead_queue_that_is_deleted_is_declared_again_for_the_next_letter(
+    broker: HgQueueSender, parallel: ParallelWorker, rabbitmq: Any
+) -> None:
+    broker.send_raw("first", {})
+    with parallel.running():
+        assert eventually(lambda: broker.take("hg.dead"), "a letter", timeout=PATIENCE).body in ("first", b"first")
+        broker.delete("hg.dead")
+        broker.send_raw("second", {})
+        eventually(lambda: parallel.log.read_text().count("message kept") == 2, "the next letter", timeout=PATIENCE)
+        eventually(lambda: rabbitmq.held(broker.url, "hg") == 0, "its acknowledgement", timeout=PATIENCE)
+        letter = broker.take("hg.dead")
+    assert letter is not None
+    assert letter.body in ("second", b"second")
+
+
+def test_task_that_no_queue_takes_is_not_taken_for_sent(broker: HgQueueSender) -> None:
+    app = tasks.make_app(
+        WorkSettings(url=broker.url, repositories=("http://h/",), clones="/c", database_url="sqlite:////x")
+    )
+    send = app.tasks["vcsreplicator.record_push"].delay
+    send("poll", 1, "http://h/x", {})
+    broker.delete("hg.tasks")
+    with pytest.raises(Unavailable, match="no such queue"):
+        send("poll", 1, "http://h/x", {})
+    app.close()
+
+
+def test_task_whose_clone_is_in_use_is_sent_again_without_a_retry_and_before_the_broker_takes_it_back(
+    broker: HgQueueSender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clones, "PATIENCE", 0.0)
+    settings = WorkSettings(
+        url=broker.url,
+        repositories=("http://h/",),
+        clones=str(tmp_path),
+        database_url=f"sqlite:///{tmp_path}/work.db",
+        retry=Backoff(first=1.0, longest=float(DAY)),
+    )
+    with closing(WorkDatabase(settings.database_url)) as database:
+        database.migrate()
+    app = tasks.make_app(settings)
+    push = {"id": 1, "date": 1, "user": "dana", "changesets": ["a" * 40]}
+    with (tmp_path / ".poll-1.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        app.tasks["vcsreplicator.record_push"]("poll", 1, "http://h/x", push, 3)
+    sent = eventually(lambda: broker.take("hg.tasks"), "the next attempt")
+    app.close()
+    assert sent.payload[0] == ["poll", 1, "http://h/x", push, 3]
+    due = datetime.fromisoformat(sent.headers["eta"]) - datetime.now(UTC)
+    assert timedelta(0) < due <= timedelta(seconds=tasks.LONGEST_DELAY)
+
+
+def test_tasks_are_confirmed() -> None:
+    settings = WorkSettings(
+        url="amqp://127.0.0.1:1/", repositories=("http://127.0.0.1:1/",), clones="/c", database_url="sqlite:////x"
+    )
+    configured = tasks.make_app(settings).conf
+    assert configured.broker_transport_options == {"confirm_publish": True}
+
+
 def wait_for_pushes(parallel: ParallelWorker, url: str, count: int) -> None:
     def are_there() -> bool:
         try:
@@ -152,3 +236,33 @@ def wait_for_pushes(parallel: ParallelWorker, url: str, count: int) -> None:
             return False  # no tables yet
 
     eventually(are_there, f"{count} pushes", timeout=PATIENCE)
+
+
+def test_a_broker_that_is_away_is_waited_for_without_end() -> None:
+    settings = WorkSettings(
+        url="amqp://127.0.0.1:1/", repositories=("http://127.0.0.1:1/",), clones="/c", database_url="sqlite:////x"
+    )
+    assert tasks.make_app(settings).conf.broker_connection_max_retries is None
+
+
+# A worker that does not wait for its broker.
+IMPATIENT = """
+import sys, threading
+from notifier.work import tasks
+from notifier.work.settings import Migrate, WorkSettings
+
+made = tasks._configuration
+tasks._configuration = lambda settings: {**made(settings), "broker_connection_max_retries": 1}
+settings = WorkSettings(
+    url="amqp://127.0.0.1:1/", repositories=("http://127.0.0.1:1/",), clones=f"{sys.argv[1]}/clones",
+    database_url=f"sqlite:///{sys.argv[1]}/work.db", migrate=Migrate.AT_START,
+)
+tasks.run(settings, stop=threading.Event(), ready=lambda: None)
+"""
+
+
+def test_a_worker_of_celery_that_gives_up_is_an_error(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", IMPATIENT, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].endswith("Celery's worker ended with exit code 1")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The worker between a real RabbitMQ, a real `hg serve`, and SQLite or a real PostgreSQL."""
 
+import fcntl
 import json
 import os
 import random
@@ -27,6 +28,7 @@ from hgext.vcsreplicator.words.retry import Backoff
 from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.message import QueuedPush
 from notifier.work import clones, lanes, parking, worker
+from notifier.work import database as database_module
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import Migrate, WorkSettings
 from testing.builders.working import HgHost, HgQueueSender, recorded, recorded_changesets
@@ -141,12 +143,18 @@ def change(database: str, *statements: str) -> None:
 
 
 def test_pushes_are_recorded_with_changesets_files_and_branches(
-    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+    host: HgHost,
+    broker: HgQueueSender,
+    working: Working,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for module in (clones, database_module):
+        monkeypatch.setattr(module, "AT_ONCE", 3)
     name = a_name(request)
     pushes = some_pushes(host.add(name, 10))
-    for number, nodes in pushes.items():
-        broker.send(7, host.url(name), {number: nodes})
+    broker.send(7, host.url(name), pushes)
     working.start()
     eventually(lambda: is_recorded(database, {host.url(name): pushes}), "all pushes", timeout=PATIENCE)
     assert rows(database, "SELECT source, number, url FROM repositories") == [("poll", 7, host.url(name))]
@@ -278,6 +286,7 @@ def test_parked_messages_are_recorded_in_order_once_the_repository_is_back(
     (host.folder / moved).rename(host.folder / name)
     eventually(lambda: is_recorded(database, {host.url(name): pushes}), "all pushes", timeout=PATIENCE)
     eventually(lambda: push_ids(database) == [], "all to be done", timeout=PATIENCE)
+    assert rows(database, "SELECT id FROM pushes ORDER BY rowid") == [(push,) for push in pushes]
     assert parking.BYTES._value.get() == 0
     working.stop()
     assert broker.take("hg.dead") is None
@@ -326,6 +335,34 @@ def test_slow_repository_holds_up_no_other(
         eventually(lambda: push_ids(database) == list(range(1, 21)), "all to be parked", timeout=PATIENCE)
         working.stop()
     assert broker.waiting() == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_repository_whose_clone_is_in_use_holds_up_no_other_and_uses_no_retry(
+    host: HgHost,
+    broker: HgQueueSender,
+    working: Working,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clones, "PATIENCE", 0.0)
+    name, held = a_name(request), a_name(request)
+    expected = {host.url(name): {1: host.add(name, 1)}}
+    pushes = {number: [node] for number, node in enumerate(host.add(held, 20), 1)}
+    failed = worker.FAILED._value.get()
+    folder = Path(working.settings["clones"])
+    folder.mkdir()
+    with (folder / ".poll-1.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        send_each(host, broker, 1, held, pushes)
+        broker.send(2, host.url(name), expected[host.url(name)])
+        working.start(prefetch=10)
+        eventually(lambda: is_recorded(database, expected), "the other's push", timeout=PATIENCE)
+        eventually(lambda: push_ids(database) == list(pushes), "all to be parked", timeout=PATIENCE)
+    expected[host.url(held)] = pushes
+    eventually(lambda: is_recorded(database, expected), "all pushes", timeout=PATIENCE)
+    assert worker.FAILED._value.get() == failed
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -380,6 +417,46 @@ def test_message_that_makes_no_sense_is_kept_at_once(
     assert complaint in kept.headers["error"]
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_dead_letter_is_the_message_byte_by_byte(broker: HgQueueSender, working: Working) -> None:
+    body = b'{"type": "\xff\xfe"}'
+    broker.send_raw(body, {})
+    working.start()
+    assert eventually(lambda: broker.take("hg.dead"), "the dead letter").body == body
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_message_whose_properties_cannot_be_read_becomes_a_dead_letter(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    nodes = host.add(name, 1)
+    broker.send_unreadable(b"nonsense")
+    broker.send(1, host.url(name), {1: nodes})
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(name): {1: nodes}}), "the other's push", timeout=PATIENCE)
+    assert eventually(lambda: broker.take("hg.dead"), "the dead letter").body in ("nonsense", b"nonsense")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_dead_queue_that_takes_no_letter_holds_up_letters_only(
+    host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
+) -> None:
+    name = a_name(request)
+    pushes = some_pushes(host.add(name, 10))
+    broker.declare_otherwise("hg.dead")
+    broker.send_raw("nonsense", {})
+    send_each(host, broker, 1, name, pushes)
+    working.start()
+    eventually(lambda: is_recorded(database, {host.url(name): pushes}), "the good pushes", timeout=PATIENCE)
+    eventually(lambda: broker.waiting() == 0, "all to be taken")
+    broker.delete("hg.dead")
+    letter = eventually(lambda: broker.take("hg.dead"), "the dead letter", timeout=PATIENCE)
+    assert letter.body in ("nonsense", b"nonsense")
+    working.stop()
+    assert broker.waiting() == 0
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut index": lambda clone: os.truncate(clone / ".hg/store/00changelog.i", 100),
     "other manifest": lambda clone: (clone / ".hg/store/00manifest.i").write_bytes(os.urandom(300)),
@@ -407,7 +484,7 @@ def test_damaged_clone_is_made_anew(
         expected[host.url(names[damage])][2] = more[1:]
     eventually(lambda: is_recorded(database, expected), "pushes after the damage", timeout=PATIENCE)
     assert worker.FAILED._value.get() == failed
-    assert not [path for path in Path(working.settings["clones"]).iterdir() if path.name.startswith(".")]
+    assert not [path for path in Path(working.settings["clones"]).glob(".*") if path.suffix != ".lock"]
 
 
 class Elsewhere(BaseHTTPRequestHandler):
@@ -546,7 +623,7 @@ def test_what_an_operator_must_mend_in_the_database_is_no_messages_fault(
     is_role = len(statements) > 1
     tried = WorkDatabase(database.replace("test:test@", f"{role}:{role}@") if is_role else database)
     with pytest.raises(BadConfig, match=complaint):
-        tried.record(A_KEY, [QueuedPush(id=1, date=1, user="u", changesets=())], {})
+        tried.record(A_KEY, [QueuedPush(id=1, date=1, user="u", changesets=())])
     tried.close()
 
 
@@ -558,7 +635,7 @@ def test_database_that_only_reads_is_waited_for(database: str) -> None:
     made.close()
     tried = WorkDatabase(database)
     with pytest.raises(Unavailable, match="read-only transaction"):
-        tried.record(A_KEY, [], {})
+        tried.record(A_KEY, [])
     tried.close()
 
 
@@ -662,6 +739,11 @@ def command(file: Path, *more: str) -> list[str]:
         ({"repositories": ["https://hg.example"]}, "work.repositories: expected beginnings of URLs"),
         ({"repositories": ["http://hg.example/"]}, "work.repositories: http:// to hg.example, expected https://"),
         ({"dead-queue": "hg"}, "work.dead-queue: expected another name"),
+        ({"repositories": []}, "work.repositories: expected one beginning of URLs at least"),
+        ({"database-url": "postgresql+psycopg://u@db.example:many/x"}, "work.database-url: expected a port from 1"),
+        ({"database-url": "postgresql+psycopg://u@[::1]:65536/x"}, "work.database-url: expected a port from 1"),
+        ({"retry.factor": 1e300}, "work.retry.factor: expected a number from 1 to 100"),
+        ({"retry.jitter": 2}, "work.retry.jitter: expected a number from 0 to 1"),
         ({"database-url": "postgresql+psycopg://u:p@db.example/x"}, "work.database-url: a password in a URL"),
         ({"max-hg-retries": -1}, "work.max-hg-retries: expected a number from 0"),
         ({}, "its tables have revision none, expected 0002: run `vcsreplicator work --migrate`"),
