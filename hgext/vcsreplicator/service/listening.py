@@ -70,8 +70,8 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
     def received(self, data: bytes) -> int:
         """Take bytes of a request; return how many.
 
-        A client is told to go on only if something is to come: waitress alone waits for it also after a request that has no body or
-        is refused.
+        The server asks a client to go on (100) only if something is to come; waitress alone asks, and waits, also after a request
+        that has no body or is refused.
         """
         taken: int = super().received(data)
         if self.completed:
