@@ -151,7 +151,7 @@ class _DeliveryLoop:
             window=self.window,
             rejects=self.rejects,
             messages_of=self.messages_of,
-            has_read_to=self.feed.has_read_to,
+            feed=self.feed,
         )
         self.condition = DestinationCondition(self.name, self.log, state, self.clock)
         for counter in (DELIVERED, FAILED, RETRIED, REJECTED, REPLAYED):

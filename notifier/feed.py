@@ -86,6 +86,7 @@ class NoticeFeed:
         self._taken: deque[NoticeMark] = deque()
         self._settled = self._unproven = self._read_mark(position)
         start = position if self._unproven is None else self._unproven.offset
+        self._first_end = log.ends(NOTICES)[0]
         self._reader = log.reader({(NOTICES, 0): start})
         self._untaken: deque[Record] = deque()
         self._stored_at = float("-inf")
@@ -112,9 +113,9 @@ class NoticeFeed:
             self._read_to = taken.offset + 1
             self._taken.append(NoticeMark.of(taken))
 
-    def has_read_to(self, end: int) -> bool:
-        """Return whether the window has got every notice before this offset."""
-        return not self._untaken and min(self._reader.positions().values()) >= end
+    def has_read_backlog(self) -> bool:
+        """Return whether the window has got every notice that the log had at the start."""
+        return not self._untaken and min(self._reader.positions().values()) >= self._first_end
 
     def store_position(self, *, at_once: bool = False) -> None:
         """Store the position up to which everything is settled.
@@ -228,4 +229,5 @@ class NoticeFeed:
         self._window.go_back(beginning)
         self._taken.clear()
         self._settled = None
+        self._first_end = min(self._first_end, end)
         self.stored, self.skipped = beginning, skipped

@@ -20,6 +20,7 @@ from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
+from .feed import NoticeFeed
 from .message import Message, clean
 from .rejects import Rejects, judged
 from .state import FAILED, NOTHING, DestinationRequest, Kind, StateDatabase
@@ -138,8 +139,7 @@ def _describe_replay(replay: Replay) -> str:
 class Orders:
     """The requests to the destination `name`.
 
-    `messages_of` returns the destination's messages of a record, `has_read_to` whether the window has got all notices before an
-    offset.
+    `messages_of` returns the destination's messages of a record.
     """
 
     name: str
@@ -147,11 +147,10 @@ class Orders:
     log: Log
     clock: Clock
     window: Window
+    feed: NoticeFeed
     rejects: Rejects
     messages_of: Callable[[Record], list[Message]]
-    has_read_to: Callable[[int], bool]
-    _first_end: int | None = None
-    _first_newest: int | None = None
+    _meant: dict[int, int] = field(default_factory=dict)
     _replays: list[Replay] = field(default_factory=list)
     _asked_at: float = float("-inf")
 
@@ -239,36 +238,54 @@ class Orders:
     def _skip_message(self, request: DestinationRequest) -> None:
         """Skip a message; record it in `errors` first.
 
-        A kill between the two repeats the skip and never forgets it. A message of a replay is skipped there alone: the
+        A kill between the two repeats a skip with an id and never forgets it. A message of a replay is skipped there alone: the
         live stream may not have sent it yet.
         """
-        wanted = request.argument.get("message")
-        delivery = self.window.skippable(wanted)
-        if delivery is None:
-            if wanted in self.state.skipped(self.name, 0):
-                self._answer_request(request, f"skipped {wanted} before")
-            elif self._is_first_round_over():
-                self._answer_request(request, f"{NOTHING}skipped: no such message waits for another attempt")
+        meant = self._find_meant(request)
+        number = next(filter(self.window.is_skippable, meant), None)
+        if number is None:
+            if not any(map(self.window.will_be_skippable, meant)):
+                self._explain_nothing(request, is_held=bool(meant))
             return
-        message = delivery.message
+        message = self.window.delivery(number).message
         self.rejects.keep_message(message, f"skipped by {request.who}", is_counted=False)
         live = message if message.replay is None else None
         self._answer_request(request, f"skipped {message.id} of {message.repo_url}", skipped=live)
-        self.window.settle(delivery.number)
+        self.window.settle(number)
         SKIPPED.labels(self.name).inc()
 
-    def _is_first_round_over(self) -> bool:
-        """Return whether all that waited at the start was read and tried.
+    def _find_meant(self, request: DestinationRequest) -> list[int]:
+        """Return the deliveries in the window of which a skip means one.
 
-        Until then the message to be skipped may not be in the window, or not have failed again.
+        A skip without an id means the oldest that had failed when it was first looked at, and never another one.
         """
-        if self._first_newest is None:
-            end = self.log.ends(NOTICES)[0]
-            self._first_end = end if self._first_end is None else min(end, self._first_end)
-            if self.window.room and not self.has_read_to(self._first_end):
-                return False
-            self._first_newest = self.window.newest
-        return not self.window.has_untried(self._first_newest)
+        wanted = request.argument.get("message")
+        if wanted is not None:
+            return self.window.with_id(wanted)
+        if request.id not in self._meant:
+            found = self.window.failed(request.asked_at)
+            self._meant[request.id] = found[0] if found else -1
+        number = self._meant[request.id]
+        return [number] if self.window.holds(number) else []
+
+    def _explain_nothing(self, request: DestinationRequest, *, is_held: bool) -> None:
+        """Answer a skip that found nothing to skip.
+
+        After a start, one with an id waits until the window has what the log had then.
+        """
+        wanted = request.argument.get("message")
+        if wanted is None:
+            reason = "no message that failed waits for another attempt; to skip one after a start, name its id"
+        elif is_held:
+            reason = "a message that failed must be sent before this one"
+        elif wanted in self.state.skipped(self.name, 0):
+            self._answer_request(request, f"skipped {wanted} before")
+            return
+        elif self.feed.has_read_backlog():
+            reason = "no such message waits for another attempt"
+        else:
+            return
+        self._answer_request(request, f"{NOTHING}skipped: {reason}")
 
     def _readable(self, record: Record) -> list[Message]:
         try:
@@ -285,4 +302,5 @@ class Orders:
             skipped=None if skipped is None else skipped.id,
             skipped_offset=None if skipped is None else skipped.offset,
         )
+        self._meant.pop(request.id, None)
         logger.info("request carried out", request=request.id, kind=request.kind.value, who=request.who, result=result)

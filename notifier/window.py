@@ -83,6 +83,11 @@ class _Entry:
     refusals: int = 0
     in_flight: bool = False
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt of this process ended and failed."""
+        return self.attempt > self.in_flight
+
 
 @dataclass(slots=True)
 class Window:
@@ -212,27 +217,33 @@ class Window:
         self._down_until = now + delay
         return delay
 
-    def skippable(self, message_id: str | None) -> Delivery | None:
-        """Return the message that a skip request means, None if there is none.
+    def failed(self, until: float) -> list[int]:
+        """Return the numbers of the deliveries that failed before, oldest first.
 
-        That is the message of this id, or without an id the oldest that failed before, while it waits for another attempt. The
-        caller skips it by settling it.
+        Leaves out messages that were created after this time, in seconds since the epoch.
         """
-        for entry in self._entries.values():
-            at_head = not entry.in_flight and self._is_first(entry)
-            if at_head and (entry.attempt > 0 if message_id is None else entry.message.id == message_id):
-                return self.delivery(entry.number)
-        return None
+        return [entry.number for entry in self._entries.values() if entry.has_failed and entry.message.created <= until]
 
-    def has_untried(self, newest: int) -> bool:
-        """Return whether a delivery up to this number has its attempt still before it.
+    def with_id(self, message_id: str) -> list[int]:
+        """Return the numbers of this message's deliveries: live and of replays."""
+        return [entry.number for entry in self._entries.values() if entry.message.id == message_id]
 
-        Returns False while nothing is sent: the window is paused, or the destination does not answer.
+    def is_skippable(self, number: int) -> bool:
+        """Return whether the caller may skip this delivery, by settling it.
+
+        It is next in turn, or waits for another attempt.
         """
-        if self.paused or self._downs:
-            return False
-        known = itertools.takewhile(lambda entry: entry.number <= newest, self._entries.values())
-        return any(self._is_first(entry) and (entry.in_flight or not entry.attempt) for entry in known)
+        entry = self._entries[number]
+        return not entry.in_flight and self._is_first(entry)
+
+    def will_be_skippable(self, number: int) -> bool:
+        """Return whether this delivery, or an untried one before it, is to end first.
+
+        Then `is_skippable` may soon be true: the delivery is in an attempt, or the one before it has not failed yet.
+        """
+        entry = self._entries[number]
+        before = [self._lanes[name][0] for name in entry.lanes]
+        return entry.in_flight or any(first is not entry and not first.has_failed for first in before)
 
     def delivery(self, number: int) -> Delivery:
         """Return the current or last attempt of a message that is not settled."""
@@ -255,11 +266,6 @@ class Window:
         Repeats of a replay do not count: they are old when they come.
         """
         return next((entry.message for entry in self._entries.values() if entry.message.replay is None), None)
-
-    @property
-    def newest(self) -> int:
-        """The number of the newest delivery that is not settled; -1 if there is none."""
-        return next(reversed(self._entries), -1)
 
     @property
     def in_flight(self) -> int:

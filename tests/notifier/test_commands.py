@@ -98,6 +98,20 @@ def test_request_while_the_notifier_is_stopped_is_kept(file: Path, tmp_path: Pat
         say(file, "destination", "pause", "lines", "--wait", "0.1")
 
 
+@pytest.mark.parametrize("reported", [None, 0.0], ids=["never reported", "stopped"])
+def test_skip_of_the_oldest_that_failed_is_refused_while_the_notifier_is_stopped(
+    file: Path, tmp_path: Path, reported: float | None
+) -> None:
+    with closing(StateDatabase(f"{tmp_path}/notifier.db")) as state:
+        if reported is not None:
+            state.record_condition("lines", {}, now=reported)
+        with pytest.raises(Refused, match=r"lines: the notifier does not run, .* add --message ID"):
+            say(file, "destination", "skip", "lines", "--yes")
+        assert state.requests(5) == []
+        with pytest.raises(Refused, match="request 1 is recorded"):
+            say(file, "destination", "skip", "lines", "--message", "m1", "--yes", "--wait", "0.1")
+
+
 def test_skip_says_what_it_would_do_and_acts_on_yes(file: Path, running: Notifier, log: Log) -> None:
     publish_pushes(log, "x", 7, 7)
     with pytest.raises(

@@ -26,6 +26,7 @@ from notifier import courier, orders
 from notifier import message as notifier_message
 from notifier.courier import Courier, _DeliveryLoop
 from notifier.feed import NoticeMark, group
+from notifier.message import Message
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
 from notifier.window import Delivery
@@ -536,20 +537,138 @@ def test_a_skipped_message_stays_skipped_when_the_log_goes_back(turns: Turns) ->
     assert turns.destination.told("x") == [2, 3]
 
 
-@pytest.mark.parametrize("sequence", [1, None], ids=["by id", "the oldest that failed"])
-def test_skip_asked_of_a_stopped_notifier_is_carried_out_after_its_start(turns: Turns, sequence: int | None) -> None:
-    turns.destination.answer = lambda message: Unavailable("no") if message.sequence == 1 else None
+def an_id(path: str, seq: int) -> str:
+    """The id of the message of this push."""
+    [message] = notifier_message.messages(a_notice(an_event(path, seq)), 0, PUBLIC)
+    return message.id
+
+
+X = an_id("x", 1)
+
+NO_FAILED = "nothing skipped: no message that failed waits for another attempt; to skip one after a start, name its id"
+
+
+def fail_first(message: Message) -> Unavailable | None:
+    """The answer of a receiver that takes all but the first message of each repository."""
+    return Unavailable("no") if message.sequence == 1 else None
+
+
+@pytest.mark.parametrize("is_down", [False, True], ids=["up", "away for a moment"])
+def test_skip_by_id_asked_of_a_stopped_notifier_is_carried_out_after_its_start(turns: Turns, *, is_down: bool) -> None:
+    turns.destination.answer = fail_first
+    publish_pushes(turns.log, "w", 2, 3)
     publish_pushes(turns.log, "x", 1, 2)
-    publish_pushes(turns.log, "y", 2, 3)
     turns.take(3)
     turns.loop.close()
     wanted = next(message.id for message in turns.destination.tried if message.sequence == 1)
-    number = turns.ask(Kind.SKIP, message=None if sequence is None else wanted)
+    number = turns.ask(Kind.SKIP, message=wanted)
     turns.loop = turns.begin()
+    turns.destination.down = Unavailable("away") if is_down else None
+    turns.take(2)
+    turns.destination.down = None
     turns.take(10)
     assert turns.state.request(number).result == f"skipped {wanted} of https://hg.example/x"
     assert turns.destination.told("x") == [2]
     assert turns.position == 4
+
+
+def test_skip_by_id_waits_while_the_message_before_it_was_not_tried_since_the_start(turns: Turns) -> None:
+    """The message before it was delivered, and is sent again because a third one holds up the position."""
+    turns.destination.answer = lambda message: (
+        Unavailable("no") if message.sequence == 2 or message.repo_url.endswith("stuck") else None
+    )
+    publish_pushes(turns.log, "stuck", 1, 1)
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take(3)
+    turns.destination.down = Unavailable("away")
+    turns.loop.close()
+    number = turns.ask(Kind.SKIP, message=an_id("x", 2))
+    turns.loop = turns.begin()
+    turns.take(8)
+    assert turns.state.request(number).result is None
+    turns.destination.down = None
+    turns.take(10)
+    assert turns.state.request(number).result == f"skipped {an_id('x', 2)} of https://hg.example/x"
+
+
+def test_skip_of_the_oldest_that_failed_skips_nothing_after_a_start(turns: Turns) -> None:
+    turns.destination.answer = fail_first
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take(3)
+    turns.loop.close()
+    number = turns.ask(Kind.SKIP)
+    publish_pushes(turns.log, "z", 1, 1)
+    turns.destination.answer = lambda message: (
+        Unavailable("reset") if [each.id for each in turns.destination.tried].count(message.id) == 1 else None
+    )
+    turns.loop = turns.begin()
+    turns.take(10)
+    assert turns.state.request(number).result == NO_FAILED
+    assert (turns.destination.told("x"), turns.destination.told("z")) == ([1], [1])
+
+
+@pytest.mark.parametrize("is_healed", [True, False], ids=["healed", "still stuck"])
+def test_skip_means_the_message_that_had_failed_when_it_was_asked(turns: Turns, *, is_healed: bool) -> None:
+    turns.destination.answer = fail_first
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take(2)
+    turns.clock.advance(10.0)
+    turns.loop.begin()
+    assert turns.loop.window.in_flight == 1
+    number = turns.ask(Kind.SKIP)
+    turns.loop.orders.carry_out_requests()
+    assert turns.state.request(number).result is None
+    turns.destination.answer = lambda message: None if is_healed and message.id == X else fail_first(message)
+    turns.loop.collect(0)
+    publish_pushes(turns.log, "z", 1, 1)
+    turns.take(5)
+    expected = NO_FAILED if is_healed else f"skipped {X} of https://hg.example/x"
+    assert turns.state.request(number).result == expected
+    turns.destination.answer = lambda message: None
+    turns.take(10)
+    assert (turns.destination.told("x"), turns.destination.told("z")) == ([1] if is_healed else [], [1])
+
+
+def test_skip_of_the_oldest_that_failed_leaves_a_message_that_is_newer_than_it(turns: Turns) -> None:
+    number = turns.ask(Kind.SKIP)
+    late = a_notice(replace(an_event("z", 1), time=turns.clock.now() + 0.5))
+    turns.log.append([NewRecord(topic=NOTICES, key="z", value=to_json(late))])
+    turns.loop.read()
+    turns.loop.begin()
+    turns.destination.answer = fail_first
+    turns.loop.collect(0)
+    turns.take(1)
+    assert turns.state.request(number).result == NO_FAILED
+
+
+def test_skip_of_a_message_that_was_skipped_waits_for_the_attempt_of_its_replay(turns: Turns) -> None:
+    turns.destination.answer = fail_first
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take(2)
+    wanted = turns.destination.tried[0].id
+    turns.ask(Kind.SKIP, message=wanted)
+    turns.take(2)
+    replay = turns.ask(Kind.REPLAY, repository="x", since_push=1)
+    turns.take(2)
+    turns.clock.advance(10.0)
+    turns.loop.begin()
+    assert turns.loop.window.in_flight == 1
+    number = turns.ask(Kind.SKIP, message=wanted)
+    turns.loop.orders.carry_out_requests()
+    assert turns.state.request(number).result is None
+    turns.loop.collect(0)
+    turns.take(3)
+    assert turns.state.request(number).result == f"skipped {wanted} of https://hg.example/x"
+    assert (turns.state.request(replay).result or "").startswith("failed: sent 0 of 1 messages again")
+
+
+def test_skip_of_a_message_behind_one_that_failed_is_answered(turns: Turns) -> None:
+    turns.destination.answer = fail_first
+    publish_pushes(turns.log, "x", 1, 2)
+    turns.take(3)
+    number = turns.ask(Kind.SKIP, message=an_id("x", 2))
+    turns.take(1)
+    assert turns.state.request(number).result == "nothing skipped: a message that failed must be sent before this one"
 
 
 def test_skip_that_was_killed_before_it_was_answered_is_carried_out_after_the_start(
@@ -577,6 +696,8 @@ def test_skip_that_was_killed_before_it_was_answered_is_carried_out_after_the_st
 @pytest.mark.parametrize("trouble", ["none", "paused", "down", "log away"])
 def test_skip_that_finds_nothing_after_a_start_is_answered_once_all_was_read(turns: Turns, trouble: str) -> None:
     publish_pushes(turns.log, "x", 1, 2)
+    turns.loop.close()
+    turns.loop = turns.begin()
     if trouble == "paused":
         turns.ask(Kind.PAUSE)
     turns.destination.down = Unavailable("away") if trouble == "down" else None

@@ -16,6 +16,7 @@ from notifier.window import Delivery, Patience, Window
 from testing.builders.notices import a_notice, an_event
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
+NEVER = float("inf")
 STEADY = Backoff(first=1.0, factor=2.0, longest=8.0, jitter=0.0)
 
 
@@ -245,10 +246,9 @@ def test_skip_passes_over_the_oldest_message_that_failed() -> None:
     fill(window, "fine", "x", "x")
     fine, x = window.next(0)
     window.retry(x.number, 0, 0.5)
-    skippable = window.skippable(None)
-    assert skippable is not None
-    assert skippable.message == x.message
-    window.settle(skippable.number)
+    assert window.failed(NEVER) == [x.number]
+    assert window.is_skippable(x.number)
+    window.settle(x.number)
     window.confirm(fine.number)
     assert window.position == 2
     assert begun(window, 0) == [("x", 2)]
@@ -259,8 +259,8 @@ def test_skip_leaves_alone_what_has_not_failed_or_is_under_way() -> None:
     window = a_window(in_flight=1)
     fill(window, "x", "y")
     [x] = window.next(0)
-    assert window.skippable(None) is None
-    assert window.skippable(x.message.id) is None
+    assert window.failed(NEVER) == []
+    assert not window.is_skippable(x.number)
 
 
 def test_skip_by_id_needs_no_failure() -> None:
@@ -268,9 +268,9 @@ def test_skip_by_id_needs_no_failure() -> None:
     window.paused = True
     fill(window, "x", "y")
     [wanted] = push("y", 1, 1)
-    found = window.skippable(wanted.id)
-    assert found is not None
-    assert found.message == wanted
+    [found] = window.with_id(wanted.id)
+    assert window.is_skippable(found)
+    assert window.delivery(found).message == wanted
 
 
 def test_reading_stops_when_the_window_is_full() -> None:

@@ -88,7 +88,7 @@ def resume(config: Config, name: str, wait: float) -> None:
 def skip(config: Config, name: str, message: str | None, yes: bool, wait: float) -> None:
     """Skip one message that NAME cannot deliver.
 
-    `vcsreplicator errors` shows it.
+    `vcsreplicator errors` shows it. While the notifier is stopped, the id is required.
     """
     if not yes:
         what = f"message {message}" if message else "the oldest message that failed"

@@ -20,6 +20,7 @@ import click
 
 from ..config import Config
 from ..log import ROSTER, ROSTER_REQUESTS, Log, NewRecord
+from ..status.findings import is_overdue
 from ..words.errors import Refused
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
@@ -103,7 +104,8 @@ def ask_destination(
     """Record the request of a person, wait for the notifier, and return its answer.
 
     `show` gets how much of the log a replay has read, of how much. Raises Unanswered if there is no answer within `wait` seconds,
-    Refused if it failed or nothing was done, or if the notifier's database is not on this machine.
+    Refused if it failed or nothing was done, if the notifier's database is not on this machine, or for a skip without an id while
+    the notifier does not run.
     """
     from notifier.database import is_there
     from notifier.settings import read
@@ -119,6 +121,8 @@ def ask_destination(
             " run this on the notifier's machine, after the notifier has started there once"
         )
     with closing(StateDatabase(settings.state)) as state:
+        if kind == Kind.SKIP and argument.get("message") is None:
+            _require_report(destination, state.conditions().get(destination))
         number = state.ask(destination, Kind(kind), argument, who=person, now=time.time())
         end = time.monotonic() + wait
         while (request := state.request(number)).done_at is None:
@@ -133,6 +137,14 @@ def ask_destination(
     if request.has_failed:
         raise Refused(f"{destination}: {request.result}")
     return str(request.result)
+
+
+def _require_report(destination: str, condition: Mapping[str, Any] | None) -> None:
+    """Raise Refused unless the notifier runs: only it knows which messages failed."""
+    if condition is None or is_overdue(condition["time"], time.time()):
+        raise Refused(
+            f"{destination}: the notifier does not run, so which message failed is not known; start it, or add --message ID"
+        )
 
 
 def find_webhook(config: Config, destination: str | None) -> tuple[str, "DeliverySettings"]:
