@@ -162,7 +162,7 @@ class Orders:
         self._asked_at = now
         try:
             for request in self.state.open_requests(self.name):
-                self._take_step(request, partial(self._carry_out, request))
+                self._try_request(request)
             self.window.paused = self.state.paused(self.name)
         except Unavailable as error:
             logger.warning("requests not carried out", reason=str(error))
@@ -192,6 +192,16 @@ class Orders:
         for replay in self._replays:
             replay.close()
         self._replays.clear()
+
+    def _try_request(self, request: DestinationRequest) -> None:
+        """Carry out a request; leave it open while the log or the database is away.
+
+        Requests behind it do not wait for it.
+        """
+        try:
+            self._take_step(request, partial(self._carry_out, request))
+        except Unavailable as error:
+            logger.warning("request not carried out", request=request.id, kind=request.kind.value, reason=str(error))
 
     def _take_step(self, request: DestinationRequest, step: Callable[[], None]) -> None:
         """Take a step of a request; answer one that can never work with its error.
@@ -232,7 +242,7 @@ class Orders:
             case Kind.SKIP:
                 self._skip_message(request)
             case Kind.REPLAY:
-                if all(replay.request.id != request.id for replay in self._replays):
+                if not self.feed.is_resting and all(replay.request.id != request.id for replay in self._replays):
                     self._replays.append(Replay(request, self.log))
 
     def _skip_message(self, request: DestinationRequest) -> None:
@@ -246,6 +256,8 @@ class Orders:
         if number is None:
             if not any(map(self.window.will_be_skippable, meant)):
                 self._explain_nothing(request, is_held=bool(meant))
+            return
+        if self.feed.is_resting:
             return
         message = self.window.delivery(number).message
         self.rejects.keep_message(message, f"skipped by {request.who}", is_counted=False)

@@ -671,6 +671,52 @@ def test_skip_of_a_message_behind_one_that_failed_is_answered(turns: Turns) -> N
     assert turns.state.request(number).result == "nothing skipped: a message that failed must be sent before this one"
 
 
+@pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
+def test_pause_does_not_wait_for_a_request_that_needs_a_log_that_is_away(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    def away(*arguments: object, **more: object) -> Any:
+        raise Unavailable("the log is away")
+
+    turns.destination.answer = fail_first
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take(3)
+    argument = {"message": X} if kind is Kind.SKIP else {"repository": "x", "since_push": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(turns.log, "ends", away)
+        turns.log.errors_away = True
+        number, pause = turns.ask(kind, **argument), turns.ask(Kind.PAUSE)
+        turns.take(2)
+        assert turns.state.request(number).result is None
+        assert turns.state.request(pause).result == "paused"
+        assert turns.loop.window.paused
+    turns.log.errors_away = False
+    turns.ask(Kind.RESUME)
+    turns.destination.answer = lambda message: None
+    turns.take(3)
+    assert turns.state.request(number).result is not None
+
+
+@pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
+def test_request_leaves_alone_a_log_that_was_away_a_moment_ago(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    turns.destination.answer = fail_first
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take(3)
+    argument = {"message": X} if kind is Kind.SKIP else {"repository": "x", "since_push": 1}
+    number = turns.ask(kind, **argument)
+    turns.loop.feed.rest(Unavailable("away"))
+    assert turns.loop.feed.is_resting
+    asked: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(orders, "ASK_EVERY", 0.0)
+        for name in ("append", "ends", "beginnings"):
+            patch.setattr(turns.log, name, lambda *arguments, **more: asked.append(arguments))
+        turns.loop.orders.carry_out_requests()
+    assert (asked, turns.state.request(number).result) == ([], None)
+
+
 def test_skip_that_was_killed_before_it_was_answered_is_carried_out_after_the_start(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
