@@ -4,11 +4,16 @@
 The lookup asks a mirror. Every mirror that gates the repository answers `push_json_url` when the notice is sent; one that is behind
 is waited for. If the changesets are no longer available (the repository is gone, or the push was stripped), the lookup gives the
 heads instead, so that a late lookup loses no push. It logs each such push.
+
+Rules of this file: only the mirror's answers and this process's own clock end a wait. The age of a push ends none, because old
+pushes are looked up too: by a replay, by a new destination, after an outage.
 """
 
 import re
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NoReturn
 
 import structlog
 import urllib3
@@ -26,9 +31,12 @@ logger = structlog.get_logger()
 # Seconds that a mirror may take to answer, however slowly its bytes come.
 ANSWER = 30.0
 
-# Seconds after a push during which a mirror that shows only older ones counts as behind, unless it says that it is not. Later the
-# push counts as stripped, or its repository as replaced.
+# Seconds for which a mirror counts as behind that does not show a push, and does not state whether it has its event. Later the
+# push counts as stripped, or its repository as deleted.
 BEHIND = DAY
+
+# Repositories whose waits are remembered; the wait of another one begins again.
+WAITS_KEPT = 10_000
 
 # The header in which a mirror states the newest event that it shows.
 RELEASED = "x-vcsreplicator-event"
@@ -55,7 +63,8 @@ class ChangesetLookup:
     def __init__(
         self, mirror_url: str | None, ca_file: str | None, clock: Clock, *, with_obsolete: bool = False
     ) -> None:
-        self._mirror_url, self._clock, self._with_obsolete = mirror_url, clock, with_obsolete
+        self._mirror_url, self._with_obsolete = mirror_url, with_obsolete
+        self._waits = _Waits(clock)
         self._http = urllib3.PoolManager(maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(ca_file))
         self._http.pool_classes_by_scheme = {"http": ConnectionPool, "https": TlsPool}
 
@@ -97,8 +106,8 @@ class ChangesetLookup:
             text = read_in_time(answer, LARGEST + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"{url}: {error}") from error
-        if answer.status == 404:
-            raise _NotListed("status 404, the repository is gone")
+        if answer.status == 404:  # of a new or renamed repository, too, where the mirror is behind
+            self._waits.await_mirror(message, f"{url}: has no such repository")
         if answer.status != 200:
             raise Unavailable(f"{url}: status {answer.status}, expected 200")
         if len(text) > LARGEST:
@@ -108,22 +117,54 @@ class ChangesetLookup:
         except NotPushes as error:
             raise Unavailable(str(error)) from error
         push = next((push for push in answered.pushes if push.id == number), None)
+        if push is None and answered.last < number:
+            missing = f"{url}: shows pushes up to {answered.last}, expected {number}"
+            self._check_released(message, missing, answer.headers.get(RELEASED, ""))
+        self._waits.end(message)
         if push is None:
-            self._check_gone(url, number, message, answered.last, answer.headers.get(RELEASED, ""))
             raise _NotListed("the push is gone")
         return push
 
-    def _check_gone(self, url: str, number: int, message: Message, last: int, released: str) -> None:
-        """Return if the push is gone from a mirror whose newest push is `last`.
+    def _check_released(self, message: Message, missing: str, stated: str) -> None:
+        """Return if the mirror states that it shows the event of a push that it lacks.
 
-        Raises Unavailable if it may still come, _NotListed if that was waited for long enough.
+        Raises Unavailable if the push may still come, _NotListed if that was waited for long enough.
         """
-        is_shown = released.isascii() and released.isdigit() and int(released[:18]) >= message.seq
-        if last >= number or is_shown:
-            return
-        if self._clock.now() - message.created < BEHIND:
-            raise Unavailable(f"{url}: shows pushes up to {last}, expected {number}: the mirror is behind")
-        raise _NotListed(f"the mirror shows pushes up to {last}, a day after this one")
+        if not (stated.isascii() and stated.isdigit()):
+            self._waits.await_mirror(message, missing)
+        elif int(stated[:18]) < message.seq:
+            raise Unavailable(f"{missing}: the mirror is behind")
+
+
+class _Waits:
+    """How long each repository has waited for a mirror that lacks a push of it.
+
+    Any thread may call it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._since: dict[str, float] = {}
+
+    def await_mirror(self, message: Message, missing: str) -> NoReturn:
+        """Raise Unavailable, or _NotListed after `BEHIND` seconds.
+
+        They begin when the repository begins to wait, so that the pushes of one that is gone wait together, and not before the
+        push.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            since = self._since.setdefault(message.repository, now)
+            if len(self._since) > WAITS_KEPT:
+                del self._since[next(iter(self._since))]
+        if min(now - since, self._clock.now() - message.created) < BEHIND:
+            raise Unavailable(f"{missing}: the mirror is behind")
+        raise _NotListed(f"{missing}, for a day")
+
+    def end(self, message: Message) -> None:
+        """Note that the mirror has what its repository waited for."""
+        with self._lock:
+            self._since.pop(message.repository, None)
 
 
 class _NotListed(Exception):

@@ -79,7 +79,7 @@ def test_repository_id_is_the_same_after_a_restart_and_a_rename_and_of_one_repos
 def test_push_that_mirrors_know_no_more_is_sent_with_its_heads(
     log: Log, notifier: Notifier, receiver: HgPushReceiver
 ) -> None:
-    receiver.mirror.reply = lambda request: Reply(status=404)
+    receiver.mirror.reply = lambda request: Reply(body=json.dumps({"lastpushid": 2, "pushes": {}}).encode())
     notifier.start(it=receiver.settings())
     publish_pushes(log, "x", 1, 1)
     eventually(receiver.told)

@@ -4,6 +4,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import structlog
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.hgpush.lookup import ChangesetLookup
-from notifier.message import messages
+from notifier.message import Message, messages
 from notifier.public import PublicSettings
 from testing.builders.endpoint import Endpoint, Reply
 from testing.builders.notices import CREATED_AT, a_notice, an_event, node
@@ -20,8 +21,14 @@ from testing.clock import HandClock
 
 pytestmark = pytest.mark.processes
 
-# The event 7 of its repository, with push 7 and one head.
-[MESSAGE] = messages(a_notice(an_event("x", 7)), 0, PublicSettings(urls={"": "https://hg.example/"}))
+
+def a_message(number: int) -> Message:
+    """The event of this number of its repository, with the push of this number and one head."""
+    [message] = messages(a_notice(an_event("x", number)), 0, PublicSettings(urls={"": "https://hg.example/"}))
+    return message
+
+
+MESSAGE = a_message(7)
 HEAD = node("x", 7)
 
 
@@ -37,25 +44,39 @@ class Asking:
 
     def __init__(self, mirror: Endpoint) -> None:
         self.mirror, self.clock = mirror, HandClock(CREATED_AT + 60)
-        self.url = f"http://127.0.0.1:{mirror.port}"
+        url = f"http://127.0.0.1:{mirror.port}"
+        self.lookup = ChangesetLookup(url, None, self.clock)
+        self.lookup_of_all = ChangesetLookup(url, None, self.clock, with_obsolete=True)
 
-    def changesets(self, reply: Reply, *, with_obsolete: bool = False) -> tuple[str, ...]:
+    def changesets(self, reply: Reply, *, message: Message = MESSAGE, with_obsolete: bool = False) -> tuple[str, ...]:
         self.mirror.reply = lambda request: reply
-        with closing(ChangesetLookup(self.url, None, self.clock, with_obsolete=with_obsolete)) as lookup:
-            [push] = lookup.pushes(MESSAGE)
+        [push] = (self.lookup_of_all if with_obsolete else self.lookup).pushes(message)
         return push.changesets
 
 
 @pytest.fixture
 def asking() -> Iterator[Asking]:
     with Endpoint() as mirror:
-        yield Asking(mirror)
+        made = Asking(mirror)
+        with closing(made.lookup), closing(made.lookup_of_all):
+            yield made
 
 
-@pytest.mark.parametrize("released", [None, 6])
-def test_push_that_a_mirror_does_not_show_yet_waits_for_it(asking: Asking, released: int | None) -> None:
-    with pytest.raises(Unavailable, match="shows pushes up to 6, expected 7: the mirror is behind"):
-        asking.changesets(a_reply(6, released=released))
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (a_reply(6), "shows pushes up to 6, expected 7"),
+        (a_reply(6, released=6), "shows pushes up to 6, expected 7"),
+        (Reply(status=404), "has no such repository"),
+    ],
+    ids=["older pushes", "an older event", "no repository"],
+)
+def test_push_that_a_mirror_does_not_show_yet_waits_for_it(asking: Asking, reply: Reply, reason: str) -> None:
+    asking.clock.advance(30 * DAY)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=f"{reason}: the mirror is behind"):
+            asking.changesets(reply)
+        asking.clock.advance(DAY - 1)
     whole = {"changesets": [node("first"), HEAD]}
     assert asking.changesets(a_reply(7, released=7, p7=whole)) == (node("first"), HEAD)
 
@@ -63,12 +84,11 @@ def test_push_that_a_mirror_does_not_show_yet_waits_for_it(asking: Asking, relea
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (Reply(status=404), "status 404, the repository is gone"),
         (a_reply(6, released=7), "the push is gone"),
         (a_reply(9), "the push is gone"),
         (a_reply(9, p7={"changesets": []}), "the push has no changesets any more"),
     ],
-    ids=["no repository", "stripped", "hole", "empty"],
+    ids=["stripped", "hole", "empty"],
 )
 def test_push_that_a_mirror_has_no_more_is_sent_with_its_heads_and_a_log_line(
     asking: Asking, reply: Reply, reason: str
@@ -79,12 +99,56 @@ def test_push_that_a_mirror_has_no_more_is_sent_with_its_heads_and_a_log_line(
     assert (line["event"], line["reason"], line["message"]) == ("only the heads are sent", reason, MESSAGE.id)
 
 
-def test_push_waits_a_day_at_most_where_nothing_says_whether_it_was_stripped(asking: Asking) -> None:
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (a_reply(6), "shows pushes up to 6, expected 7, for a day"),
+        (Reply(status=404), "has no such repository, for a day"),
+    ],
+    ids=["older pushes", "no repository"],
+)
+def test_push_waits_a_day_where_nothing_says_whether_it_was_stripped(asking: Asking, reply: Reply, reason: str) -> None:
+    with pytest.raises(Unavailable):
+        asking.changesets(reply)
     asking.clock.advance(DAY)
     with structlog.testing.capture_logs() as lines:
-        assert asking.changesets(a_reply(6)) == (HEAD,)
+        assert asking.changesets(reply) == (HEAD,)
     [line] = lines
-    assert line["reason"] == "the mirror shows pushes up to 6, a day after this one"
+    assert line["reason"].endswith(reason)
+
+
+def test_push_waits_for_a_mirror_that_states_that_it_is_behind_without_a_limit(asking: Asking) -> None:
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="the mirror is behind"):
+            asking.changesets(a_reply(6, released=6))
+        asking.clock.advance(30 * DAY)
+
+
+def test_pushes_of_a_repository_that_is_gone_wait_one_day_together(asking: Asking) -> None:
+    asking.clock.advance(DAY)
+    with pytest.raises(Unavailable):
+        asking.changesets(Reply(status=404))
+    asking.clock.advance(DAY)
+    assert asking.changesets(Reply(status=404)) == (HEAD,)
+    assert asking.changesets(Reply(status=404), message=a_message(8)) == (node("x", 8),)
+
+
+def test_push_that_is_newer_than_the_trouble_of_its_mirror_waits_until_it_is_a_day_old(asking: Asking) -> None:
+    with pytest.raises(Unavailable):
+        asking.changesets(Reply(status=404))
+    asking.clock.advance(DAY)
+    late = replace(a_message(8), created=asking.clock.now())
+    with pytest.raises(Unavailable):
+        asking.changesets(Reply(status=404), message=late)
+
+
+def test_mirror_that_was_behind_before_is_waited_for_as_long_again(asking: Asking) -> None:
+    with pytest.raises(Unavailable):
+        asking.changesets(Reply(status=404))
+    asking.changesets(a_reply(7, p7={"changesets": [HEAD]}))
+    asking.clock.advance(DAY)
+    with pytest.raises(Unavailable):
+        asking.changesets(Reply(status=404))
 
 
 FIRST, SECOND, THIRD = node("first"), node("second"), node("third")
