@@ -96,6 +96,11 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     [
         ('[mirror.a]\nroot = "/r"\n[mirror.b]\nroot = "/r/"', r"mirror.b.root: /r/ is the root of mirror a"),
         ('[mirror.a]\nroot = "/r"\nmaster = "https://dana:secret@host/"', r"mirror.a.master: a password in a URL"),
+        (
+            '[public.urls]\n[notifier.it]\ntype = "webhook"\ndatabase = "/d"\n'
+            '[notifier.it.subscriptions.a]\nurl = "http://x/"',
+            "notifier.it.subscriptions.a.url: expected https; to allow http as well, set allow-http = true",
+        ),
     ],
 )
 def test_a_check_finds_what_would_only_hurt_later(tmp_path: Path, section: str, complaint: str) -> None:

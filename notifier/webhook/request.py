@@ -38,8 +38,8 @@ PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 41
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 
 
-# Why a subscription is paused that was stored before http was forbidden.
-HTTP_REFUSED = "http is not allowed; set allow-http = true, or add the subscription again with https"
+# Why a subscription is paused whose URL has http where that is not allowed.
+HTTP_REFUSED = "http is not allowed; set allow-http = true or use an https URL, then resume the subscription"
 
 
 class DeliveryVerdict(enum.StrEnum):

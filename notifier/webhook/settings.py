@@ -50,6 +50,12 @@ class DeliverySettings:
         if not os.path.isabs(self.database):
             raise ValueError(f"database: expected an absolute path, got {self.database!r}")
         self.networks()
+
+    def check_subscriptions(self) -> None:
+        """Raise ValueError for an endpoint of the file that no delivery can reach.
+
+        Not at start: there it pauses its subscription alone.
+        """
         for name, subscription in (self.subscriptions or {}).items():
             try:
                 self.check_scheme(subscription)

@@ -500,10 +500,6 @@ WEBHOOK = {"type": "webhook", "database": "/d.db"}
         ({**WEBHOOK, "pause-after": -1}, "pause-after: expected a number of seconds from 0 .*, got -1"),
         ({**WEBHOOK, "database": "d.db"}, "database: expected an absolute path, got 'd.db'"),
         (
-            {**WEBHOOK, "subscriptions": {"a": {"url": "http://x/"}}},
-            r"subscriptions\.a\.url: expected https; to allow http as well, set allow-http = true",
-        ),
-        (
             {**WEBHOOK, "subscriptions": {"a": {"url": "https://x/", "types": ["x"]}}},
             "subscriptions.a.types: expected some",
         ),

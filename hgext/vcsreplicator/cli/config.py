@@ -4,6 +4,7 @@
 import importlib.resources
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from .display import print_json
 from .hgrc import RelayHere, check_hgrc
 from .options import log_of, mirror_settings, naming, with_config_file, with_json
 from .rights import report_rights
+
+if TYPE_CHECKING:
+    from notifier.webhook.settings import DeliverySettings
 
 # Services that have an address in [listen], beside mirrors.
 _ROLES = ("relay", "aggregator", "notifier", "verify", "dashboard", "edge", "decode", "poll", "work", "guardian")
@@ -117,16 +121,26 @@ def _check_notices(config: Config) -> None:
     from notifier.guardian.settings import GuardianSettings
     from notifier.poll.settings import PollSettings
     from notifier.settings import read
+    from notifier.webhook.settings import DeliverySettings
     from notifier.work.settings import WorkSettings
 
     if config.tables.keys() & {"notifier", "public"}:  # the dashboard reads [public] alone, too
-        read(config.tables, config.file)
+        for name, destination in read(config.tables, config.file).destinations.items():
+            if isinstance(destination, DeliverySettings):
+                _check_subscriptions(destination, f"{config.file}: notifier.{name}")
     if "edge" in config.tables:
         address(config.settings(EdgeSettings, "edge").listen, f"{config.file}: edge.listen")
     kinds = {"poll": PollSettings, "guardian": GuardianSettings, "decode": DecodeSettings, "work": WorkSettings}
     for section, kind in kinds.items():
         if section in config.tables:
             config.settings(kind, section)
+
+
+def _check_subscriptions(settings: "DeliverySettings", where: str) -> None:
+    try:
+        settings.check_subscriptions()
+    except ValueError as error:
+        raise BadConfig(f"{where}.{error}") from error
 
 
 def _relay_here(config: Config) -> RelayHere | None:

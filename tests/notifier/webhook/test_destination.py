@@ -96,11 +96,14 @@ def test_failed_delivery_climbs_the_ladder_with_the_same_id(
         assert [request.headers["vcsreplicator-attempt"] for request in endpoint.requests] == ["1", "2", "3"]
 
 
-def test_stored_subscription_with_http_is_paused_where_http_is_not_allowed_and_its_deliveries_wait(
-    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
+@pytest.mark.parametrize("origin", ["command", "file"])
+def test_subscription_with_http_is_paused_where_http_is_not_allowed_and_its_deliveries_wait(
+    log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries, origin: str
 ) -> None:
     with Endpoint() as endpoint:
-        deliveries.subscriptions.add("a", to(endpoint), origin="command", who="dana", now=0)
+        settings = replace(settings, subscriptions={"a": to(endpoint)} if origin == "file" else {})
+        if origin == "command":
+            deliveries.subscriptions.add("a", to(endpoint), origin="command", who="dana", now=0)
         notifier.start(hooks=replace(settings, allow_http=False))
         publish_pushes(log, "x", 1, 1)
         eventually(lambda: deliveries.subscriptions.all()[0].paused_reason)
