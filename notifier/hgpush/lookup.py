@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import structlog
@@ -23,7 +24,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 
 from ..authorities import trusting
 from ..message import Message
-from ..webhook.connection import ConnectionPool, TlsPool, read_in_time
+from ..webhook.connection import ConnectionPool, RunningAnswers, TlsPool, read_in_time
 from .message import LARGEST, NotPushes, QueuedPush, read_answer
 
 logger = structlog.get_logger()
@@ -66,7 +67,11 @@ class ChangesetLookup:
         self._mirror_url, self._with_obsolete = mirror_url, with_obsolete
         self._waits = _Waits(clock)
         self._http = urllib3.PoolManager(maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(ca_file))
-        self._http.pool_classes_by_scheme = {"http": ConnectionPool, "https": TlsPool}
+        self._running = RunningAnswers()
+        self._http.pool_classes_by_scheme = {
+            "http": partial(ConnectionPool, running=self._running),  # type: ignore[dict-item]
+            "https": partial(TlsPool, running=self._running),  # type: ignore[dict-item]
+        }
 
     def pushes(self, message: Message) -> tuple[QueuedPush, ...]:
         """Return the pushes of a message with their changesets.
@@ -76,7 +81,8 @@ class ChangesetLookup:
         return tuple(self._look_up_push(entry, message) for entry in _read_entries(message))
 
     def close(self) -> None:
-        """Drop the connections."""
+        """Drop the connections; a lookup under way is cut."""
+        self._running.cut()
         self._http.clear()
 
     def _look_up_push(self, entry: "PushReference", message: Message) -> QueuedPush:

@@ -22,17 +22,54 @@ class _Watch(threading.Timer):
     It leaves the TLS objects alone: they belong to that thread.
     """
 
-    def __init__(self, sock: socket.socket, seconds: float) -> None:
-        super().__init__(seconds, self._shut_socket)
+    def __init__(self, sock: socket.socket, seconds: float, running: "RunningAnswers") -> None:
+        super().__init__(seconds, self.shut_socket)
         self.daemon = True
-        self.over, self._sock = False, sock
+        self.over, self._sock, self._running = False, sock, running
+        running.add(self)
 
-    def _shut_socket(self) -> None:
+    def cancel(self) -> None:
+        super().cancel()
+        self._running.discard(self)
+
+    def shut_socket(self) -> None:
         self.over = True
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         except OSError:
             pass  # it ended by itself
+
+
+class RunningAnswers:
+    """The answers that the threads of one sender wait for now.
+
+    Any thread may call it. Python waits at its exit for the threads of a pool, and so for these answers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: set[_Watch] = set()
+        self._is_cut = False
+
+    def add(self, watch: _Watch) -> None:
+        """Note an answer that is waited for."""
+        with self._lock:
+            self._watches.add(watch)
+            is_cut = self._is_cut
+        if is_cut:
+            watch.shut_socket()
+
+    def discard(self, watch: _Watch) -> None:
+        """Forget an answer that ended."""
+        with self._lock:
+            self._watches.discard(watch)
+
+    def cut(self) -> None:
+        """Cut these answers, and those that would follow."""
+        with self._lock:
+            watches, self._is_cut = list(self._watches), True
+        for watch in watches:
+            watch.shut_socket()
 
 
 class _Timed:
@@ -44,12 +81,16 @@ class _Timed:
     sock: socket.socket
     timeout: float | None
 
+    def __init__(self, *arguments: Any, running: RunningAnswers | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._running = running or RunningAnswers()
+
     def getresponse(self) -> Any:
         """Return the answer, which a watch cuts at the read timeout.
 
         The socket still has the timeout of the connection. The caller cancels the watch once it has read everything.
         """
-        watch = _Watch(self.sock, self.timeout or CONNECT_PATIENCE)
+        watch = _Watch(self.sock, self.timeout or CONNECT_PATIENCE, self._running)
         watch.start()
         try:
             response = super().getresponse()  # type: ignore[misc]

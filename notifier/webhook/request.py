@@ -24,7 +24,7 @@ from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
 from .addresses import Forbidden, Network, resolve
-from .connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, finish, watching
+from .connection import CONNECT_PATIENCE, ConnectionPool, RunningAnswers, TlsPool, finish, watching
 from .deliveries import DeliveryAttempt
 from .subscription import Subscription
 
@@ -150,6 +150,7 @@ class RequestSender:
         self._networks, self._allow_http, self._tls = networks, allow_http, trusting(ca_file)
         self._pools: dict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = {}
         self._lock = threading.Lock()
+        self._running = RunningAnswers()
 
     def send(
         self, outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
@@ -179,7 +180,8 @@ class RequestSender:
             return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=_describe_error(error))
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the connections; an attempt under way is cut, and is to be repeated."""
+        self._running.cut()
         with self._lock:
             for pool in self._pools.values():
                 pool.close()
@@ -220,9 +222,9 @@ class RequestSender:
                     self._pools.clear()
                 tls: dict[str, Any] = {"ssl_context": self._tls, "server_hostname": host, "assert_hostname": host}
                 if scheme == "http":
-                    pool = ConnectionPool(address, port, maxsize=16)
+                    pool = ConnectionPool(address, port, maxsize=16, running=self._running)
                 else:
-                    pool = TlsPool(address, port, maxsize=16, cert_reqs="CERT_REQUIRED", **tls)
+                    pool = TlsPool(address, port, maxsize=16, cert_reqs="CERT_REQUIRED", running=self._running, **tls)
                 self._pools[key] = pool
             return pool
 

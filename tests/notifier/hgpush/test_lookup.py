@@ -2,6 +2,7 @@
 """The changesets of a push, as a mirror lists them; the heads only if the mirror has it no more."""
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,12 +13,14 @@ import structlog
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.hgpush import lookup
 from notifier.hgpush.lookup import ChangesetLookup
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
 from testing.builders.endpoint import Endpoint, Reply
 from testing.builders.notices import CREATED_AT, a_notice, an_event, node
 from testing.clock import HandClock
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -149,6 +152,24 @@ def test_mirror_that_was_behind_before_is_waited_for_as_long_again(asking: Askin
     asking.clock.advance(DAY)
     with pytest.raises(Unavailable):
         asking.changesets(Reply(status=404))
+
+
+def test_lookup_that_is_closed_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "ANSWER", 3600.0)
+    caught: list[BaseException] = []
+    with Endpoint() as mirror:
+        asking = Asking(mirror)
+
+        def look_up() -> None:
+            try:
+                asking.changesets(Reply(hang=threading.Event()))
+            except Unavailable as error:
+                caught.append(error)
+
+        threading.Thread(target=look_up, daemon=True).start()
+        eventually(lambda: mirror.requests)
+        asking.lookup.close()
+        eventually(lambda: caught)
 
 
 FIRST, SECOND, THIRD = node("first"), node("second"), node("third")

@@ -386,6 +386,28 @@ def test_subscription_of_another_release_is_named_and_can_be_removed(deliveries:
     assert deliveries.subscriptions.all() == []
 
 
+def test_stop_ends_attempts_at_an_endpoint_that_hangs_and_the_next_start_repeats_them(
+    log: Log,
+    notifier: Notifier,
+    settings: WebhookSettings,
+    deliveries: Deliveries,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("notifier.webhook.dispatcher.CLOSE_PATIENCE", 0.1)
+    hang = threading.Event()
+    with Endpoint(lambda request: Reply(hang=hang)) as endpoint:
+        started = replace(settings, subscriptions={"a": to(endpoint, timeout=120)})
+        notifier.start(hooks=started)
+        publish_pushes(log, "x", 1, 1)
+        eventually(lambda: endpoint.requests)
+        notifier.stop()
+        eventually(lambda: not any(each.name.startswith("webhook") for each in threading.enumerate()))
+        assert states(deliveries) == {"queued": 1}
+        hang.set()
+        notifier.start(hooks=started)
+        eventually(lambda: states(deliveries) == {"delivered": 1})
+
+
 def test_hanging_endpoint_does_not_delay_the_others(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
