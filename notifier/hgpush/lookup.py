@@ -32,9 +32,9 @@ logger = structlog.get_logger()
 # Seconds that a mirror may take to answer, however slowly its bytes come.
 ANSWER = 30.0
 
-# Seconds for which a mirror counts as behind that does not show a push, and does not state whether it has its event. Later the
-# push counts as stripped, or its repository as deleted.
-BEHIND = DAY
+# Seconds for which a mirror counts as behind that does not show a push, and does not state whether it has its event, or states that
+# it lacks it. Later the push counts as stripped, or its repository as deleted or replaced.
+BEHIND, STATED_BEHIND = 3600.0, DAY
 
 # Repositories whose waits are remembered; the wait of another one begins again.
 WAITS_KEPT = 10_000
@@ -139,7 +139,7 @@ class ChangesetLookup:
         if not (stated.isascii() and stated.isdigit()):
             self._waits.await_mirror(message, missing)
         elif int(stated[:18]) < message.seq:
-            raise Unavailable(f"{missing}: the mirror is behind")
+            self._waits.await_mirror(message, missing, STATED_BEHIND)
 
 
 class _Waits:
@@ -152,8 +152,8 @@ class _Waits:
         self._clock, self._lock = clock, threading.Lock()
         self._since: dict[str, float] = {}
 
-    def await_mirror(self, message: Message, missing: str) -> NoReturn:
-        """Raise Unavailable, or _NotListed after `BEHIND` seconds.
+    def await_mirror(self, message: Message, missing: str, patience: float = BEHIND) -> NoReturn:
+        """Raise Unavailable, or _NotListed after `patience` seconds.
 
         They begin when the repository begins to wait, so that the pushes of one that is gone wait together, and not before the
         push.
@@ -163,9 +163,9 @@ class _Waits:
             since = self._since.setdefault(message.repository, now)
             if len(self._since) > WAITS_KEPT:
                 del self._since[next(iter(self._since))]
-        if min(now - since, self._clock.now() - message.created) < BEHIND:
+        if min(now - since, self._clock.now() - message.created) < patience:
             raise Unavailable(f"{missing}: the mirror is behind")
-        raise _NotListed(f"{missing}, for a day")
+        raise _NotListed(f"{missing}, for {patience / 3600:.0f} h")
 
     def end(self, message: Message) -> None:
         """Note that the mirror has what its repository waited for."""

@@ -14,7 +14,7 @@ import structlog
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.hgpush import lookup
-from notifier.hgpush.lookup import ChangesetLookup
+from notifier.hgpush.lookup import BEHIND, ChangesetLookup
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
 from testing.builders.endpoint import Endpoint, Reply
@@ -79,7 +79,7 @@ def test_push_that_a_mirror_does_not_show_yet_waits_for_it(asking: Asking, reply
     for _ in range(2):
         with pytest.raises(Unavailable, match=f"{reason}: the mirror is behind"):
             asking.changesets(reply)
-        asking.clock.advance(DAY - 1)
+        asking.clock.advance(BEHIND - 1)
     whole = {"changesets": [node("first"), HEAD]}
     assert asking.changesets(a_reply(7, released=7, p7=whole)) == (node("first"), HEAD)
 
@@ -105,41 +105,46 @@ def test_push_that_a_mirror_has_no_more_is_sent_with_its_heads_and_a_log_line(
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (a_reply(6), "shows pushes up to 6, expected 7, for a day"),
-        (Reply(status=404), "has no such repository, for a day"),
+        (a_reply(6), "shows pushes up to 6, expected 7, for 1 h"),
+        (Reply(status=404), "has no such repository, for 1 h"),
     ],
     ids=["older pushes", "no repository"],
 )
-def test_push_waits_a_day_where_nothing_says_whether_it_was_stripped(asking: Asking, reply: Reply, reason: str) -> None:
+def test_push_waits_an_hour_where_nothing_says_whether_it_was_stripped(
+    asking: Asking, reply: Reply, reason: str
+) -> None:
     with pytest.raises(Unavailable):
         asking.changesets(reply)
-    asking.clock.advance(DAY)
+    asking.clock.advance(BEHIND)
     with structlog.testing.capture_logs() as lines:
         assert asking.changesets(reply) == (HEAD,)
     [line] = lines
     assert line["reason"].endswith(reason)
 
 
-def test_push_waits_for_a_mirror_that_states_that_it_is_behind_without_a_limit(asking: Asking) -> None:
-    for _ in range(3):
+def test_push_waits_a_day_for_a_mirror_that_states_that_it_is_behind(asking: Asking) -> None:
+    asking.clock.advance(30 * DAY)
+    for _ in range(2):
         with pytest.raises(Unavailable, match="the mirror is behind"):
             asking.changesets(a_reply(6, released=6))
-        asking.clock.advance(30 * DAY)
+        asking.clock.advance(DAY - 1)
+    asking.clock.advance(1)
+    assert asking.changesets(a_reply(6, released=6)) == (HEAD,)
 
 
-def test_pushes_of_a_repository_that_is_gone_wait_one_day_together(asking: Asking) -> None:
-    asking.clock.advance(DAY)
+def test_pushes_of_a_repository_that_is_gone_wait_one_hour_together(asking: Asking) -> None:
+    asking.clock.advance(BEHIND)
     with pytest.raises(Unavailable):
         asking.changesets(Reply(status=404))
-    asking.clock.advance(DAY)
+    asking.clock.advance(BEHIND)
     assert asking.changesets(Reply(status=404)) == (HEAD,)
     assert asking.changesets(Reply(status=404), message=a_message(8)) == (node("x", 8),)
 
 
-def test_push_that_is_newer_than_the_trouble_of_its_mirror_waits_until_it_is_a_day_old(asking: Asking) -> None:
+def test_push_that_is_newer_than_the_trouble_of_its_mirror_waits_until_it_is_an_hour_old(asking: Asking) -> None:
     with pytest.raises(Unavailable):
         asking.changesets(Reply(status=404))
-    asking.clock.advance(DAY)
+    asking.clock.advance(BEHIND)
     late = replace(a_message(8), created=asking.clock.now())
     with pytest.raises(Unavailable):
         asking.changesets(Reply(status=404), message=late)
@@ -149,7 +154,7 @@ def test_mirror_that_was_behind_before_is_waited_for_as_long_again(asking: Askin
     with pytest.raises(Unavailable):
         asking.changesets(Reply(status=404))
     asking.changesets(a_reply(7, p7={"changesets": [HEAD]}))
-    asking.clock.advance(DAY)
+    asking.clock.advance(BEHIND)
     with pytest.raises(Unavailable):
         asking.changesets(Reply(status=404))
 
