@@ -143,14 +143,14 @@ class ChangesetLookup:
 
 
 class _Waits:
-    """How long each repository has waited for a mirror that lacks a push of it.
+    """How long each repository, and each replay of it, has waited for a mirror that lacks a push.
 
     Any thread may call it.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._since: dict[str, float] = {}
+        self._since: dict[tuple[str, str | None], float] = {}
 
     def await_mirror(self, message: Message, missing: str, patience: float = BEHIND) -> NoReturn:
         """Raise Unavailable, or _NotListed after `patience` seconds.
@@ -160,7 +160,7 @@ class _Waits:
         """
         now = self._clock.monotonic()
         with self._lock:
-            since = self._since.setdefault(message.repository, now)
+            since = self._since.setdefault((message.repository, message.replay), now)
             if len(self._since) > WAITS_KEPT:
                 del self._since[next(iter(self._since))]
         if min(now - since, self._clock.now() - message.created) < patience:
@@ -170,7 +170,7 @@ class _Waits:
     def end(self, message: Message) -> None:
         """Note that the mirror has what its repository waited for."""
         with self._lock:
-            self._since.pop(message.repository, None)
+            self._since.pop((message.repository, message.replay), None)
 
 
 class _NotListed(Exception):

@@ -131,7 +131,7 @@ class Clones:
         """
         self._find_cause(error, is_held=error.is_locked or error.lacked_room)
         self._failures[clone.name] = failures = self._failures.get(clone.name, 0) + 1
-        if isinstance(error, ChangesetMissing):
+        if isinstance(error, ChangesetMissing) or clone.name in self._replaced:
             self._damaged.discard(clone.name)
         if clone.name in self._damaged | self._replaced or not _is_damaged(hg, repository.url, clone, error, failures):
             return

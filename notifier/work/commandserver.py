@@ -40,6 +40,9 @@ _LIMITS = ("out of memory", "Cannot allocate memory", "File too large")
 # What this machine says when it has no room; a host may say so too.
 _NO_ROOM = ("No space left on device", "Disk quota exceeded")
 
+# Before what a host answered that is no answer of Mercurial: a page may have any words.
+_NO_REPOSITORY = "does not appear to be an hg repository"
+
 _OPTIONS = {
     "extensions.leash": str(Path(__file__).with_name("leash.py")),
     "extensions.leash:required": "yes",
@@ -81,8 +84,8 @@ class HgFailed(ReplicationError):
 
     @property
     def is_of_host(self) -> bool:
-        """Whether a host refused or cannot be reached."""
-        return self.code == _REMOTE
+        """Whether a host refused, cannot be reached, or answered with a page of its own."""
+        return self.code == _REMOTE or _NO_REPOSITORY in str(self)
 
     @property
     def may_be_the_clone(self) -> bool:
@@ -205,9 +208,13 @@ class CommandServer:
                 )
             except OSError as error:
                 raise Unavailable(f"hg cannot be started: {error.strerror}") from error
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (self._memory, self._memory))
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
-        self._read_chunk(process)  # its greeting
+        try:
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (self._memory, self._memory))
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+            self._read_chunk(process)  # its greeting
+        except (OSError, EOFError) as error:
+            self.close()
+            raise Unavailable(f"hg cannot be started: {str(error) or 'its process ended'}") from error
         return process
 
     def _read_result(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, int]:

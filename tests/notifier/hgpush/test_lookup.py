@@ -159,6 +159,15 @@ def test_mirror_that_was_behind_before_is_waited_for_as_long_again(asking: Askin
         asking.changesets(Reply(status=404))
 
 
+def test_pushes_that_a_mirror_shows_do_not_prolong_the_wait_of_a_replay(asking: Asking) -> None:
+    replayed = replace(MESSAGE, replay="dana 1")
+    with pytest.raises(Unavailable):
+        asking.changesets(a_reply(6), message=replayed)
+    asking.clock.advance(BEHIND)
+    asking.changesets(a_reply(8, p8={"changesets": [node("x", 8)]}), message=a_message(8))
+    assert asking.changesets(a_reply(6), message=replayed) == (HEAD,)
+
+
 def test_lookup_that_is_closed_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "ANSWER", 3600.0)
     caught: list[BaseException] = []

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -332,6 +332,31 @@ def test_clone_stays_while_its_host_has_no_such_changeset(server: CommandServer,
     before = (tmp_path / "poll-1").stat().st_ino
     fail_often(kept, server, key_of(host, "behind"), ["e" * 40])
     assert (tmp_path / "poll-1").stat().st_ino == before
+
+
+def test_clone_whose_new_one_cannot_be_made_is_used_again(
+    server: CommandServer, host: HgHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = host.add("slow", 1)
+    kept, key = Clones(str(tmp_path)), key_of(host, "slow")
+    read(kept, server, key, nodes)
+    later = host.extend("slow", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "_pull", lambda *_: None)  # from a host of several that is behind
+        for error in (HgFailed, CloneUnavailable):
+            with pytest.raises(error):
+                read(kept, server, key, later)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "_pull", fail_to_pull)
+        with pytest.raises(HgFailed, match="did not end"):
+            read(kept, server, key, later)
+    before = (tmp_path / "poll-1").stat().st_ino
+    assert read(kept, server, key, later) == set(later)
+    assert (tmp_path / "poll-1").stat().st_ino == before
+
+
+def fail_to_pull(*_: object) -> NoReturn:
+    raise HgFailed("hg pull: did not end within 1200 s")
 
 
 def test_clone_stays_while_its_host_is_away(server: CommandServer, host: HgHost, tmp_path: Path) -> None:

@@ -49,6 +49,28 @@ def test_only_a_disk_of_this_machine_lacked_room(reason: str, code: int, lacked:
     assert HgFailed(f"hg pull: exit code {code}: {reason}", code).lacked_room == lacked
 
 
+@pytest.mark.parametrize("words", ["Permission denied", "No space left on device", "waiting for lock"])
+def test_words_of_a_page_that_a_host_answers_are_the_hosts(words: str) -> None:
+    said = (
+        f"abort: 'http://h/x/' does not appear to be an hg repository: ---%<--- (text/html) <h1>{words}</h1> ---%<---"
+    )
+    error = HgFailed(f"hg pull: exit code 255: {said}", 255)
+    assert (error.is_of_host, error.is_locked, error.lacked_room, error.may_be_the_clone) == (True, False, False, False)
+
+
+def test_mercurial_that_ends_at_its_start_is_the_installations_trouble(
+    server: CommandServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hg = tmp_path / "hg"
+    hg.write_text("#!/bin/sh\nexit 1\n")
+    hg.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(Unavailable, match="hg cannot be started: its process ended"):
+        server.run("version")
+    monkeypatch.undo()
+    assert "Mercurial" in server.run("version")
+
+
 def serve(server: CommandServer, folder: Path) -> None:
     """Run a command that never ends by itself."""
     server.run("init", str(folder))
