@@ -143,7 +143,9 @@ class ChangesetLookup:
 
 
 class _Waits:
-    """How long each repository, and each replay of it, has waited for a mirror that lacks a push.
+    """How long repositories have waited for a mirror that lacks a push.
+
+    Each replay of one waits by itself.
 
     Any thread may call it.
     """
