@@ -88,6 +88,13 @@ def test_a_url_to_listen_at_that_is_none_is_one_line_without_it() -> None:
     assert "hunter2" not in str(done.exception)
 
 
+def test_a_repository_named_in_the_place_of_a_mirror_is_told_its_option(file: Path) -> None:
+    error = run(file, "verify", "alpha", "first").exception
+    assert str(error) == (
+        f"{file}: section [mirror.first] is missing (there are: alpha); to compare one repository, use: --repository first"
+    )
+
+
 def test_a_name_that_an_older_release_accepted_can_be_used(file: Path) -> None:
     with closing(Deliveries(str(file.with_name("deliveries.db")))) as deliveries:
         deliveries.subscriptions.add(

@@ -91,7 +91,7 @@ def test_root_reads_that_no_rights_are_checked_and_what_to_type(
     make_all(tmp_path)
     [line] = said(tmp_path)
     assert line.startswith("rights on blobs and secrets not checked, because root has them all; ")
-    assert line.endswith(f"run: sudo -u USER {Path(sys.executable).parent}/vcsreplicator config check")
+    assert line.endswith(f"run: sudo -u USER {Path(sys.executable).parent}/vcsreplicator config check -c FOLDER/x.toml")
     assert said(tmp_path, 'log = "sqlite:///log.db"') == []
 
 

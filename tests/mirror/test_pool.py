@@ -233,6 +233,22 @@ def test_a_forked_worker_that_is_killed_is_told_as_died(bench: Bench, nursery: N
     assert bench.pool.workers == []
 
 
+def test_hgrc_of_workers_that_root_makes_belongs_to_the_owner_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may run `verify` before the mirror has started; a link in the place of the new file is not followed."""
+    given: list[str] = []
+    state = tmp_path / "~vcsreplicator"
+    state.mkdir()
+    (state / f"worker.{os.getpid()}").symlink_to(tmp_path / "other")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda made, *_: given.append(os.readlink(f"/proc/self/fd/{made}")))
+    Bench(tmp_path)
+    assert given == [f"{state}/worker.{os.getpid()}"]
+    assert (state / "worker.hgrc").read_text() == pools.CONFIGURATION
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_stop_ends_the_wait_for_the_nursery(bench: Bench) -> None:
     stop = threading.Event()
     stop.set()

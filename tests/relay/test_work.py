@@ -2,7 +2,11 @@
 """The relay's work on repositories, with outboxes written without Mercurial."""
 
 import contextlib
+import errno
+import fcntl
 import os
+import pwd
+import shlex
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -339,6 +344,22 @@ def test_the_first_event_of_another_repository_in_the_place_of_a_lost_one_shows_
     master.poke("b")
     master.until(lambda: not other.has_unsent() and master.losses.is_confirmed(master.folder("b")))
     assert not master.losses.is_confirmed(master.folder("a"))
+
+
+def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_it_to_the_relay(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `hg init` leaves if root runs it; root itself, who may run this test, is refused nothing."""
+    box, folder = master.write("it's", following(before_first_event("it's", 1), 1)), master.folder("it's")
+    lock = f"{folder}/.hg/store/outbox.lock"
+    with monkeypatch.context() as denied:
+        error = PermissionError(errno.EACCES, "Permission denied", os.fsencode(lock))
+        denied.setattr(fcntl, "flock", Mock(side_effect=error))
+        master.poke("it's")
+        reason = eventually(lambda: master.work.reason(folder))
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert reason == f"Permission denied: {lock}; as root, run: chown -R {user}: {shlex.quote(folder)}"
+    master.until(lambda: not box.has_unsent())
 
 
 def test_why_a_repository_is_tried_again_can_be_asked_until_its_events_are_sent(master: Master) -> None:

@@ -79,6 +79,11 @@ def test_a_unit_stays_down_only_for_what_an_operator_must_change(error: Exceptio
     assert line["reason"] == str(error)
 
 
+def test_what_may_pass_is_not_called_a_wrong_configuration() -> None:
+    _, [line] = ends(because_of(OSError(errno.EADDRINUSE, "Address already in use")))
+    assert line["kind"] == "OSError"
+
+
 def test_a_host_that_cannot_be_found_is_named_in_one_line() -> None:
     with structlog.testing.capture_logs() as lines:
         serve(lambda *_: None, listen=("nohost.invalid", 9103))

@@ -6,6 +6,7 @@ own user and machine, and the file does not say which.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ..config import Config
+from ..config import DEFAULT_FILE, Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +39,10 @@ def report_rights(config: Config, report: Callable[[str], object]) -> None:
     needed, is_root = list(list_needed(config.tables)), os.geteuid() == 0
     if needed and is_root:
         program = Path(sys.executable).with_name("vcsreplicator")  # which is not on the PATH that sudo sets
+        chosen = "" if config.file == DEFAULT_FILE else f" -c {shlex.quote(config.file)}"
         report(
             "rights on blobs and secrets not checked, because root has them all; "
-            f"for those of a service, run: sudo -u USER {program} config check"
+            f"for those of a service, run: sudo -u USER {program} config check{chosen}"
         )
     for right in needed:
         if not os.path.exists(right.path) and not right.is_made:

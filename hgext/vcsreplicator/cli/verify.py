@@ -64,6 +64,13 @@ def command(
     if continuous and (paths or as_json):
         option = "--repository" if paths else "--json"
         raise click.UsageError(f"--continuous compares all repositories and writes log lines; it takes no {option}")
+    known = config.names("mirror")
+    for name in names:
+        if name not in known:
+            raise BadConfig(
+                f"{config.file}: section [mirror.{name}] is missing (there are: {', '.join(known)}); "
+                f"to compare one repository, use: --repository {name}"
+            )
     mirrors = [mirror_settings(config, name) for name in names or _local_mirrors(config)]
     options = config.settings(verify.VerifySettings, "verify")
     options = replace(options, deep=deep or options.deep)

@@ -33,6 +33,17 @@ def make_folder(path: str | Path, mode: int | None = None) -> None:
             os.fchmod(made, mode)
 
 
+def make_folders(path: str | Path) -> None:
+    """Make a folder, and those above it that are missing.
+
+    Each is for the owner of the one that it is in. Raises OSError.
+    """
+    missing = [folder for folder in (Path(path), *Path(path).parents) if not folder.exists()]
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            make_folder(folder)
+
+
 def set_mode(path: str | Path, mode: int) -> None:
     """Set the mode of a folder; raises OSError, also for a link to one."""
     with _open_folder(path) as folder:

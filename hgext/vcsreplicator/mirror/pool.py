@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ..log.ownership import give_to_owner, make_folders
 from .forking import can_fork
 from .nursery import ForkedProcess, Nursery
 from .settings import MirrorSettings
@@ -258,9 +259,12 @@ def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
 def _environment(settings: MirrorSettings) -> dict[str, str]:
     """Return an environment with what programs and credentials need, and our hgrc."""
     file = Path(settings.folder) / "worker.hgrc"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(file.parent)
     own = file.with_suffix(f".{os.getpid()}")  # others may be starting workers with the same file right now
-    own.write_text(CONFIGURATION, encoding="ascii")
+    own.unlink(missing_ok=True)
+    with open(own, "x", encoding="ascii") as opened:
+        give_to_owner(opened.fileno(), file.parent)  # root may run `verify` before the mirror has started
+        opened.write(CONFIGURATION)
     own.replace(file)
     return {
         **{name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("AWS_")},

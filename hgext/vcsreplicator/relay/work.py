@@ -4,8 +4,11 @@
 It works in many repositories at once, on one job at a time in each, and retries failures indefinitely.
 """
 
+import contextlib
 import os
+import pwd
 import random
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -160,7 +163,7 @@ class Work:
                 if not os.path.isdir(os.path.join(folder, ".hg")):
                     logger.info("repository gone", job=job, folder=folder)
                     return retried
-                task.reason = reason or str(error)
+                task.reason = reason or _explain(folder, error)
                 _report_failure(folder, job, task, error)
                 return jobs
         return retried
@@ -174,9 +177,22 @@ class Work:
                     self._has_tasks.clear()
 
 
+def _explain(folder: str, error: Exception) -> str:
+    """Say why a job failed and, if another user's file is the reason, what to run."""
+    if not isinstance(error, PermissionError) or not isinstance(error.filename, str | bytes):
+        return str(error)
+    path = os.fsdecode(error.filename)
+    if not path.startswith(f"{folder}{os.sep}"):
+        return str(error)
+    user = str(os.geteuid())
+    with contextlib.suppress(KeyError):
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    return f"{error.strerror}: {path}; as root, run: chown -R {user}: {shlex.quote(folder)}"
+
+
 def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Exception) -> None:
     FAILURES.inc()
     is_expected = isinstance(error, Unavailable) or task.failures < QUIET_FAILURES
     write = logger.warning if is_expected else logger.error
     count, kind = task.failures + 1, type(error).__name__
-    write("will try again", job=job, folder=folder, failures=count, reason=str(error), kind=kind)
+    write("will try again", job=job, folder=folder, failures=count, reason=task.reason, kind=kind)

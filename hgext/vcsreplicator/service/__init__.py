@@ -104,7 +104,8 @@ def _report_end(error: Exception) -> int:
         logger.error("configuration refused", reason=reason)
         return EXIT_CONFIG
     if isinstance(error, ReplicationError) or may_pass:
-        logger.error("stopped", reason=reason, kind=type(error).__name__)
+        kind = type(error.__cause__ if isinstance(error, BadConfig) else error).__name__
+        logger.error("stopped", reason=reason, kind=kind)
     else:
         logger.exception("crashed")
     return 1
