@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Every service of vcsreplicator, and the `hg` with its extensions:
 #   docker build -t vcsreplicator . && docker run vcsreplicator config example
-FROM python:3.13 AS build
+FROM python:3.12 AS build
 RUN python -m venv /opt/vcsreplicator
 WORKDIR /source
-COPY requirements/install.txt requirements/
-RUN /opt/vcsreplicator/bin/pip install --require-hashes -r requirements/install.txt
+COPY requirements/services.txt requirements/
+RUN /opt/vcsreplicator/bin/pip install --require-hashes -r requirements/services.txt
 COPY pyproject.toml setup.py README.md COPYING ./
 COPY hgext hgext
 COPY pushlog pushlog
@@ -13,7 +13,7 @@ COPY hooks hooks
 COPY notifier notifier
 RUN /opt/vcsreplicator/bin/pip install --no-deps --no-build-isolation .
 
-FROM python:3.13-slim
+FROM python:3.12-slim
 COPY --from=build /opt/vcsreplicator /opt/vcsreplicator
 RUN useradd --system --create-home hg && install -d -o hg /repos /trial /var/lib/vcsreplicator
 ENV PATH=/opt/vcsreplicator/bin:$PATH HGENCODING=UTF-8

@@ -66,7 +66,7 @@ test-all: $(VENV)/installed-for-tests
 test-versions: $(VENV)/installed-for-tests
 	$(BIN)/python -m testing.versions $(VERSIONS)
 
-# Types and tests side by side: a developer waits for the result.
+# Types, tests and the documentation's site, side by side: a developer waits for the result.
 check: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -74,6 +74,7 @@ check: $(VENV)/installed-for-tests
 	$(PURE) $(STAGES) >"$$stages" 2>&1 & tested=$$!; \
 	$(BIN)/mypy $(TYPED) & typed=$$!; \
 	$(PURE) $(OTHERS); failed=$$?; \
+	$(BIN)/mkdocs build --quiet --strict || failed=1; \
 	wait $$typed || failed=1; wait $$tested || failed=1; \
 	cat "$$stages"; exit $$failed
 

@@ -18,6 +18,7 @@ lock() {
 }
 
 lock install.txt
+lock services.txt --extra dashboard --extra edge --extra decode --extra poll --extra work --extra celery
 lock test.txt --all-extras
 
 # What installs the tests' packages.

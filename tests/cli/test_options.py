@@ -95,6 +95,20 @@ def test_a_repository_named_in_the_place_of_a_mirror_is_told_its_option(file: Pa
     )
 
 
+@pytest.mark.parametrize(("names", "port"), [(("alpha",), 9202), (("beta",), 9108), (("alpha", "beta"), 9108)], ids=str)
+def test_verify_of_one_mirror_listens_at_an_address_of_its_own(
+    file: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], port: int
+) -> None:
+    text = file.read_text().replace("[mirror.alpha]", '[mirror.beta]\nroot = "/other"\n[mirror.alpha]')
+    file.write_text(f'{text}[listen]\nverify = "127.0.0.1:9108"\nverify-alpha = "127.0.0.1:9202"\n')
+    heard: list[object] = []
+    monkeypatch.setattr("hgext.vcsreplicator.cli.verify.configure_logging", lambda role: None)
+    monkeypatch.setattr("hgext.vcsreplicator.cli.verify.serve", lambda stage, listen: heard.append(listen) or 0)
+    assert run(file, "verify", "--continuous", *names).exit_code == 0
+    assert heard == [("127.0.0.1", port)]
+    assert "all sections are correct" in run(file, "config", "check").output
+
+
 def test_a_name_that_an_older_release_accepted_can_be_used(file: Path) -> None:
     with closing(Deliveries(str(file.with_name("deliveries.db")))) as deliveries:
         deliveries.subscriptions.add(

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import pushlog
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.config import _check_sections
 from hgext.vcsreplicator.config import load
+from hgext.vcsreplicator.hg.settings import KEYS
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings
@@ -31,6 +33,7 @@ from notifier.settings import NotifierSettings
 from notifier.webhook.subscription import Subscription
 from notifier.window import Patience
 from notifier.work.settings import WorkSettings
+from pushlog.recording import LANDING_OPTIONS
 from testing.services.cache import CHECKOUT
 
 SECTIONS = {
@@ -63,6 +66,22 @@ def example() -> str:
     result = CliRunner().invoke(program, ["config", "example"])
     assert result.exit_code == 0
     return result.output
+
+
+def test_every_key_of_the_pushlog_is_on_its_page_with_its_default() -> None:
+    rows = re.findall(r"^\| `([a-z]+)` \| (\S+) \|", (CHECKOUT / "docs/pushlog.md").read_text(), re.MULTILINE)
+    expected = {
+        name.decode(): "none" if item.default in (None, list) else str(item.default)
+        for name, item in pushlog.configtable[b"pushlog"].items()
+        if name not in LANDING_OPTIONS
+    }
+    assert dict(rows) == expected
+
+
+def test_every_key_of_a_master_and_mirror_is_on_a_page() -> None:
+    """The rows of most say which of their values is the default."""
+    rows = re.findall(r"^\| `([a-z-]+)` \| .+ \|$", (CHECKOUT / "docs/push.md").read_text(), re.MULTILINE)
+    assert {key.decode() for key in KEYS} <= set(rows)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -3,8 +3,10 @@
 
 import importlib
 import importlib.util
+import re
 import shlex
 import subprocess
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,23 @@ def test_the_image_copies_all_that_a_package_is_made_of() -> None:
     assert packed <= set(copied())
 
 
+def test_the_image_has_the_packages_of_every_service() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    extras = {
+        name: wanted for name, wanted in project["optional-dependencies"].items() if name not in ("test", "check")
+    }
+    needed = [line for wanted in (project["dependencies"], *extras.values()) for line in wanted]
+    locked, tested = (
+        set(re.findall(r"^([a-z0-9.-]+)==(\S+)", (CHECKOUT / "requirements" / name).read_text(), re.MULTILINE))
+        for name in ("services.txt", "test.txt")
+    )
+    assert {re.split(r"[\[<>=]", line)[0].lower() for line in needed} <= {name for name, _ in locked}
+    assert locked <= tested
+    [command] = [words for name, *words in instructions() if name == "RUN" and "--require-hashes" in words]
+    assert command[-1] == "requirements/services.txt"
+    assert "requirements/services.txt" in copied()
+
+
 def test_the_image_knows_only_instructions_that_there_are_and_starts_our_program() -> None:
     known = {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT"}
     assert {name for name, *_ in instructions()} <= known
@@ -90,9 +109,6 @@ def test_a_shell_completes_verbs_and_options(words: list[str], last: str, expect
 
 @pytest.mark.filterwarnings("ignore:.click.utils.make_default_short_help:DeprecationWarning")  # of click-man
 def test_every_verb_has_a_manual_page(tmp_path: Path) -> None:
-    """Nothing to ask in an environment that `make` has not brought up to date."""
-    if importlib.util.find_spec("click_man") is None:
-        return
     importlib.import_module("testing.man_pages").write(tmp_path)
     names = {page.stem for page in tmp_path.glob("*.1")}
     assert {f"vcsreplicator-{verb}" for verb in VERBS} <= names

@@ -13,20 +13,40 @@ import pytest
 
 from testing.services.cache import CHECKOUT
 
-PACKED = ("hgext", "pushlog", "hooks", "notifier", "stubs", "pyproject.toml", "setup.py", "README.md")
+PACKAGES = ("hgext", "pushlog", "hooks", "notifier")
+# What of the repository is not in the source distribution.
+LEFT_OUT = (".ci", ".gitignore", "tests")
 
 pytestmark = pytest.mark.processes
 
 
+def repository() -> set[str]:
+    """The files that Git knows, and new ones that it does not ignore."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.check_output(listing, cwd=CHECKOUT, text=True).splitlines()
+    return {name for name in names if (CHECKOUT / name).exists()}
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout."""
-    source = tmp_path_factory.mktemp("source")
-    for path in [CHECKOUT / name for name in PACKED]:
-        if path.is_dir():
-            shutil.copytree(path, source / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif path.exists():
-            shutil.copy(path, source)
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked source distribution, built from a copy, so that nothing is left in the checkout."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in repository():
+        if not name.startswith("tests/"):
+            (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(CHECKOUT / name, folder / "copy" / name)
+    (folder / "copy" / "tests").mkdir()
+    (folder / "copy" / "tests" / "test_it.py").touch()
+    build = "from setuptools.build_meta import build_sdist; build_sdist('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=folder / "copy", check=True, stdout=subprocess.DEVNULL)
+    (built,) = folder.glob("*.tar.gz")
+    shutil.unpack_archive(built, folder, filter="data")
+    return folder / built.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    """Built from the source distribution."""
     pip = [
         sys.executable,
         "-m",
@@ -42,11 +62,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def test_the_source_distribution_holds_the_repository_without_its_tests(source: Path) -> None:
+    found = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    made = {name for name in found if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
+    assert found - made == {name for name in repository() if name.split("/")[0] not in LEFT_OUT}
+
+
 def test_the_wheel_holds_our_packages_and_no_face_of_hgext(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "hgext/__init__.py" not in names
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"hgext", "pushlog", "hooks", "notifier"}
+    assert tops == set(PACKAGES)
     assert {name.split("/")[1] for name in names if name.startswith("hgext/")} == {"vcsreplicator"}
 
 
@@ -54,7 +80,7 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     missing = [
         str(path.relative_to(CHECKOUT))
-        for folder in PACKED[:4]
+        for folder in PACKAGES
         for path in (CHECKOUT / folder).rglob("*")
         if path.is_file() and path.suffix != ".pyc" and str(path.relative_to(CHECKOUT)) not in names
     ]

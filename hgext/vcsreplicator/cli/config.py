@@ -170,7 +170,7 @@ def _check_dashboard(config: Config) -> None:
 
 
 def _check_listen(config: Config) -> None:
-    mirrors = (f"mirror-{name}" for name in config.tables.get("mirror", {}))
+    mirrors = (f"{job}-{name}" for name in config.tables.get("mirror", {}) for job in ("mirror", "verify"))
     roles = {*_ROLES, *mirrors}
     for role in config.names("listen") if "listen" in config.tables else ():
         if role not in roles:

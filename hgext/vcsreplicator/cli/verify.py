@@ -154,4 +154,5 @@ def _compare_continuously(
         for thread in threads:
             thread.join()
 
-    return serve(stage, listen=config.listen("verify"))
+    own = config.listen(f"verify-{mirrors[0].name}") if len(mirrors) == 1 else None
+    return serve(stage, listen=own or config.listen("verify"))
