@@ -110,6 +110,38 @@ def test_a_mirror_is_added_and_listed(installation: Installation) -> None:
     assert roster["mirrors"][0]["rules"]["include"] == ["re:group/[a-z]"]
 
 
+def test_the_list_has_the_same_lag_as_json(installation: Installation) -> None:
+    installation.start()
+    installation.done("add", "alpha")
+    installation.done("add", "beta")
+    installation.push(3)
+    installation.ack("alpha", 3)
+    installation.ack("beta", 1)
+
+    def listed() -> list[tuple[str, int, int]]:
+        mirrors = json.loads(installation.done("list", "--json"))["mirrors"]
+        return [(mirror["name"], mirror["behind"], mirror["holds"]) for mirror in mirrors]
+
+    eventually(lambda: listed() == [("alpha", 0, 0), ("beta", 2, 2)], timeout=SOON)
+    rows = [line.split() for line in installation.done("list").splitlines()]
+    assert [row[-2:] for row in rows if row[:1] in (["alpha"], ["beta"])] == [["0", "0"], ["2", "2"]]
+
+
+def test_a_misspelt_mirror_is_not_added(installation: Installation) -> None:
+    """Notices would wait for it. A file without sections of mirrors, as each service may have one, says nothing of names."""
+    installation.start()
+    installation.done("add", "gamma")
+    with installation.config.open("a") as file:
+        file.write('[mirror.alpha]\nroot = "/alpha"\n[mirror.beta]\nroot = "/beta"\n')
+    assert installation.refused("add", "aplha") == (
+        f"{installation.config}: section [mirror.aplha] is missing (there are: alpha, beta); "
+        "add --yes if another machine's file has it"
+    )
+    assert "aplha" not in installation.done("list")
+    assert "aplha is " in installation.done("add", "aplha", "--yes")
+    assert "alpha is " in installation.done("add", "alpha")
+
+
 def test_dangerous_verbs_say_what_they_would_do_and_do_it_with_yes(installation: Installation) -> None:
     installation.start()
     installation.done("add", "alpha")

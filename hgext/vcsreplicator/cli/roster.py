@@ -22,7 +22,8 @@ from ..words.roster import Decision, Mirror, MirrorRole, Roster, RosterRequest, 
 from ..words.rules import Rules
 from ..words.shape import plain
 from .display import console, print_json, table
-from .options import log_of, with_config, with_json, with_wait, with_yes
+from .options import with_config, with_json, with_wait, with_yes
+from .progress import metered_log
 from .repositories import find_repository, read_picture
 from .requests import ask_aggregator, make_request, when
 
@@ -55,18 +56,30 @@ def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
         yes: bool = True,
         **options: Any,
     ) -> None:
-        with log_of(config) as log:
+        with metered_log(config) as log:
             picture = read_picture(log)
             request = function(picture, reason, *arguments, **options)
             known = rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
             if isinstance(known, rosters.Refusal):  # as the aggregator would refuse it now
                 raise Refused(known.reason)
-            if not yes:
+            if not yes and request.verb is not Verb.ADD:
                 raise Refused(f"{_describe_effect(picture, request)}; add --yes to do it")
+            if not yes:
+                _check_section(config, request.mirror)
             decided = _decide_offline(config, log, request) if offline else ask_aggregator(log, request, wait)
             _print_decision(*decided)
 
     return wrapped
+
+
+def _check_section(config: Config, name: str | None) -> None:
+    """Raise Refused if the file has sections of mirrors, but none of this one: notices would wait for it."""
+    there = sorted(config.tables.get("mirror", ()))
+    if there and name not in there:
+        raise Refused(
+            f"{config.file}: section [mirror.{name}] is missing (there are: {', '.join(there)}); "
+            "add --yes if another machine's file has it"
+        )
 
 
 # For the verbs of `offline_roster.VERBS`; the others need an aggregator.
@@ -87,11 +100,15 @@ def with_rules(function: Callable[..., Any]) -> Callable[..., Any]:
 @with_config
 def list_(config: Config, decisions: bool, as_json: bool) -> None:
     """List the mirrors, their lag, and the notices they hold."""
-    with log_of(config) as log:
+    with metered_log(config) as log:
         picture = read_picture(log)
     roster = picture.roster or Roster()
     if as_json:
-        print_json(plain(roster))
+        mirrors = [
+            {**plain(mirror), "behind": picture.behind(mirror.name), "holds": _count_held(picture, mirror)}
+            for mirror in roster.mirrors
+        ]
+        print_json({**plain(roster), "mirrors": mirrors})
         return
     console().print(_mirror_table(picture, roster))
     click.echo(f"version {roster.version}; {_describe_empty(roster)}")
@@ -104,6 +121,7 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
 @click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions.")
 @click.option("--inactive", is_flag=True, help="Add it without gating; it gates after `roster join`.")
 @with_rules
+@click.option("--yes", is_flag=True, help="Add it even if the file has sections of mirrors and none of this one.")
 @_asking_options
 def add(
     picture: Picture, reason: str, name: str, backup: bool, inactive: bool, include: Any, exclude: Any
@@ -201,7 +219,10 @@ def _describe_effect(picture: Picture, request: RosterRequest) -> str:
         return f"{request.mirror} would carry {carried} of {len(present)} repositories"
     mirror = picture.roster.mirror(request.mirror) if picture.roster else None
     held = _count_held(picture, mirror, request.repository) if mirror else 0
-    return f"{held} notices that wait for {request.mirror} would wait for the other mirrors only"
+    what = "notice that waits" if held == 1 else "notices that wait"
+    return (
+        f"{held} {what} for {request.mirror} would wait for the other mirrors only: what these serve goes out at once"
+    )
 
 
 def _decide_offline(config: Config, log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
