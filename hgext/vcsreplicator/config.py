@@ -109,7 +109,8 @@ def load(file: str | Path) -> Config:
         with open(file, encoding="utf-8") as opened:
             tables, mode = tomllib.loads(opened.read()), os.fstat(opened.fileno()).st_mode
     except OSError as error:
-        raise BadConfig(f"{file}: cannot be read: {error.strerror}") from error
+        hint = "; vcsreplicator config example prints one" if isinstance(error, FileNotFoundError) else ""
+        raise BadConfig(f"{file}: cannot be read: {error.strerror}{hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadConfig(f"{file}: not TOML: {error}") from error
     unknown = sorted(tables.keys() - set(SECTIONS))

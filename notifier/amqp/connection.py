@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import kombu.connection
 import kombu.transport.pyamqp
 import structlog
-from amqp.exceptions import AMQPError
+from amqp.exceptions import AccessRefused, AMQPError
 from amqp.method_framing import frame_handler
 from amqp.transport import SSLTransport, TCPTransport
 from kombu.exceptions import KombuError
@@ -93,7 +93,11 @@ def client(
 
 def connect(kombu_client: Any) -> Any:
     """Open a connection of py-amqp; raise one of TROUBLE."""
-    return kombu_client.transport.establish_connection()
+    try:
+        return kombu_client.transport.establish_connection()
+    except AccessRefused as error:
+        what = f"login of user {kombu_client.userid or 'guest'} refused: wrong password, or no such user"
+        raise AccessRefused(f"{what}: (403) ACCESS_REFUSED", reply_code=error.reply_code) from error
 
 
 @contextmanager

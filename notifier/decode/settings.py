@@ -121,6 +121,12 @@ class DecodeSettings:
         if self.redis_ca_file is not None and parts.scheme == "redis":
             raise ValueError("redis_ca_file: expected none with redis://, which verifies no certificate, or rediss://…")
 
+    @property
+    def topics(self) -> set[str]:
+        """The names of the topics of the log that are read and written."""
+        places = map(read_place, (self.input, self.output, *self.outputs.values()))
+        return {place.name for place in places if place.kind is PlaceKind.LOG}
+
     def place_of(self, route: str) -> MessagePlace:
         """Return where messages of this `<namespace>.<type>` go."""
         place = read_place(self.outputs.get(route, self.output))

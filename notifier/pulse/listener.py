@@ -138,6 +138,7 @@ class _Session:
             largest=settings.max_message,
         )
         self.was_connected = True
+        logger.info("listening", exchange=settings.exchange, queue=settings.queue, key=settings.routing_key)
         with contextlib.closing(consumer):
             while not self.is_finished:
                 for arrived in consumer.receive(BLINK):

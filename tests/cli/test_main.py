@@ -5,6 +5,7 @@ import errno
 import os
 
 import pytest
+from click.testing import CliRunner
 
 from hgext.vcsreplicator import cli
 
@@ -27,6 +28,20 @@ def test_a_file_that_the_user_may_not_see_is_one_line(
     error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/var/lib/vcsreplicator/notifier.db")
     assert end_with(error, monkeypatch) == 2
     assert capsys.readouterr().err == f"vcsreplicator: {error}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("chekc", "No such command 'chekc'. Did you mean 'check'?"),
+        ("destinations", "No such command 'destinations'. Did you mean 'destination'?"),
+        ("zzz", "No such command 'zzz'."),
+    ],
+)
+def test_a_misspelt_verb_is_told_the_nearest(typed: str, told: str) -> None:
+    ended = CliRunner().invoke(cli.program, [typed])
+    assert ended.exit_code == 2
+    assert told in ended.stderr
 
 
 def test_a_mistake_of_ours_has_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

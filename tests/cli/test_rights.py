@@ -48,7 +48,7 @@ def make_all(folder: Path) -> None:
     for name in ("blobs", "shared blobs"):
         (folder / name).mkdir()
     for name in ("pulse.password", "ci.secret", "master.hgrc"):
-        (folder / name).touch()
+        (folder / name).touch(mode=0o600)
 
 
 @pytest.mark.usefixtures("user")
@@ -84,6 +84,17 @@ def test_rights_that_the_user_has_are_not_named(tmp_path: Path) -> None:
     assert said(tmp_path) == []
 
 
+@pytest.mark.parametrize("user_id", [0, 1000])
+def test_a_secret_that_the_service_would_refuse_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user_id: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user_id)
+    make_all(tmp_path)
+    (tmp_path / "pulse.password").chmod(0o644)
+    refusal = "FOLDER/pulse.password has mode 0644, expected 0600 or stricter: chmod go= FOLDER/pulse.password"
+    assert said(tmp_path)[-1] == f"FOLDER/x.toml: notifier.pulse.password: {refusal}"
+
+
 def test_root_reads_that_no_rights_are_checked_and_what_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,5 +111,5 @@ def test_root_too_reads_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monk
     make_all(tmp_path)
     (tmp_path / "ci.secret").unlink()
     assert said(tmp_path)[1:] == [
-        "FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: FOLDER/ci.secret is missing, or this user may not see it"
+        "FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: FOLDER/ci.secret is missing"
     ]

@@ -76,6 +76,19 @@ def test_topics_as_they_were_created_are_as_needed(checked: Checked) -> None:
     assert [line.split()[-1] for line in done.output.splitlines()[1:]] == ["no"] * len(topics())
 
 
+def test_topics_of_edge_and_decoder_are_created_listed_and_compared(embedded: Checked) -> None:
+    with embedded.config.open("a") as file:
+        file.write(
+            '[edge]\nlisten = "127.0.0.1:8081"\n[decode]\noutputs = { "a.b" = "log:other", "c.d" = "file:/x" }\n'
+        )
+    checked = embedded.topics("check")
+    assert checked.exit_code == 2
+    assert [line.split()[0] for line in checked.output.splitlines() if "missing" in line] == ["decoded", "other", "raw"]
+    assert "created decoded, other, raw" in embedded.topics("create", "--partitions", "3").output
+    assert embedded.topics("check").exit_code == 0
+    assert {"decoded", "other", "raw"} <= {row["topic"] for row in json.loads(embedded.topics("list", "--json").output)}
+
+
 def test_another_retention_is_as_needed_if_it_is_asked_for(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/log.db"
     (tmp_path / "x.toml").write_text(f'log = "{url}"\n')

@@ -298,9 +298,12 @@ def test_listener_names_are_checked() -> None:
 def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> None:
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "listen", told.url, told.exchange, "--count", "2"]
     more = ["--queue", told.name + "-listener", "--durable"]
-    process = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    process = subprocess.Popen(
+        [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
     try:
-        eventually(lambda: _queue_exists(told))
+        assert process.stderr is not None
+        assert f'"queue": "{told.name}-listener"' in process.stderr.readline(), "from now on it gets all"
         publish_pushes(log, "x", 1, 2)
         out, _ = process.communicate(timeout=60)
     finally:

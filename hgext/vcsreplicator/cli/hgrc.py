@@ -68,6 +68,7 @@ def check_hgrc(
     )
     for name in EXTENSIONS:
         report(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
+    report(f"hg extension vcsreplicator: role {found.get('vcsreplicator.role', 'none')} ({where})")
     roots = {
         os.path.realpath(name.removeprefix(ROOTS)): "" if wire == "." else wire
         for name, wire in found.items()

@@ -15,13 +15,14 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ..config import DEFAULT_FILE, Config
+from ..words.secrecy import describe_readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededRight:
     """What the user of a service must be able to do: `mode` is that of `os.access`.
 
-    `is_made` says that the service makes the path if it is missing.
+    `is_made` says that the service makes the path if it is missing, `is_secret` that it refuses a file that others may read.
     """
 
     key: str
@@ -29,6 +30,7 @@ class NeededRight:
     mode: int
     text: str
     is_made: bool = False
+    is_secret: bool = False
 
 
 def report_rights(config: Config, report: Callable[[str], object]) -> None:
@@ -46,11 +48,14 @@ def report_rights(config: Config, report: Callable[[str], object]) -> None:
         )
     for right in needed:
         if not os.path.exists(right.path) and not right.is_made:
-            report(f"{config.file}: {right.key}: {right.path} is missing, or this user may not see it")
+            hidden = "" if is_root else ", or this user may not see it"
+            report(f"{config.file}: {right.key}: {right.path} is missing{hidden}")
         elif not is_root and not os.access(
             right.path if os.path.exists(right.path) else os.path.dirname(right.path), right.mode
         ):
             report(f"{config.file}: {right.key}: this user may not {right.text}")
+        elif right.is_secret and (wrong := describe_readers(right.path, os.stat(right.path).st_mode)):
+            report(f"{config.file}: {right.key}: {wrong}")
 
 
 def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRight]:
@@ -76,7 +81,8 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
 
 
 def _need_secret(key: str, path: str) -> NeededRight:
-    return NeededRight(key=key, path=path, mode=os.R_OK, text=f"read {path}, but the user of the service must")
+    text = f"read {path}, but the user of the service must"
+    return NeededRight(key=key, path=path, mode=os.R_OK, text=text, is_secret=True)
 
 
 def _need_blobs(key: str, folder: str) -> NeededRight:

@@ -9,7 +9,7 @@ import sys
 import click
 
 from ..config import Config
-from ..log import EVENTS, Log, TopicComparison, topics
+from ..log import EVENTS, Log, Topic, TopicComparison, topics
 from ..words.clock import DAY
 from ..words.errors import TopicMissing
 from ..words.shape import plain
@@ -18,11 +18,13 @@ from .options import Number, log_of, with_config, with_json
 
 # Partitions of `events`, unless the operator says otherwise.
 PARTITIONS = 16
+# Days for which topics that are not kept by key keep records, unless the operator says otherwise.
+RETENTION = 30.0
 _COUNT = click.IntRange(1, 10_000)
 
 _with_retention = click.option(
     "--retention",
-    default=30.0,
+    default=RETENTION,
     type=Number(0.01, 36_500),
     show_default=True,
     help="Days to keep records of the topics that are not kept by key: `events`, `notices`, `errors`, `roster-requests`.",
@@ -47,7 +49,7 @@ def command() -> None:
 def create(config: Config, partitions: int, retention: float) -> None:
     """Create the missing topics; existing topics are not changed."""
     with log_of(config) as log:
-        made = log.create(topics(partitions=partitions, retention=retention * DAY))
+        made = log.create(_needed(config, partitions, retention))
     click.echo("created " + ", ".join(made) if made else "all topics exist")
 
 
@@ -57,7 +59,7 @@ def create(config: Config, partitions: int, retention: float) -> None:
 def list_(config: Config, as_json: bool) -> None:
     """List the topics with their partitions and records."""
     with log_of(config) as log:
-        rows = [_row(log, topic.name) for topic in topics()]
+        rows = [_row(log, topic.name) for topic in _needed(config)]
     headings = ("topic", "partitions", "first", "end")
     print_listing(rows, headings, ([str(row[each]) for each in headings] for row in rows), as_json=as_json)
 
@@ -80,7 +82,7 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
     """
     with log_of(config) as log:
         count = partitions or _count_partitions(log)
-        found = log.compare(topics(partitions=count, retention=retention * DAY))
+        found = log.compare(_needed(config, count, retention))
     remedies = [remedy for each in found for remedy in each.remedies]
     if any(each.found is None for each in found):
         remedies.insert(0, f"vcsreplicator topics create --partitions {count} --retention {retention:g}")
@@ -90,6 +92,20 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
     if remedies and not as_json:
         click.echo("\n".join(("to mend it:", *remedies)))
     sys.exit(_severity(found))
+
+
+def _needed(config: Config, partitions: int = PARTITIONS, retention: float = RETENTION) -> tuple[Topic, ...]:
+    """Return the topics that services need, with those that the sections [edge] and [decode] name."""
+    from notifier.decode.settings import DecodeSettings
+    from notifier.edge.settings import EdgeSettings
+    from notifier.raw import raw_topic
+
+    named: set[str] = set()
+    if "edge" in config.tables:
+        named.add(config.settings(EdgeSettings, "edge").topic)
+    if "decode" in config.tables:
+        named |= config.settings(DecodeSettings, "decode").topics
+    return (*topics(partitions=partitions, retention=retention * DAY), *map(raw_topic, sorted(named)))
 
 
 def _count_partitions(log: Log) -> int:
