@@ -85,47 +85,30 @@ class OutputQueues:
         self._channel.close()
 
 
-class InputQueue:
+class InputQueue(OutputQueues):
     """The queue of the decoder's input, for a destination that writes to it.
 
-    `user` is the name of the notifier's destination.
+    `user` is the name of the notifier's destination. The methods keep the promises of `DecoderInput`.
     """
 
     def __init__(self, settings: DecodeSettings, queue: str, clock: Clock, user: str) -> None:
         self._queue, self._closing = queue, threading.Event()
-        self._queues = OutputQueues(settings, [queue], self._closing, clock, user=user, label=queue)
+        super().__init__(settings, [queue], self._closing, clock, user=user, label=queue)
 
     def start(self) -> None:
-        """Connect and declare the queue.
-
-        Raises Unavailable.
-        """
-        self._queues.keep_connected()
+        self.keep_connected()
 
     def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
-        """Write messages with their ids, in order.
-
-        Raises Unavailable; then the next call uses a new connection.
-        """
         try:
-            self._queues.publish(
+            self.publish(
                 [OutgoingMessage(routing_key=self._queue, body=to_line(raw), id=name) for name, raw in messages]
             )
         except Unavailable:
-            self._queues.close()
+            self.close()  # so that the next call uses a new connection
             raise
 
-    def keep_alive(self) -> None:
-        """Show the broker a sign of life, if connected."""
-        self._queues.keep_alive()
-
     def interrupt(self) -> None:
-        """Make a `put` give up while the broker blocks publishers; from any thread."""
         self._closing.set()
-
-    def close(self) -> None:
-        """Drop the connection."""
-        self._queues.close()
 
 
 def open_input(settings: DecodeSettings, queue: str, prefetch: int) -> QueueConsumer:
