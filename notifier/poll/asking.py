@@ -13,11 +13,12 @@ import httpx
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.retry import read_retry_after
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
 from ..hgpush.message import LARGEST, PushesAnswer, read_answer
-from .hosts import HostUnavailable, read_retry_after
+from .hosts import HostUnavailable
 from .settings import PollSettings
 
 # Statuses after which the host itself is left alone for a while.

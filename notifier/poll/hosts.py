@@ -6,7 +6,6 @@ A host gets at most so many questions at a time, and none while it rests after t
 
 import asyncio
 import contextlib
-import email.utils
 from collections.abc import AsyncIterator, Callable
 
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -22,10 +21,10 @@ LONGEST = 3600.0
 class HostUnavailable(Unavailable):
     """A host does not answer, or asks for fewer questions.
 
-    `retry_after` is the wait that the host asked for, in seconds, if it did.
+    `retry_after` is the wait that the host asked for, in seconds.
     """
 
-    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
 
@@ -53,22 +52,7 @@ class Host:
                 yield
             except HostUnavailable as error:
                 self._failures += 1
-                rest = max(REST.delay(self._failures, self._chance()), min(error.retry_after or 0.0, LONGEST))
+                rest = max(REST.delay(self._failures, self._chance()), min(error.retry_after, LONGEST))
                 self._rests_until = max(self._rests_until, loop.time() + rest)
                 raise
             self._failures = 0
-
-
-def read_retry_after(value: str | None, now: float) -> float | None:
-    """Return the seconds that the header Retry-After asks for.
-
-    Returns None if there is no value, or none that makes sense.
-    """
-    if value is None:
-        return None
-    if value.isascii() and value.isdigit() and len(value) < 10:
-        return float(value)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now)
-    except (ValueError, OverflowError):
-        return None

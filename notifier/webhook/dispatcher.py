@@ -21,11 +21,12 @@ from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.retry import LONGEST_WAIT
 
 from ..destination import take_all
 from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
-from .request import LONGEST_WAIT, AttemptResult, DeliveryVerdict, RequestSender
+from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
 from .subscription import Subscription
 from .subscriptions import StoredSubscription

@@ -7,19 +7,18 @@ Signatures follow Standard Webhooks 1.0: `webhook-id` stays the same over all at
 
 import base64
 import binascii
-import datetime
 import enum
 import hashlib
 import hmac
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
 
+from hgext.vcsreplicator.words.retry import read_retry_after
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
@@ -27,9 +26,6 @@ from .addresses import Forbidden, Network, resolve
 from .connection import CONNECT_PATIENCE, ConnectionPool, RunningAnswers, TlsPool, finish, watching
 from .deliveries import DeliveryAttempt
 from .subscription import Subscription
-
-# Seconds that `Retry-After` may ask for.
-LONGEST_WAIT = 86400.0
 
 # Answers that another attempt would get again.
 PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 415, 422, 431, 501, 505}
@@ -119,27 +115,8 @@ def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Attempt
         return AttemptResult(
             verdict=DeliveryVerdict.WRONG, status=status, error=f"{status}: another attempt would be answered so too"
         )
-    wait = retry_after(answer_headers.get("retry-after"), now)
+    wait = read_retry_after(answer_headers.get("retry-after"), now)
     return AttemptResult(verdict=DeliveryVerdict.AGAIN, status=status, error=f"status {status}", wait=wait)
-
-
-def retry_after(value: str | None, now: float) -> float:
-    """Return the seconds that the endpoint asks us to wait, at most a day.
-
-    Returns 0 if it asks for none or for nonsense.
-    """
-    if value is None:
-        return 0.0
-    value = value.strip()
-    if value.isascii() and value.isdigit():
-        return min(float(value[:9]), LONGEST_WAIT)
-    try:
-        when = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return 0.0
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=datetime.UTC)
-    return min(max(0.0, when.timestamp() - now), LONGEST_WAIT)
 
 
 class RequestSender:

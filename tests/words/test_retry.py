@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Delays between attempts."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.words.retry import RECONNECT, Backoff
+from hgext.vcsreplicator.words.retry import RECONNECT, Backoff, read_retry_after
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
@@ -23,3 +24,15 @@ def test_what_was_away_is_tried_at_least_every_two_seconds_after_an_outage_of_an
     attempt: int, chance: float
 ) -> None:
     assert 0 < RECONNECT.delay(attempt, chance) <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, 0), ("120", 120), (" 7 ", 7), ("999999999999", 86400), ("-5", 0), ("soon", 0),
+        ("Thu, 01 Jan 1970 00:01:40 GMT", 100), ("Fri, 01 Jan 2100 00:00:00 GMT", 86400), ("Thu, 01 Jan 1960 00:00:00 GMT", 0),
+        ("99999999999999999999 Jan 1970 00:00:00 GMT", 0), ("Thu, 01 Jan 1970 00:00:00 +99999999999999", 0),
+    ],
+)  # fmt: skip
+def test_retry_after_is_read_as_seconds_or_date(value: str | None, seconds: float) -> None:
+    assert read_retry_after(value, 0.0) == seconds

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Delays before the next attempt; pure, the caller sleeps."""
 
+import datetime
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 
 from .shape import Seconds
 
@@ -31,3 +33,25 @@ class Backoff:
 # For the log and our own services: at least one attempt in 1.2 s after an outage of any length, jitter included. One that refuses
 # costs next to nothing, and one that does not answer takes until the client's own time limit.
 RECONNECT = Backoff(first=0.1, longest=1.0)
+
+# Seconds that `Retry-After` may ask for.
+LONGEST_WAIT = 86400.0
+
+
+def read_retry_after(value: str | None, now: float) -> float:
+    """Return the seconds that the header Retry-After asks us to wait, at most a day.
+
+    Returns 0 if it asks for none or for nonsense.
+    """
+    if value is None:
+        return 0.0
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return min(float(value[:9]), LONGEST_WAIT)
+    try:
+        when = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return 0.0
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=datetime.UTC)
+    return min(max(0.0, when.timestamp() - now), LONGEST_WAIT)

@@ -28,7 +28,7 @@ from notifier.hgpush.message import LARGEST, QueuedPush, read_answer
 from notifier.poll import hosts, poller
 from notifier.poll.asking import AnswerTooLarge, Asked, Asker
 from notifier.poll.following import Followed
-from notifier.poll.hosts import HostUnavailable, read_retry_after
+from notifier.poll.hosts import HostUnavailable
 from notifier.poll.poller import Poller
 from notifier.poll.settings import OnReplaced, PollSettings, StartAt
 from notifier.poll.state import PollDatabase
@@ -461,21 +461,6 @@ def test_removed_and_new_repositories_keep_the_numbers_of_the_others(tmp_path: P
     assert anew.last == 0
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("120", 120.0),
-        (None, None),
-        ("soon", None),
-        ("-5", None),
-        ("Thu, 01 Jan 1970 00:01:00 GMT", 50.0),
-        ("9" * 50, None),
-    ],
-)
-def test_retry_after_is_seconds_or_a_date(value: str | None, seconds: float | None) -> None:
-    assert read_retry_after(value, 10.0) == seconds
-
-
 # -- the command
 
 
@@ -639,7 +624,7 @@ class SimulatedHosts:
         known = self.pushes[name]
         luck = self.chance.random()
         if luck < 0.002:
-            raise HostUnavailable(f"{url}: status 503", 5.0 if luck < 0.001 else None)
+            raise HostUnavailable(f"{url}: status 503", 5.0 if luck < 0.001 else 0.0)
         if luck < 0.004:
             raise AnswerTooLarge(url) if luck < 0.003 else Unavailable(url)
         if luck > 0.99:

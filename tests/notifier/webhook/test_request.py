@@ -20,7 +20,6 @@ from notifier.webhook.request import (
     RequestSender,
     headers,
     judge,
-    retry_after,
     signed_headers,
     signing_key,
 )
@@ -181,18 +180,6 @@ def test_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.Mon
 )
 def test_answer_decides_what_becomes_of_the_delivery(status: int, verdict: DeliveryVerdict) -> None:
     assert judge(status, {}, 0.0).verdict is verdict
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        (None, 0), ("120", 120), (" 7 ", 7), ("999999999999", 86400), ("-5", 0), ("soon", 0),
-        ("Thu, 01 Jan 1970 00:01:40 GMT", 100), ("Fri, 01 Jan 2100 00:00:00 GMT", 86400), ("Thu, 01 Jan 1960 00:00:00 GMT", 0),
-        ("99999999999999999999 Jan 1970 00:00:00 GMT", 0), ("Thu, 01 Jan 1970 00:00:00 +99999999999999", 0),
-    ],
-)  # fmt: skip
-def test_retry_after_is_read_as_seconds_or_date(value: str | None, seconds: float) -> None:
-    assert retry_after(value, 0.0) == seconds
 
 
 def send(
