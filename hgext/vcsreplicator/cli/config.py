@@ -14,7 +14,7 @@ from ..words.errors import BadConfig, ReplicationError, TopicMissing
 from ..words.shape import nearest
 from .display import print_json
 from .hgrc import RelayHere, check_hgrc
-from .options import log_of, mirror_settings, naming, with_config_file, with_json
+from .options import log_of, mirror_settings, naming, relay_of, with_config_file, with_json
 from .rights import report_rights
 
 if TYPE_CHECKING:
@@ -94,11 +94,9 @@ def _check_replication(config: Config) -> None:
     from ..aggregator.loop import AggregatorSettings
     from ..mirror.jobs.bootstrap import BootstrapSettings
     from ..mirror.jobs.verify import VerifySettings
-    from ..relay.settings import RelaySettings
     from ..status.health import HealthSettings
 
-    if "relay" in config.tables:
-        relay = config.settings(RelaySettings, "relay", blobs=config.blobs)
+    if relay := relay_of(config):
         _check_blobs(relay.blobs, f"{config.file}: relay.blobs")
     roots: dict[str, str] = {}
     for name in config.names("mirror") if "mirror" in config.tables else ():
@@ -144,12 +142,8 @@ def _check_subscriptions(settings: "DeliverySettings", where: str) -> None:
 
 
 def _relay_here(config: Config) -> RelayHere | None:
-    from ..relay.settings import RelaySettings
-
-    if "relay" not in config.tables:
-        return None
-    relay = config.settings(RelaySettings, "relay", blobs=config.blobs)
-    return RelayHere(file=config.file, socket=relay.socket, roots=relay.roots)
+    relay = relay_of(config)
+    return RelayHere(file=config.file, socket=relay.socket, roots=relay.roots) if relay else None
 
 
 def _is_decoded(config: Config) -> bool:
