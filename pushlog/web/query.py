@@ -46,7 +46,6 @@ class Query:
     branch: str = ""
     is_tips_only: bool = False
     is_full: bool = False
-    version: int = 1
     page: int = 1
 
     @property
@@ -72,7 +71,6 @@ def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query
         branch=last.get("branch", ""),
         is_tips_only=last.get("tipsonly") == "1",
         is_full="full" in last,
-        version=1,
         page=_parse_page(page),
     )
 
