@@ -28,7 +28,7 @@ NORMALIZED = (
     "normalized_os_version",
 )
 
-_APP_NAMES = ("Firefox", "Fennec", "Focus", "Klar", "Thunderbird")
+_APP_NAMES = {name.lower(): name for name in ("Firefox", "Fennec", "Focus", "Klar", "Thunderbird")}
 _CHANNELS = ("release", "beta", "aurora", "nightly", "esr")
 # The begin of a system's name → how it is written.
 _SYSTEMS = {
@@ -100,7 +100,7 @@ def normalized(submission: Submission, body: Mapping[str, Any], country: str | N
     os_version = _read_text(system.get("version")) or _read_text(body.get("osversion"))
     number = _OS_VERSION.match(os_version or "")
     named = {
-        "normalized_app_name": app_name and _one_of(_APP_NAMES, app_name),
+        "normalized_app_name": app_name and _APP_NAMES.get(app_name.lower(), _OTHER),
         "normalized_channel": channel and _match_beginning(_CHANNELS, channel),
         "normalized_country_code": country or UNKNOWN_COUNTRY,
         "normalized_os": os_name and _SYSTEMS.get(_match_beginning(_SYSTEMS, os_name), _OTHER),
@@ -132,10 +132,6 @@ def _find_object(body: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 def _read_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _one_of(known: tuple[str, ...], text: str) -> str:
-    return next((name for name in known if name.lower() == text.lower()), _OTHER)
 
 
 def _match_beginning(known: tuple[str, ...] | Mapping[str, str], text: str) -> str:

@@ -122,20 +122,15 @@ class TooMuchPrinted(HgFailed):
 class CommandServer:
     """One process of Mercurial, for one thread at a time.
 
-    Any thread may call `end`.
+    Any thread may call `end`; `is_ended` says whether one did.
     """
 
     def __init__(self, *, timeout: float, memory: int, ca_file: str | None = None) -> None:
         self._timeout, self._memory = timeout, memory
         self._options = {**_OPTIONS, **({} if ca_file is None else {"web.cacerts": ca_file})}
         self._process: subprocess.Popen[bytes] | None = None
-        self._starting, self._is_ended = threading.Lock(), False
+        self._starting, self.is_ended = threading.Lock(), False
         self._until, self._most = 0.0, MOST_OUTPUT
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether `end` was called."""
-        return self._is_ended
 
     def run(self, *arguments: str, most: int = MOST_OUTPUT) -> str:
         """Run a command; return what it prints, at most so many bytes.
@@ -172,7 +167,7 @@ class CommandServer:
         Any thread may call this.
         """
         with self._starting:
-            self._is_ended = True
+            self.is_ended = True
             if self._process is not None:
                 self._process.kill()
 
@@ -195,7 +190,7 @@ class CommandServer:
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         environment |= {"HGPLAIN": "1", "HGENCODING": "utf-8", "HGRCPATH": "", "HGRCSKIPREPO": "1", "LC_ALL": "C.UTF-8"}
         with self._starting:
-            if self._is_ended:
+            if self.is_ended:
                 raise Unavailable("the worker is stopping")
             try:
                 self._process = process = subprocess.Popen(

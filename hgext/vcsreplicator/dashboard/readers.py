@@ -40,15 +40,12 @@ def read_users(path: str) -> list[DashboardUser]:
             lines = opened.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadConfig(f"dashboard.users: {path} cannot be read: {error}") from error
-    users = [_read_user(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if _is_entry(line)]
+    entries = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    users = [_read_user(line, f"{path}:{number}") for number, line in entries]
     digests = [user.digest for user in users if user.digest]
     if len({user.name for user in users}) < len(users) or len(set(digests)) < len(digests):
         raise BadConfig(f"dashboard.users: {path}: expected each name and each token once")
     return users
-
-
-def _is_entry(line: str) -> bool:
-    return bool(line.strip()) and not line.startswith("#")
 
 
 def _read_user(line: str, where: str) -> DashboardUser:

@@ -55,7 +55,8 @@ def trace_event(sources: Sources, view: View, state: RepositoryState, seq: int) 
     try:
         event, record, notice = _read_known(sources, known) if known else _search(sources, state, seq)
         if notice is None and known is None:
-            notice = _search_notice(sources, state, event)
+            with _searching() as stop:
+                notice = find_notice(sources.log, state, event, stop=stop)
     except (Unavailable, Expired):
         raise NotRead("the log cannot be read, or has lost this event") from None
     except Rejected:
@@ -89,11 +90,6 @@ def _search(sources: Sources, state: RepositoryState, seq: int) -> tuple[Event, 
     if found is None:
         raise NotRead("it is older than the retention of the log")
     return *found, None
-
-
-def _search_notice(sources: Sources, state: RepositoryState, event: Event) -> Announcement | None:
-    with _searching() as stop:
-        return find_notice(sources.log, state, event, stop=stop)
 
 
 @contextmanager

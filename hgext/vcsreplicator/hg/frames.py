@@ -11,7 +11,7 @@ import itertools
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from ..words.errors import Diverged, Unavailable
 
@@ -87,7 +87,8 @@ class StreamAnswer:
             raise Unavailable("the master's answer is not one of replication")
         if "error" in header:
             self.finish()
-            _raise_refusal(str(header["error"]), str(header.get("message"))[:1000])
+            kind = Diverged if header["error"] == Diverged.__name__ else Unavailable
+            raise kind(str(header.get("message"))[:1000])
         return header
 
     def _read_frame(self) -> bytes:
@@ -113,7 +114,3 @@ class StreamAnswer:
             pieces.append(piece)
             size -= len(piece)
         return b"".join(pieces)
-
-
-def _raise_refusal(kind: str, message: str) -> NoReturn:
-    raise (Diverged if kind == Diverged.__name__ else Unavailable)(message)

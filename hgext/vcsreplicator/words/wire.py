@@ -180,11 +180,7 @@ def _check_body(attachment: Attachment | None, body: bytes) -> None:
         return
     if len(body) != attachment.size:
         raise MalformedEvent(f"frame: body of {len(body)} bytes, expected {attachment.size}")
-    check_hash(attachment, hashlib.sha256(body).hexdigest())
-
-
-def check_hash(attachment: Attachment, sha256: str) -> None:
-    """Raise MalformedEvent unless the bundle has the SHA-256 that the event names."""
+    sha256 = hashlib.sha256(body).hexdigest()
     if sha256 != attachment.sha256:
         raise MalformedEvent(f"bundle: SHA-256 {sha256}, the event says {attachment.sha256}")
 

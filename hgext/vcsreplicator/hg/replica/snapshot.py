@@ -145,7 +145,8 @@ def _open_peer(ui: Ui, url: str) -> IPeer:
     file = dict(ui.configitems(section)).get(key)
     try:
         if file is not None:
-            _expect_private(file)
+            if wrong := describe_readers(os.fsdecode(file), os.stat(file).st_mode):
+                raise Unavailable(f"master-auth: {wrong}")
             # Else it would go on with the password that it had.
             ui.resetstate()
             ui.readconfig(file, sections=[b"auth"], trust=True)
@@ -156,11 +157,6 @@ def _open_peer(ui: Ui, url: str) -> IPeer:
     except error.Abort as problem:
         # No password, a wrong one, a certificate that is not trusted.
         raise Unavailable(f"{url}: {_describe(problem)}") from problem
-
-
-def _expect_private(file: bytes) -> None:
-    if wrong := describe_readers(os.fsdecode(file), os.stat(file).st_mode):
-        raise Unavailable(f"master-auth: {wrong}")
 
 
 def _ask(peer: IPeer, command: bytes, **arguments: bytes) -> StreamAnswer:

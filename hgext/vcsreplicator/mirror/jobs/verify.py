@@ -140,9 +140,6 @@ def compare(
             done += delay is None
             return delay
 
-        def show_done() -> None:
-            show(done, len(jobs))
-
         working = replace(settings, heavy_workers=options.workers)
         crew.work(
             working,
@@ -152,7 +149,7 @@ def compare(
             stop=stop,
             clock=clock,
             pace=options.pace,
-            each_turn=show_done,
+            each_turn=lambda: show(done, len(jobs)),
         )
         return Round(left_out=left_out, undone=len(jobs) - done)
 
