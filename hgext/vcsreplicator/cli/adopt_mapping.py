@@ -39,151 +39,112 @@ class Counterpart:
     is_secret: bool = False
 
 
-def _each(section: str, keys: str, ours: str = "", note: str = "") -> tuple[Counterpart, ...]:
-    return tuple(Counterpart(section=section, key=key, ours=ours, note=note) for key in keys.split())
-
-
 _ALWAYS_ALL = "every record is acknowledged by all in-sync replicas"
 _OWN_NAMES = "the topics have names of their own; `topic-prefix` in the URL of `log` goes before them"
 _PROPERTY = "a property of the client, if you need it, goes into the URL of `log` by its name in kafka-python"
-_LOG = "services' file: `log`"
-_TOGETHER = "one `log` serves all services; the first value counts"
+_LOG = ("services' file: `log`", "one `log` serves all services; the first value counts")
+_BOTO = "credentials come as boto3 finds them: environment, file or role"
+_NOTIFIER = {
+    "hosts": _LOG,
+    "client_id connect_timeout": ("", _PROPERTY),
+    "topic": ("", _OWN_NAMES),
+    "group": ("", "each destination has a position of its own"),
+}
 
-MAPPING: tuple[Counterpart, ...] = (
-    *_each(
-        "pushlog",
-        " ".join(LANDING_ACCOUNTS),
-        "hgrc: `[pushlog] landingusers`",
-        "one list; the accounts built in there stand in it",
-    ),
-    *_each(
-        "pushlog", "userprefix remoteuserprefix timeoutro timeoutrw retrydelayms", "hgrc: `[pushlog]`, the same key"
-    ),
-    *_each("replicationproducer", "hosts", _LOG, _TOGETHER),
-    *_each(
-        "replicationproducer",
-        "acktimeout",
-        "hgrc: `[vcsreplicator] acknowledge-timeout`",
-        "milliseconds become seconds",
-    ),
-    *_each("replicationproducer", "clientid connecttimeout", "", _PROPERTY),
-    *_each("replicationproducer", "topic", "", _OWN_NAMES),
-    *_each("replicationproducer", "reqacks", "", _ALWAYS_ALL),
-    *_each(
-        "replicationproducer",
-        "partitionmap.*",
-        "",
-        "the repository's id decides; `topics create --partitions` says how many there are",
-    ),
-    *_each(
-        "replicationproducer", "syslogident syslogfacility", "", "services log to standard error, `hg` to its blackbox"
-    ),
-    *_each(
-        "replicationpathrewrites",
-        "*",
-        "hgrc: `[vcsreplicator-roots]`; services' file: `[relay.roots]`",
-        "a single prefix is dropped; with several, only the braces are removed",
-    ),
-    *_each(
-        "replication",
-        "unfiltereduser",
-        "hgrc: `[vcsreplicator] snapshot-allow`",
-        "who may copy whole repositories, hidden changesets included",
-    ),
-    *_each("consumer", "hosts", _LOG, _TOGETHER),
-    *_each(
-        "consumer",
-        "group",
-        "services' file: `[mirror.NAME]`",
-        "the group's name in lower-case letters, digits and hyphens",
-    ),
-    *_each(
-        "consumer",
-        "backup",
-        "services' file: `[mirror.NAME] backup`; `roster add NAME --backup`",
-        "no notice waits for it",
-    ),
-    *_each("consumer", "topic", "", _OWN_NAMES),
-    *_each("consumer", "client_id connect_timeout poll_timeout", "", _PROPERTY),
-    *_each(
-        "consumer",
-        "todelete_path",
-        "",
-        "what is deleted is kept in `state` of the mirror, on its file system, for `keep-deleted-days`",
-    ),
-    *_each("programs", "hg", "", "a mirror applies in its own process, with the Mercurial of its Python"),
-    *_each(
-        "path_rewrites",
-        "*",
-        "services' file: `[mirror.NAME] root`, `paths`",
-        "with several folders, `root` is their common parent",
-    ),
-    *_each(
-        "pull_url_rewrites",
-        "*",
-        "services' file: `[mirror.NAME] master`",
-        "one URL in front of all wire paths; the first value counts",
-    ),
-    *_each(
-        "replicationrules",
-        "include.* exclude.*",
-        "`vcsreplicator roster add NAME --include … --exclude …`",
-        "rules are in the roster, the same for mirror and aggregator",
-    ),
-    *_each("aggregator", "hosts", _LOG, _TOGETHER),
-    *_each(
-        "aggregator",
-        "monitor_groups_file",
-        "`vcsreplicator roster add NAME`",
-        "for each line of that file; the roster says which mirrors notices wait for",
-    ),
-    *_each("aggregator", "client_id connect_timeout", "", _PROPERTY),
-    *_each("aggregator", "monitor_topic ack_group aggregate_topic", "", _OWN_NAMES),
-    *(
-        each
-        for section in ("pulseconsumer", "snsconsumer")
-        for each in (
-            *_each(section, "hosts", _LOG, _TOGETHER),
-            *_each(section, "client_id connect_timeout", "", _PROPERTY),
-            *_each(section, "topic", "", _OWN_NAMES),
-            *_each(section, "group", "", "each destination has a position of its own"),
-        )
-    ),
-    *_each(
-        "pulse",
-        "hostname port userid virtual_host ssl",
-        "services' file: `url` of `[notifier.pulse-v1]` and `[notifier.pulse-v2]`",
-        'without `ssl` it needs `insecure = ["plain-text"]`',
-    ),
-    *_each("pulse", "exchange", "services' file: `[notifier.pulse-v1] exchange`"),
-    *_each("pulse", "exchange2", "services' file: `[notifier.pulse-v2] exchange`"),
-    *_each("pulse", "routing_key_strip_prefix", "services' file: `routing-key-strip-prefix` of both"),
-    Counterpart(
-        section="pulse",
-        key="password",
-        note="write it into /etc/vcsreplicator/pulse.password (mode 0600)",
-        is_secret=True,
-    ),
-    *_each("pulse", "connect_timeout", "", "`confirm-timeout` limits each answer of the broker"),
-    *_each(
-        "awsevents",
-        "region topic_arn bucket s3_endpoint_url sns_endpoint_url",
-        "services' file: `[notifier.sns]`, the same key with hyphens",
-    ),
-    Counterpart(
-        section="awsevents",
-        key="access_key_id",
-        note="credentials come as boto3 finds them: environment, file or role",
-        is_secret=True,
-    ),
-    Counterpart(
-        section="awsevents",
-        key="secret_access_key",
-        note="credentials come as boto3 finds them: environment, file or role",
-        is_secret=True,
-    ),
-    *_each("public_url_rewrites", "*", "services' file: `[public.urls]`"),
-    *_each("ignore_paths", "*", "services' file: `[public] ignore`"),
+# Section → keys → `ours` and `note`.
+_SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "pushlog": {
+        " ".join(LANDING_ACCOUNTS): (
+            "hgrc: `[pushlog] landingusers`",
+            "one list; the accounts built in there stand in it",
+        ),
+        "userprefix remoteuserprefix timeoutro timeoutrw retrydelayms": ("hgrc: `[pushlog]`, the same key", ""),
+    },
+    "replicationproducer": {
+        "hosts": _LOG,
+        "acktimeout": ("hgrc: `[vcsreplicator] acknowledge-timeout`", "milliseconds become seconds"),
+        "clientid connecttimeout": ("", _PROPERTY),
+        "topic": ("", _OWN_NAMES),
+        "reqacks": ("", _ALWAYS_ALL),
+        "partitionmap.*": ("", "the repository's id decides; `topics create --partitions` says how many there are"),
+        "syslogident syslogfacility": ("", "services log to standard error, `hg` to its blackbox"),
+    },
+    "replicationpathrewrites": {
+        "*": (
+            "hgrc: `[vcsreplicator-roots]`; services' file: `[relay.roots]`",
+            "a single prefix is dropped; with several, only the braces are removed",
+        ),
+    },
+    "replication": {
+        "unfiltereduser": (
+            "hgrc: `[vcsreplicator] snapshot-allow`",
+            "who may copy whole repositories, hidden changesets included",
+        ),
+    },
+    "consumer": {
+        "hosts": _LOG,
+        "group": ("services' file: `[mirror.NAME]`", "the group's name in lower-case letters, digits and hyphens"),
+        "backup": ("services' file: `[mirror.NAME] backup`; `roster add NAME --backup`", "no notice waits for it"),
+        "topic": ("", _OWN_NAMES),
+        "client_id connect_timeout poll_timeout": ("", _PROPERTY),
+        "todelete_path": (
+            "",
+            "what is deleted is kept in `state` of the mirror, on its file system, for `keep-deleted-days`",
+        ),
+    },
+    "programs": {"hg": ("", "a mirror applies in its own process, with the Mercurial of its Python")},
+    "path_rewrites": {
+        "*": ("services' file: `[mirror.NAME] root`, `paths`", "with several folders, `root` is their common parent"),
+    },
+    "pull_url_rewrites": {
+        "*": ("services' file: `[mirror.NAME] master`", "one URL in front of all wire paths; the first value counts"),
+    },
+    "replicationrules": {
+        "include.* exclude.*": (
+            "`vcsreplicator roster add NAME --include … --exclude …`",
+            "rules are in the roster, the same for mirror and aggregator",
+        ),
+    },
+    "aggregator": {
+        "hosts": _LOG,
+        "monitor_groups_file": (
+            "`vcsreplicator roster add NAME`",
+            "for each line of that file; the roster says which mirrors notices wait for",
+        ),
+        "client_id connect_timeout": ("", _PROPERTY),
+        "monitor_topic ack_group aggregate_topic": ("", _OWN_NAMES),
+    },
+    "pulseconsumer": _NOTIFIER,
+    "snsconsumer": _NOTIFIER,
+    "pulse": {
+        "hostname port userid virtual_host ssl": (
+            "services' file: `url` of `[notifier.pulse-v1]` and `[notifier.pulse-v2]`",
+            'without `ssl` it needs `insecure = ["plain-text"]`',
+        ),
+        "exchange": ("services' file: `[notifier.pulse-v1] exchange`", ""),
+        "exchange2": ("services' file: `[notifier.pulse-v2] exchange`", ""),
+        "routing_key_strip_prefix": ("services' file: `routing-key-strip-prefix` of both", ""),
+        "password": ("", "write it into /etc/vcsreplicator/pulse.password (mode 0600)"),
+        "connect_timeout": ("", "`confirm-timeout` limits each answer of the broker"),
+    },
+    "awsevents": {
+        "region topic_arn bucket s3_endpoint_url sns_endpoint_url": (
+            "services' file: `[notifier.sns]`, the same key with hyphens",
+            "",
+        ),
+        "access_key_id secret_access_key": ("", _BOTO),
+    },
+    "public_url_rewrites": {"*": ("services' file: `[public.urls]`", "")},
+    "ignore_paths": {"*": ("services' file: `[public] ignore`", "")},
+}
+
+_SECRETS = frozenset({"password", "access_key_id", "secret_access_key"})
+
+MAPPING = tuple(
+    Counterpart(section=section, key=key, ours=ours, note=note, is_secret=key in _SECRETS)
+    for section, settings in _SECTIONS.items()
+    for keys, (ours, note) in settings.items()
+    for key in keys.split()
 )
 
 
