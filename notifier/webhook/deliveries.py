@@ -9,7 +9,7 @@ harmless; an attempt is recorded after it ended, so a crash repeats it.
 import enum
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hgext.vcsreplicator.words.streams import event_of
@@ -116,7 +116,8 @@ class Deliveries:
     def outgoing(self, number: int) -> DeliveryAttempt | None:
         """Return what to send; None if that delivery no longer waits."""
         rows = self._db.rows(sql.REQUEST, (number,))
-        return DeliveryAttempt(**dict(zip(sql.REQUEST_COLUMNS, rows[0], strict=True))) if rows else None
+        names = [member.name for member in fields(DeliveryAttempt)]
+        return DeliveryAttempt(**dict(zip(names, rows[0], strict=True))) if rows else None
 
     def names(self, number: int) -> dict[str, str | int]:
         """Return the names of a delivery's message and its event, for a log line.

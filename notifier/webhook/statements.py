@@ -78,19 +78,9 @@ QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.rep
     CASE m.type WHEN 'reporenamed.1' THEN json_extract(m.body, '$.data.old_repo_url') END
     FROM deliveries d JOIN messages m ON m.number = d.message
     WHERE d.state = 'queued' ORDER BY d.id"""
+# The members of `DeliveryAttempt`, in their order.
 REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""
-REQUEST_COLUMNS = (
-    "id",
-    "subscription",
-    "attempt",
-    "message_id",
-    "replay",
-    "repository",
-    "previous",
-    "sequence",
-    "body",
-)
 NAMES = """SELECT m.id, m.repository, m.sequence
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ?"""
 LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
