@@ -40,41 +40,27 @@ def release(
     if newest is None or local.folder is None or min(released, newest.seq) <= local.serving:
         return
     with local.hold() as held:
-        _show(local, newest, held, repositories, settings, released=released, keep=keep, now=now)
-
-
-def _show(
-    local: LocalRepository,
-    newest: Checkpoint,
-    held: place.LockedPlace,
-    repositories: OpenRepositories,
-    settings: MirrorSettings,
-    *,
-    released: int,
-    keep: bool,
-    now: float,
-) -> None:
-    repo = repositories.open(held.folder)
-    repo.invalidate()
-    found = replicated.find(repo, released)
-    if found is not None and found[0].seq > local.serving and _can_show(repo, newest, found[0]):
-        shown, moved = found
-        hgrc = replicated.hgrc_since(repo, local.serving, released)
-        if hgrc is not None:
-            put(repo, hgrc)
-        if shown.deleted and not keep:
-            _take_away(local, held, repositories, settings, shown)
-            return
-        if not shown.deleted or not os.path.lexists(os.path.join(settings.local(shown.path), ".hg")):
-            _move_to_path(local, held, repositories, settings, shown)
         repo = repositories.open(held.folder)
-        watermark.write_watermark(
-            repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push, moved=moved
-        )
-        local.serving, local.served_at = shown.seq, now
-    if local.serving < min(released, newest.seq):
-        later = (each.seq for each in replicated.after(repo, released) if _can_show(repo, newest, each))
-        local.floor = next(later, newest.seq + 1)
+        repo.invalidate()
+        found = replicated.find(repo, released)
+        if found is not None and found[0].seq > local.serving and _can_show(repo, newest, found[0]):
+            shown, moved = found
+            hgrc = replicated.hgrc_since(repo, local.serving, released)
+            if hgrc is not None:
+                put(repo, hgrc)
+            if shown.deleted and not keep:
+                _take_away(local, held, repositories, settings, shown)
+                return
+            if not shown.deleted or not os.path.lexists(os.path.join(settings.local(shown.path), ".hg")):
+                _move_to_path(local, held, repositories, settings, shown)
+            repo = repositories.open(held.folder)
+            watermark.write_watermark(
+                repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push, moved=moved
+            )
+            local.serving, local.served_at = shown.seq, now
+        if local.serving < min(released, newest.seq):
+            later = (each.seq for each in replicated.after(repo, released) if _can_show(repo, newest, each))
+            local.floor = next(later, newest.seq + 1)
 
 
 def _move_to_path(
