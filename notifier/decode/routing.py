@@ -35,7 +35,9 @@ class Outputs:
         Return None if the message goes to a queue or a file.
         """
         place = self.settings.place_of(message.route)
-        return _make_record(place.name, message) if place.kind is PlaceKind.LOG else None
+        if place.kind is not PlaceKind.LOG:
+            return None
+        return NewRecord(topic=place.name, key=message.id, value=message.body, headers=message.attributes, partition=0)
 
     def deliver(self, messages: Sequence[Decoded], keep_alive: Callable[[], None]) -> None:
         """Deliver to queues and files, durably.
@@ -80,10 +82,6 @@ class Outputs:
         except OSError as error:
             file.close()
             raise Unavailable(f"decode: {path}: {error.strerror}") from error
-
-
-def _make_record(topic: str, message: Decoded) -> NewRecord:
-    return NewRecord(topic=topic, key=message.id, value=message.body, headers=message.attributes, partition=0)
 
 
 def _make_message(queue: str, message: Decoded) -> "OutgoingMessage":

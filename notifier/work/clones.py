@@ -200,7 +200,7 @@ class Clones:
     ) -> None:
         if not (clone / ".hg" / "store").is_dir():
             self._remove(clone)
-            self._make(hg, clone)
+            self._begin(hg, clone).rename(clone)
         missing = self._find_missing(hg, clone, nodes)
         if missing:
             self._pull(hg, clone, repository.url)
@@ -208,10 +208,6 @@ class Clones:
         if missing:
             raise ChangesetMissing(repository.url, missing[0])
         self._hand_on(hg, clone, nodes, keep)
-
-    def _make(self, hg: CommandServer, clone: Path) -> None:
-        """Make an empty clone, whole or not at all."""
-        self._begin(hg, clone).rename(clone)
 
     def _replace(self, hg: CommandServer, clone: Path, url: str, nodes: Sequence[str]) -> None:
         """Make the clone anew.

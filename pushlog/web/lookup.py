@@ -124,14 +124,11 @@ class Lookup:
         rest = iter(ids)
         many = size
         while batch := list(itertools.islice(rest, many)):
-            pushes = self._read_pushes(batch)
+            with self._connect() as connection:
+                pushes = database.pushes_with(connection, batch)
             changesets = sum(len(push.nodes) for push in pushes)
             many = max(1, size * len(batch) // max(changesets, len(batch)))
             yield pushes
-
-    def _read_pushes(self, ids: list[int]) -> list[Push]:
-        with self._connect() as connection:
-            return database.pushes_with(connection, ids)
 
     def _limit_to_known(self, connection: sqlite3.Connection) -> int | None:
         """Return the limit, below pushes whose changesets this request cannot know.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import importlib.resources
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,9 @@ def values(web: requestcontext, lookup: Lookup, found: FoundPushes) -> dict[str,
         "changenav": templateutil.mappinglist(pages),
         "pushes": templateutil.mappinggenerator(_show_pushes, args=(web, lookup, found)),
         "entries": templateutil.mappinggenerator(_show_entries, args=(web, lookup, found)),
-        "latestentry": templateutil.mappinggenerator(_show_latest_entry, args=(web, lookup, found)),
+        "latestentry": templateutil.mappinggenerator(
+            lambda *given: itertools.islice(_show_entries(*given), 1), args=(web, lookup, found)
+        ),
         "empty": not found.ids,
         "startdate": _read_parameter(lookup, "startdate") or b"1 week ago",
         "enddate": _read_parameter(lookup, "enddate") or b"now",
@@ -249,11 +252,3 @@ def _show_entries(
             if number:
                 values[b"push"] = templateutil.mappinglist([])
             yield values
-
-
-def _show_latest_entry(
-    context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes
-) -> Iterator[dict[bytes, Any]]:
-    for entry in _show_entries(context, web, lookup, found):
-        yield entry
-        return

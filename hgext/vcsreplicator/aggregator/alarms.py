@@ -237,7 +237,9 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
         if (state := repository.state) and state.fork and not state.deleted:
             forked.append(state.path)
         if repository.queue:
-            seconds[repository.id] = _measure_held(repository, silence, now)
+            # Since the first event without a notice became the first.
+            first = repository.state.incarnation if repository.state else None, repository.queue[0].seq
+            seconds[repository.id] = _measure_since(silence, (repository.id, "held"), first, now)
         if repository.newer or repository.is_stored_newer:
             newer.append(len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0))
         for name, lag in repository.measure_lags(core.roster):
@@ -265,21 +267,18 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
         broken=broken,
         held=seconds,
         silent=measure_silence(core.roster, silence, now),
-        successors=[(wait, _measure_wait(wait, silence, now)) for wait in core.succession.waits()],
+        successors=[
+            (wait, _measure_since(silence, (wait.successor.id, "waits"), wait.since, now))
+            for wait in core.succession.waits()
+        ],
         forked=forked,
     )
 
 
-def _measure_held(repository: Repository, silence: Silence, now: float) -> float:
-    """Return the seconds since the first event without a notice became the first."""
-    incarnation = repository.state.incarnation if repository.state else None
-    silence.heard((repository.id, "held"), (incarnation, repository.queue[0].seq), now)
-    return silence.seconds((repository.id, "held"), now)
-
-
-def _measure_wait(wait: Wait, silence: Silence, now: float) -> float:
-    silence.heard((wait.successor.id, "waits"), wait.since, now)
-    return silence.seconds((wait.successor.id, "waits"), now)
+def _measure_since(silence: Silence, key: tuple[str, str], sign: object, now: float) -> float:
+    """Return the seconds for which the sign under this key has been the same."""
+    silence.heard(key, sign, now)
+    return silence.seconds(key, now)
 
 
 def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:

@@ -5,7 +5,6 @@ It makes the same requests as the verbs. The module loads no code that draws on 
 """
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -56,7 +55,8 @@ def _perform(config: Config, log: Log, act: OperatorAct, person: str) -> str:
             argument = {"message": act.argument.get("message")}
         case ActKind.PAUSE | ActKind.RESUME:
             argument = {}
-    return _ask_destination(config, act, argument, person)
+    _require_notifier(config)
+    return ask_destination(config, act.target, act.kind.value, argument, person=person, wait=PATIENCE)
 
 
 def _change_roster(log: Log, act: OperatorAct, person: str) -> str:
@@ -76,11 +76,6 @@ def _redeliver(config: Config, act: OperatorAct, person: str) -> str:
         if not 0 < number <= _HIGHEST or not deliveries.redeliver([number], who=person, now=time.time()):
             raise Refused(f"there is no delivery {text} to a subscription that is there")
     return f"delivery {number} is queued again"
-
-
-def _ask_destination(config: Config, act: OperatorAct, argument: Mapping[str, Any], person: str) -> str:
-    _require_notifier(config)
-    return ask_destination(config, act.target, act.kind.value, argument, person=person, wait=PATIENCE)
 
 
 def _require_notifier(config: Config) -> None:

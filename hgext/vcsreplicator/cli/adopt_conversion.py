@@ -44,7 +44,7 @@ class Conversion:
         The purposes are `services` and, where needed, `master` and `mirror`, which are hgrc files.
         """
         found = {"services": self._write_services()}
-        if self._has_masters():
+        if any(_OF_MASTERS & set(each) for each in self.files.values()):
             found["master"] = self._write_master()
         if self._find_mirrors():
             found["mirror"] = f"{_EXTENSIONS}\n[vcsreplicator]\nrole = mirror\n"
@@ -97,9 +97,6 @@ class Conversion:
         """Return the brokers of Kafka."""
         found = [value for section in _WITH_HOSTS if (value := self._read_values(section).get("hosts"))]
         return _join_servers((found or ["KAFKA:9093"])[0])
-
-    def _has_masters(self) -> bool:
-        return any(_OF_MASTERS & set(each) for each in self.files.values())
 
     def _find_mirrors(self) -> dict[str, Sections]:
         """Return the files of mirrors by the name that each gets."""

@@ -49,7 +49,9 @@ def release(
             if hgrc is not None:
                 put(repo, hgrc)
             if shown.deleted and not keep:
-                _take_away(local, held, repositories, settings, shown)
+                repositories.close(held.folder)
+                place.set_aside(settings.folder, settings.root, held, f"{shown.repository}-deleted")
+                local.gone, local.checkpoint, local.folder = shown, None, None
                 return
             if not shown.deleted or not os.path.lexists(os.path.join(settings.local(shown.path), ".hg")):
                 _move_to_path(local, held, repositories, settings, shown)
@@ -153,18 +155,6 @@ def _taken(path: str, occupant: Checkpoint) -> Halted:
     if path != occupant.path:
         return Halted(Reason.REFUSED, f"the folder of path {path!r} is that of {occupant.path!r}")
     return Halted(Reason.REFUSED, f"path {path!r} is taken by repository {occupant.repository}")
-
-
-def _take_away(
-    local: LocalRepository,
-    held: place.LockedPlace,
-    repositories: OpenRepositories,
-    settings: MirrorSettings,
-    shown: Checkpoint,
-) -> None:
-    repositories.close(held.folder)
-    place.set_aside(settings.folder, settings.root, held, f"{shown.repository}-deleted")
-    local.gone, local.checkpoint, local.folder = shown, None, None
 
 
 def _can_show(repo: localrepository, newest: Checkpoint, checkpoint: Checkpoint) -> bool:
