@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.path import check_path
 from hgext.vcsreplicator.words.rules import Rules, check_rules
+from hgext.vcsreplicator.words.secrecy import split_url
 
 
 class Policy(enum.StrEnum):
@@ -75,12 +76,8 @@ def _is_public(url: str) -> bool:
 
     Such a URL is http or https, with a host, without user, query and fragment.
     """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        has_host = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port or an address that is none
-        return False
-    return parts.scheme in ("http", "https") and has_host and "@" not in parts.netloc and not set("?#") & set(url)
+    parts = split_url(url, "http", "https")
+    return parts is not None and "@" not in parts.netloc and not set("?#") & set(url)
 
 
 def _is_path(path: str) -> bool:

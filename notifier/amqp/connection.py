@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import kombu.connection
 import kombu.transport.pyamqp
@@ -28,6 +27,7 @@ from amqp.transport import SSLTransport, TCPTransport
 from kombu.exceptions import KombuError
 
 from hgext.vcsreplicator.words.errors import Unavailable, visible
+from hgext.vcsreplicator.words.secrecy import split_url
 
 from ..authorities import trusting
 
@@ -154,15 +154,8 @@ def describe_error(error: BaseException) -> str:
 
 
 def is_broker(url: str) -> bool:
-    """Return whether the URL names a broker.
-
-    It must have the scheme `amqp` or `amqps`, a host, and no port that cannot be one.
-    """
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
+    """Return whether the URL names a broker, by `amqp` or `amqps`."""
+    return split_url(url, "amqp", "amqps") is not None
 
 
 def where(url: str) -> str:

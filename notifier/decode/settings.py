@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
 
 from .. import schemas
@@ -110,12 +110,12 @@ class DecodeSettings:
             raise ValueError(f"repeats: expected an absolute path, {REDIS} or {NONE}, got {self.repeats!r}")
         if self.repeats == REDIS:
             self._check_redis()
-        broker = _split_url(self.broker, "amqp", "amqps")
-        if any(place.kind is PlaceKind.QUEUE for place in used) and not (broker and broker.hostname):
+        is_queued = any(place.kind is PlaceKind.QUEUE for place in used)
+        if is_queued and split_url(self.broker or "", "amqp", "amqps") is None:
             raise ValueError("broker: expected amqp://USER@HOST/VHOST or amqps://…, because a place is a queue")
 
     def _check_redis(self) -> None:
-        parts = _split_url(self.redis, "redis", "rediss")
+        parts = split_url(self.redis or "", "redis", "rediss", needs_host=False)
         if parts is None or not _DATABASE.fullmatch(parts.path):
             raise ValueError("redis: expected redis://HOST:PORT/NUMBER or rediss://…, because repeats = 'redis'")
         if self.redis_ca_file is not None and parts.scheme == "redis":
@@ -135,18 +135,6 @@ class DecodeSettings:
         if place.kind is PlaceKind.FILE and place.name.endswith("/"):
             return MessagePlace(place.kind, f"{place.name}{route}.ndjson")
         return place
-
-
-def _split_url(text: str | None, *schemes: str) -> SplitResult | None:
-    """Return the parts of a URL.
-
-    Returns None if it has another scheme, or a port that cannot be one.
-    """
-    try:
-        parts = urlsplit(text or "")
-        return parts if parts.scheme in schemes and parts.port != 0 else None
-    except ValueError:
-        return None
 
 
 def _named_place(key: str, text: str) -> MessagePlace:

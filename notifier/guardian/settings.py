@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..amqp.connection import is_broker
@@ -48,13 +49,13 @@ class GuardianSettings:
     delete: Deletion = Deletion.NO
 
     def __post_init__(self) -> None:
-        if not _is_url(self.management_url, "http", "https"):
+        if split_url(self.management_url, "http", "https") is None:
             raise ValueError("management_url: expected https://USER@HOST:PORT")
         if not is_broker(self.broker_url):
             raise ValueError("broker_url: expected amqps://USER@HOST/VHOST")
         if urlsplit(self.management_url).port in (urlsplit(self.broker_url).port or 5671, 5671, 5672):
             raise ValueError("management_url: expected the port of the management API (15671, 15672), got one of AMQP")
-        if not _is_url(self.smtp_url, "smtp", "smtps", "smtp+starttls"):
+        if split_url(self.smtp_url, "smtp", "smtps", "smtp+starttls") is None:
             raise ValueError("smtp_url: expected smtps://USER@HOST or smtp+starttls://USER@HOST:PORT")
         for name in ("sender", "operator"):
             if not ADDRESS.match(getattr(self, name)):
@@ -72,11 +73,3 @@ class GuardianSettings:
         A URL without a path, or with `/` alone, means `/`, as clients read it.
         """
         return unquote(urlsplit(self.broker_url).path[1:]) or "/"
-
-
-def _is_url(text: str, *schemes: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False

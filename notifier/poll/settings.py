@@ -4,9 +4,9 @@
 import enum
 import os
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..hgpush.destination import check_source
@@ -67,10 +67,6 @@ class PollSettings(QueueSettings):
 
 
 def _is_repository(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        has_host = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
+    parts = split_url(url, "http", "https")
     plain = url.isascii() and url.isprintable() and not set("?# ") & set(url) and not url.endswith("/")
-    return parts.scheme in ("http", "https") and has_host and "@" not in parts.netloc and plain
+    return parts is not None and "@" not in parts.netloc and plain

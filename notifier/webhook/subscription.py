@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..destination import DOCUMENTED, check_types
@@ -49,12 +50,8 @@ class Subscription:
     def __post_init__(self) -> None:
         if not self.url.isascii() or any(character <= " " for character in self.url):
             raise ValueError("url: expected ASCII without blanks; encode the rest with %")
-        try:
-            parts = urlsplit(self.url)
-            wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
-        except ValueError:  # a port or an address that is none
-            wrong = True
-        if wrong or "@" in parts.netloc or parts.fragment:
+        parts = split_url(self.url, "http", "https")
+        if parts is None or "@" in parts.netloc or parts.fragment:
             raise ValueError("url: expected https://HOST/… without user and fragment")
         check_types(self.types)
         if self.method not in ("POST", "PUT"):

@@ -10,7 +10,7 @@ import enum
 import ipaddress
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from .errors import BadConfig
 
@@ -55,6 +55,16 @@ def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
             Exposure.PASSWORD,
             f"a password in a URL to {away[0]}, expected a place outside, such as a file of its own",
         )
+
+
+def split_url(url: str, *schemes: str, needs_host: bool = True) -> SplitResult | None:
+    """Return the parts of a URL; None for another scheme, no host, or an impossible port."""
+    try:
+        parts = urlsplit(url)
+        is_right = parts.scheme in schemes and parts.port != 0 and (not needs_host or bool(parts.hostname))
+    except ValueError:  # a port or an address that is none
+        return None
+    return parts if is_right else None
 
 
 def is_loopback(host: str) -> bool:
