@@ -179,7 +179,7 @@ def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: M
             (up if now > then else down).setdefault(now, set()).add(rev)
     moves = []
     for phase in PHASES:
-        named = _heads_of(changelog, down.get(phase, set())) | _roots_of(changelog, up.get(phase, set()))
+        named = heads_of(changelog, down.get(phase, set())) | _roots_of(changelog, up.get(phase, set()))
         if named:
             moves.append(PhaseMove(phase=phase, nodes=tuple(sorted(_hex(changelog, rev) for rev in named))))
     return tuple(moves)
@@ -207,7 +207,8 @@ class _PhasesBefore:
         return self._repo._phasecache.phase(self._repo, rev) if old is None else old
 
 
-def _heads_of(changelog: Changelog, revs: set[int]) -> set[int]:
+def heads_of(changelog: Changelog, revs: set[int]) -> set[int]:
+    """Return those of the revisions that have no child among them."""
     return revs - {parent for rev in revs for parent in changelog.parentrevs(rev)}
 
 

@@ -115,6 +115,8 @@ def _covers(entry: bytes, address: bytes | None) -> bool:
 
 def _state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
     """Read the state under the lock, and the pushlog, which only grows, afterwards."""
+    from pushlog import api
+
     patience = {(b"ui", b"timeout"): LOCK_SECONDS}
     with repo.ui.configoverride(patience, b"vcsreplicator"), repo.lock():
         if repo.svfs.exists(b"journal"):
@@ -123,7 +125,7 @@ def _state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
         newest = Outbox(repo.svfs).newest()
         if newest is None:
             raise Unavailable("the master's repository has no event yet; run 'hg replicatesync' there")
-        last_push = _last_push_id(repo)
+        last_push = api.last_push_id(repo)
         header: dict[str, Any] = {
             "level": plain(newest),
             "after": plain(observe.tip(repo)),
@@ -146,12 +148,6 @@ def _phase_roots(repo: localrepository) -> list[tuple[int, set[int]]]:
 
 def _nodes(repo: localrepository, revs: Iterable[int]) -> list[str]:
     return [hex(repo.changelog.node(rev)).decode() for rev in sorted(revs)]
-
-
-def _last_push_id(repo: localrepository) -> int:
-    from pushlog import api
-
-    return api.last_push_id(repo)
 
 
 def _push_rows(repo: localrepository, first: int, last: int) -> Iterator[bytes]:

@@ -35,7 +35,6 @@ from . import intents, writing
 from .intents import Intent
 
 if TYPE_CHECKING:
-    from mercurial.changelog import changelog as Changelog
     from mercurial.obsolete import obsstore as ObsStore
     from mercurial.revlog import revlog as Revlog
 
@@ -175,7 +174,8 @@ def _make_intent(repo: MasterRepository, nodelist: list[bytes]) -> Intent:
     newest, changelog = writing.announce_outside(repo), repo.changelog
     gone = {changelog.rev(node) for node in nodelist}
     gone.update(changelog.descendants(gone))
-    after = _heads_among(changelog, {rev for rev in changelog if rev not in gone})
+    left = {rev for rev in changelog if rev not in gone}
+    after = {hex(changelog.node(rev)).decode() for rev in observe.heads_of(changelog, left)}
     before = {hex(changelog.node(rev)).decode() for rev in changelog.headrevs()} if len(changelog) else set()
     return Intent(
         kind=Type.STRIPPED.value,
@@ -190,11 +190,6 @@ def _make_intent(repo: MasterRepository, nodelist: list[bytes]) -> Intent:
         removed=node_set([changelog.node(rev) for rev in sorted(gone)]),
         bookmarks=observe.bookmarks_after_strip(repo, gone),
     )
-
-
-def _heads_among(changelog: Changelog, revs: set[int]) -> set[str]:
-    covered = {parent for rev in revs for parent in changelog.parentrevs(rev)}
-    return {hex(changelog.node(rev)).decode() for rev in revs - covered}
 
 
 def _changes_of(intent: Intent) -> Changes:
