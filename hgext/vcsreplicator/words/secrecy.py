@@ -58,7 +58,7 @@ def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
 
 
 def split_url(url: str, *schemes: str, needs_host: bool = True) -> SplitResult | None:
-    """Return the parts of a URL; None for another scheme, no host, or an impossible port."""
+    """Return a URL's parts; None with another scheme, no host or an impossible port."""
     try:
         parts = urlsplit(url)
         is_right = parts.scheme in schemes and parts.port != 0 and (not needs_host or bool(parts.hostname))
