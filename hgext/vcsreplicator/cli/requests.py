@@ -41,13 +41,13 @@ class Unanswered(Refused):
 def who() -> str:
     """Return the user's name, as it is recorded.
 
-    A user that the system does not know is `uid NUMBER`.
+    A user that the system does not know is `uid NUMBER`. A byte that is no UTF-8 is written as its two digits after `x`.
     """
     try:
         name = os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # OSError since Python 3.13
         name = f"uid {os.getuid()}"
-    return f"{name}@{os.uname().nodename}"
+    return f"{name}@{os.uname().nodename}".encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def when(time_: float | None) -> str:
