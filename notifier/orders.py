@@ -3,7 +3,8 @@
 
 The courier carries them out between the turns of its loop. It answers a request only after it took effect. The request stays open
 until then: if the daemon is killed in between, it is carried out again. A request that can never work is answered with its error,
-and stops neither the destination nor other requests. A replay reads the log beside the live stream.
+and one of a newer version stays open for that version; neither stops the destination or other requests. A replay reads the log
+beside the live stream.
 """
 
 import datetime
@@ -116,7 +117,7 @@ class Replay:
             event = from_json(Notice, record.value or b"").event
         except Exception:  # the live stream says what is wrong with it
             return False
-        argument = self.request.argument
+        argument = self.request.members
         if argument["repository"] not in (event.repository, event.path):
             return False
         if "since_push" in argument:
@@ -131,7 +132,7 @@ def _describe_replay(replay: Replay) -> str:
         return f"{FAILED}{what}; vcsreplicator errors has those that were rejected or skipped"
     if replay.taken:
         return f"sent {replay.taken} messages again"
-    argument = replay.request.argument
+    argument = replay.request.members
     return f"{NOTHING}sent: the log has no message for it about {argument['repository']} since then"
 
 
@@ -152,6 +153,7 @@ class Orders:
     messages_of: Callable[[Record], list[Message]]
     _meant: dict[int, int] = field(default_factory=dict)
     _replays: list[Replay] = field(default_factory=list)
+    _left: set[int] = field(default_factory=set)
     _asked_at: float = float("-inf")
 
     def carry_out_requests(self) -> None:
@@ -201,7 +203,7 @@ class Orders:
         try:
             self._take_step(request, partial(self._carry_out, request))
         except Unavailable as error:
-            logger.warning("request not carried out", request=request.id, kind=request.kind.value, reason=str(error))
+            logger.warning("request not carried out", request=request.id, kind=request.kind, reason=str(error))
 
     def _take_step(self, request: DestinationRequest, step: Callable[[], None]) -> None:
         """Take a step of a request; answer one that can never work with its error.
@@ -214,9 +216,7 @@ class Orders:
             wrong = judged(error)
             if not isinstance(wrong, Rejected):
                 raise wrong from error
-            logger.error(
-                "request failed", request=request.id, kind=request.kind.value, reason=str(wrong), exc_info=True
-            )
+            logger.error("request failed", request=request.id, kind=request.kind, reason=str(wrong), exc_info=True)
             self._answer_request(request, f"{FAILED}{wrong}")
             self._end_replay(request)
 
@@ -238,12 +238,24 @@ class Orders:
     def _carry_out(self, request: DestinationRequest) -> None:
         match request.kind:
             case Kind.PAUSE | Kind.RESUME:
-                self._answer_request(request, f"{request.kind.value}d")
+                self._answer_request(request, f"{request.kind}d")
             case Kind.SKIP:
                 self._skip_message(request)
             case Kind.REPLAY:
                 if not self.feed.is_resting and all(replay.request.id != request.id for replay in self._replays):
                     self._replays.append(Replay(request, self.log))
+            case _:
+                self._leave_to_newer(request)
+
+    def _leave_to_newer(self, request: DestinationRequest) -> None:
+        """Leave a request open that only a newer notifier can carry out.
+
+        That one may have begun it. Each start tells of the request once.
+        """
+        if request.id not in self._left:
+            self._left.add(request.id)
+            reason = "a newer notifier must carry it out; upgrade this one"
+            logger.error("request not carried out", request=request.id, kind=request.kind, reason=reason)
 
     def _skip_message(self, request: DestinationRequest) -> None:
         """Skip a message; record it in `errors` first.
@@ -271,7 +283,7 @@ class Orders:
 
         A skip without an id means the oldest that had failed when it was first looked at, and never another one.
         """
-        wanted = request.argument.get("message")
+        wanted = request.members.get("message")
         if wanted is not None:
             return self.window.with_id(wanted)
         if request.id not in self._meant:
@@ -285,7 +297,7 @@ class Orders:
 
         After a start, one with an id waits until the window has what the log had then.
         """
-        wanted = request.argument.get("message")
+        wanted = request.members.get("message")
         if wanted is None:
             reason = "no message that failed waits for another attempt; to skip one after a start, name its id"
         elif is_held:
@@ -315,4 +327,4 @@ class Orders:
             skipped_offset=None if skipped is None else skipped.offset,
         )
         self._meant.pop(request.id, None)
-        logger.info("request carried out", request=request.id, kind=request.kind.value, who=request.who, result=result)
+        logger.info("request carried out", request=request.id, kind=request.kind, who=request.who, result=result)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hgext.vcsreplicator.words.errors import Rejected
+
 from .database import Database
 
 _SCHEMA = """
@@ -72,17 +74,24 @@ class Kind(enum.StrEnum):
 class DestinationRequest:
     """One request of an operator.
 
-    `argument` holds what its kind needs; times are seconds since the epoch.
+    `kind` is one of Kind, or of a newer version. Times are seconds since the epoch.
     """
 
     id: int
     destination: str
-    kind: Kind
-    argument: Mapping[str, Any]
+    kind: str
+    argument: Mapping[str, Any] | None
     who: str
     asked_at: float
     done_at: float | None
     result: str | None
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """What its kind needs. Raises Rejected if the argument cannot be read."""
+        if self.argument is None:
+            raise Rejected("the argument of the request cannot be read; ask again")
+        return self.argument
 
     @property
     def has_failed(self) -> bool:
@@ -181,10 +190,19 @@ def _request(row: Sequence[Any]) -> DestinationRequest:
     return DestinationRequest(
         id=number,
         destination=destination,
-        kind=Kind(kind),
-        argument=json.loads(argument),
+        kind=kind,
+        argument=_read_argument(argument),
         who=who,
         asked_at=asked_at,
         done_at=done_at,
         result=result,
     )
+
+
+def _read_argument(text: str) -> Mapping[str, Any] | None:
+    """Return the argument of a request; None if it cannot be read."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -434,6 +434,37 @@ def test_request_that_fails_unforeseen_is_answered_and_the_next_is_carried_out(
     assert turns.state.request(second).result == "paused"
 
 
+def _write_request(turns: Turns, kind: str, argument: str) -> int:
+    """A row as another version or a damaged disk may leave it."""
+    number = turns.ask(Kind.SKIP)
+    turns.state._db.run("UPDATE requests SET kind = ?, argument = ? WHERE id = ?", (kind, argument, number))
+    return number
+
+
+def test_request_of_a_newer_version_is_left_to_it_with_one_line_and_holds_up_no_other(
+    turns: Turns,
+) -> None:
+    newer, pause = _write_request(turns, "rewind", '{"to": 7}'), turns.ask(Kind.PAUSE)
+    with structlog.testing.capture_logs() as lines:
+        turns.take(3)
+    assert turns.state.request(pause).result == "paused"
+    assert turns.state.request(newer).done_at is None
+    assert [line["request"] for line in lines if line["log_level"] != "info"] == [newer]
+    assert [each.kind for each in turns.state.requests(2)] == ["pause", "rewind"]
+
+
+@pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
+@pytest.mark.parametrize("argument", ["{", "[]", "[" * 100_000], ids=["broken", "list", "deep"])
+def test_request_whose_argument_cannot_be_read_is_answered_and_the_next_is_carried_out(
+    turns: Turns, kind: Kind, argument: str
+) -> None:
+    publish_pushes(turns.log, "x", 1, 1)
+    broken, pause = _write_request(turns, kind.value, argument), turns.ask(Kind.PAUSE)
+    turns.take(3)
+    assert turns.state.request(broken).result == "failed: the argument of the request cannot be read; ask again"
+    assert turns.state.request(pause).result == "paused"
+
+
 def test_a_running_destination_goes_back_when_the_log_loses_its_newest_notices(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 5)
     turns.take(8)

@@ -110,8 +110,6 @@ def requests(config: Config, last: int, as_json: bool) -> None:
     if is_there(path):
         with closing(StateDatabase(path)) as state:
             found = state.requests(last)
-    rows = [
-        (when(each.asked_at), each.who, each.destination, each.kind.value, each.result or "waiting") for each in found
-    ]
+    rows = [(when(each.asked_at), each.who, each.destination, each.kind, each.result or "waiting") for each in found]
     headings = ("asked", "who", "destination", "what", "result")
     print_listing([plain(each) for each in found], headings, rows, as_json=as_json)
