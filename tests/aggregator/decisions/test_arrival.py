@@ -23,6 +23,12 @@ def test_a_history_that_was_never_seen_is_retired_by_the_adoption_that_replaced_
     assert judge(state, adoption(between, first.incarnation), lambda seq: None) is Arrival.REPEAT
 
 
+def test_only_the_first_event_of_a_history_retires_others() -> None:
+    chain = Chain("x")
+    state = follow(None, chain.next(), Arrival.FIRST, 1)
+    assert follow(state, adoption(chain, identifier("another")), Arrival.NEXT, 1).retired == ()
+
+
 def test_an_adoption_replaces_neither_itself_nor_what_is_no_identifier_and_two_histories_at_most() -> None:
     chain, names = Chain("x"), [identifier(number) for number in range(4)]
     assert replaced_incarnations(adoption(chain, " ".join(names))) == tuple(names[:2])

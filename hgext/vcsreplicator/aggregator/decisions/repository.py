@@ -97,7 +97,7 @@ class Repository:
         if state is None or newest.seq > state.seq:
             return True
         known = (state.incarnation, *state.retired)
-        return newest.glance() not in known and newest.known() and newest.event.incarnation not in known
+        return newest.glance() not in known and newest.known()
 
     def lacks(self, event: Event) -> bool:
         """Return whether the stored queue lacks this event, which waits for its notice.

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The queue of one repository: what it lacks, and how its levels pass over what is lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, follow
+from hgext.vcsreplicator.aggregator.decisions.held import HeldEvent
+from hgext.vcsreplicator.aggregator.decisions.repository import Repository
+from hgext.vcsreplicator.aggregator.decisions.standing import Standing
+from hgext.vcsreplicator.log import EVENTS, Record
+from hgext.vcsreplicator.words.event import Event
+from hgext.vcsreplicator.words.levels import Pending
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.chains import Chain, identifier
+
+
+def stored(event: Event) -> HeldEvent:
+    """An event as `pending` has it."""
+    value = to_json(Pending(event=event, partition=0, offset=event.seq, arrived=1.0))
+    return HeldEvent.stored(event.seq, value, {})
+
+
+def held(chain: Chain, *held_events: HeldEvent, released: int, noticed: int) -> Repository:
+    """The repository of this chain, loaded with these events in its queue."""
+    repository = Repository(chain.repository)
+    for event in chain.events:
+        arrival = Arrival.NEXT if repository.state else Arrival.FIRST
+        repository.state = follow(repository.state, event, arrival, 1)
+    assert repository.state is not None
+    repository.state = replace(repository.state, released=released, noticed=noticed)
+    for each in held_events:
+        repository.add(each)
+    repository.loaded()
+    return repository
+
+
+def incomplete() -> tuple[Chain, Repository]:
+    """Six events, the first announced, four released; the queue has the third and the fifth alone."""
+    chain = Chain("x")
+    chain.take(6)
+    return chain, held(chain, *(stored(chain.events[seq - 1]) for seq in (3, 5)), released=4, noticed=1)
+
+
+def levels(repository: Repository) -> tuple[int, int]:
+    assert repository.state is not None
+    return repository.state.released, repository.state.noticed
+
+
+# What the queue lacks
+
+
+def test_a_queue_lacks_the_events_of_its_history_that_are_neither_announced_nor_held() -> None:
+    chain, repository = incomplete()
+    assert [event.seq for event in chain.events if repository.lacks(event)] == [2, 4, 6]
+    assert not repository.lacks(chain.next())
+    assert not repository.lacks(replace(chain.events[1], incarnation=identifier("another")))
+
+
+@pytest.mark.parametrize("seq", [2, 4, 6])
+def test_a_queue_lacks_no_event_that_does_not_fit_the_one_behind_it_or_the_newest(seq: int) -> None:
+    chain, repository = incomplete()
+    assert not repository.lacks(replace(chain.events[seq - 1], id=identifier("another")))
+
+
+def test_a_queue_lacks_an_event_before_one_that_cannot_be_read() -> None:
+    chain = Chain("x")
+    chain.take(3)
+    repository = held(chain, HeldEvent.stored(3, b"{", {}), released=1, noticed=1)
+    assert repository.lacks(chain.events[1])
+
+
+def test_an_event_that_fills_a_queue_is_released_if_the_state_says_so() -> None:
+    chain, repository = incomplete()
+    for seq in (6, 4):
+        repository.fill(stored(chain.events[seq - 1]))
+    assert [each.seq for each in repository.queue] == [3, 4, 5, 6]
+    assert repository.next_to_release() is repository.queue[2]
+
+
+def test_a_level_is_compared_with_an_event_as_soon_as_that_fills_the_queue() -> None:
+    chain, repository = incomplete()
+    repository.heard("alpha", replace(chain.ack("alpha", 4), digest="f" * 64))
+    assert repository.standing("alpha") is Standing.COUNTS
+    repository.fill(stored(chain.events[3]))
+    assert repository.standing("alpha") is Standing.FOREIGN
+
+
+def test_a_level_at_an_event_that_cannot_be_read_counts() -> None:
+    chain = Chain("x")
+    chain.take(3)
+    repository = held(chain, HeldEvent.stored(2, b"{", {}), stored(chain.events[2]), released=1, noticed=1)
+    repository.heard("alpha", chain.ack("alpha", 2))
+    assert repository.standing("alpha") is Standing.COUNTS
+
+
+# What is lost
+
+
+def test_levels_pass_over_lost_events_in_their_turn() -> None:
+    _, repository = incomplete()
+    assert repository.pass_lost() == 3
+    assert levels(repository) == (4, 2)
+    repository.announced(repository.queue[0], 1, None)
+    assert levels(repository) == (4, 4)
+    repository.release(repository.queue[0], 1)
+    assert levels(repository) == (6, 4)
+    repository.announced(repository.queue[0], 1, None)
+    assert levels(repository) == (6, 6)
+
+
+def test_a_queue_that_was_filled_lacks_nothing_more_and_moves_its_levels_by_one() -> None:
+    chain, repository = incomplete()
+    for seq in (2, 4, 6):
+        repository.fill(stored(chain.events[seq - 1]))
+    assert repository.pass_lost() == 0
+    assert not repository.is_incomplete
+    repository.announced(repository.queue[0], 1, None)
+    assert levels(repository) == (4, 2)
+
+
+# What cannot be read, and what remains of a former history
+
+
+def test_a_released_event_that_cannot_be_read_is_taken_out_and_releases_none_behind_it() -> None:
+    chain = Chain("x")
+    chain.take(4)
+    waiting = [HeldEvent.stored(2, b"{", {}), *map(stored, chain.events[2:])]
+    repository = held(chain, *waiting, released=3, noticed=1)
+    assert repository.drop_broken() is waiting[0]
+    assert repository.next_to_release() is waiting[2]
+
+
+def test_a_lost_state_is_made_of_the_newest_history_alone() -> None:
+    old, new = Chain("x"), Chain("x", incarnation=2)
+    repository = Repository(new.repository)
+    for event in (*old.take(1), *new.take(3)[1:]):
+        repository.add(stored(event))
+    repository.loaded()
+    assert repository.state is not None
+    assert (repository.state.incarnation, repository.state.seq) == (new.incarnation, 3)
+    assert [each.seq for each in repository.queue] == [2, 3]
+
+
+# What a newer aggregator will read
+
+
+def test_a_record_is_behind_one_of_a_newer_version_from_the_first_of_these_on_whichever_was_read_first() -> None:
+    repository = Repository("x")
+
+    def at(offset: int) -> Record:
+        return Record(topic=EVENTS, partition=0, offset=offset, key="x", value=b"", headers={}, time=1.0)
+
+    assert not repository.is_behind_newer(at(9))
+    for offset in (5, 3, 7):
+        repository.hold_newer(at(offset))
+    assert [offset for offset in range(9) if repository.is_behind_newer(at(offset))] == [3, 4, 5, 6, 7, 8]
