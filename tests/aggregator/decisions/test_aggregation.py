@@ -670,6 +670,30 @@ def test_what_every_mirror_served_is_announced_before_an_adopted_history_begins(
     assert not hands.errors
 
 
+def test_a_level_of_another_digest_lets_nothing_go_when_its_event_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 4_000)
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(20))
+    hands.ack(replace(old.ack("alpha", 19), digest="f" * 64))
+    hands.commit()
+    hands.event(adopted(new))
+    assert hands.commit() == []
+    assert len([error for error in hands.errors if "overtaken" in error.reason]) == 20
+
+
+@pytest.mark.parametrize("broken", [1, 2, 3])
+def test_an_adopted_history_begins_though_an_event_before_it_cannot_be_read(broken: int) -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(3))
+    hands.commit()
+    hands.topics[PENDING][f"{old.repository}/{broken}"] = b"rubbish"
+    hands.restart()
+    assert hands.event(adopted(new)) == [RecordOutcome.TAKEN]
+    hands.commit()
+    assert (hands.state(new).incarnation, list(hands.topics[PENDING])) == (new.incarnation, [f"{new.repository}/1"])
+    assert sorted(error.reason.startswith("x: event") for error in hands.errors) == [False, True, True]
+
+
 @pytest.mark.parametrize("served", [0, 60, 200])
 def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch, served: int

@@ -178,7 +178,36 @@ def test_a_gap_behind_a_fork_that_is_read_for_the_first_time_is_not_bridged() ->
     assert (hands.state(chain).seq, hands.state(chain).fork) == (2, chain.events[3].id)
 
 
+def test_the_first_record_behind_a_cut_is_read_for_the_first_time() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(2))
+    hands.core.events.cut[0] = 2
+    event = new.next(Type.SYNC, detail={"reason": "adopted", "replaces": "e" * 32})
+    assert hands.event(event) == [RecordOutcome.TAKEN]
+
+
+def test_a_cut_ends_with_its_last_record_once_that_is_taken() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    chain.next()
+    record = hands.record(EVENTS, chain.repository, wire.encode(chain.next()))
+    hands.core.events.cut[0] = record.offset + 1
+    assert hands.core.events.take(record, hands.now, is_whole=False) is RecordOutcome.READ_AGAIN
+    assert hands.core.events.cut == {0: record.offset + 1}
+    assert hands.core.events.take(record, hands.now, is_whole=True) is RecordOutcome.TAKEN
+    assert hands.core.events.cut == {}
+
+
 # Kept for a newer aggregator
+
+
+def test_an_event_of_a_newer_version_whose_key_is_no_identifier_is_set_aside_and_not_kept() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    record = hands.record(EVENTS, "../x", wire.encode(chain.next(version=2)))
+    assert hands.core.events.take_again(record, hands.now) is RecordOutcome.UNKNOWN
+    assert hands.take_event(record, hands.now) is RecordOutcome.REJECTED
+    hands.commit()
+    assert (hands.topics[PENDING], [error.key for error in hands.errors]) == ({}, ["../x"])
 
 
 def test_what_was_kept_for_a_newer_aggregator_behind_events_that_were_never_read_is_announced(

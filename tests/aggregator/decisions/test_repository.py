@@ -12,6 +12,7 @@ from hgext.vcsreplicator.aggregator.decisions.standing import Standing
 from hgext.vcsreplicator.log import EVENTS, Record
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.levels import Pending
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain, identifier
 
@@ -93,6 +94,15 @@ def test_a_level_at_an_event_that_cannot_be_read_counts() -> None:
     repository = held(chain, HeldEvent.stored(2, b"{", {}), stored(chain.events[2]), released=1, noticed=1)
     repository.heard("alpha", chain.ack("alpha", 2))
     assert repository.standing("alpha") is Standing.COUNTS
+
+
+def test_a_mirror_of_a_former_history_lags_by_all_events_of_the_present_one() -> None:
+    chain = Chain("x")
+    chain.take(4)
+    repository = held(chain, released=4, noticed=4)
+    repository.heard("alpha", replace(chain.ack("alpha", 3), incarnation=identifier("former")))
+    roster = Roster(version=1, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE),))
+    assert list(repository.measure_lags(roster)) == [("alpha", 4)]
 
 
 # What is lost

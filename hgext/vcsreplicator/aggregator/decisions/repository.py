@@ -210,10 +210,12 @@ class Repository:
         return found[::-1]
 
     def drop_newest(self) -> HeldEvent:
-        """Take out and return the newest event."""
+        """Take out and return the newest event.
+
+        Levels at it stay what they were compared to be.
+        """
         held = self.queue.pop()
         self.released = min(self.released, len(self.queue))
-        self._standings.clear()
         return held
 
     def gating(self, roster: Roster) -> tuple[Mirror, ...]:
@@ -277,7 +279,7 @@ class Repository:
         if self.state is None or self.standing(mirror) is not Standing.AHEAD:
             return released <= 0
         ahead = self.acks[mirror]
-        return released <= (min(ahead.applied, ahead.serving) if ahead.incarnation == self.state.incarnation else 0)
+        return released <= (ahead.serving if ahead.incarnation == self.state.incarnation else 0)
 
     def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[HeldEvent]:
         """Yield the events that can be released now, in order.
