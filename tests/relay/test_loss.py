@@ -407,3 +407,13 @@ def test_an_event_that_takes_the_place_of_the_newest_known_one_shows_a_loss(
     with pytest.raises(Unavailable):
         watch.check_appended(0, 0, before)
     assert not watch.is_confirmed("/one")
+
+
+def test_what_was_appended_while_a_loss_was_found_is_sent_again(watched: tuple[Interrupting, loss.LossWatch]) -> None:
+    log, watch = watched
+    sent(log, watch, "one")
+    before = watch.newest_places()
+    log.lose("events", 0, 1)
+    watch.check_partitions()
+    with pytest.raises(Unavailable):
+        watch.check_appended(0, 5, before)

@@ -30,6 +30,7 @@ from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.levels import RepositoryState
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, Transaction, following
 from testing.clock import HandClock
@@ -360,6 +361,45 @@ def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_i
     user = pwd.getpwuid(os.geteuid()).pw_name
     assert reason == f"Permission denied: {lock}; as root, run: chown -R {user}: {shlex.quote(folder)}"
     master.until(lambda: not box.has_unsent())
+
+
+def state_of(entry: Entry) -> RepositoryState:
+    """What the aggregator wrote once it saw this event."""
+    event = entry.event
+    return RepositoryState(
+        repository=event.repository,
+        incarnation=event.incarnation,
+        path=event.path,
+        generation=event.generation,
+        seq=event.seq,
+        event=event.id,
+        digest=event.digest,
+        released=0,
+        noticed=0,
+        roster=1,
+    )
+
+
+def test_a_relay_that_starts_sends_what_the_log_lost_meanwhile(master: Master, log: RestoredLog) -> None:
+    box = master.write("a", [])
+    sent_to(master, box, following(before_first_event("a", 1), 1))
+    log.lose(EVENTS, box.sent().partition, 1)
+    LossWatch(log, lambda repository: None).check(master.folder("a"), box)
+    assert box.has_unsent()
+
+
+def test_a_relay_that_starts_believes_the_aggregator_until_a_loss_is_found(master: Master, log: RestoredLog) -> None:
+    [entry] = following(before_first_event("a", 1), 1)
+    box, folder = master.write("a", []), master.folder("a")
+    sent_to(master, box, [entry])
+    watch = LossWatch(log, lambda repository: state_of(entry))
+    watch.check(folder, box)
+    assert watch.is_confirmed(folder)
+    log.lose(EVENTS, box.sent().partition, 1)
+    watch.check_partitions()
+    assert not watch.is_confirmed(folder)
+    watch.check(folder, box)
+    assert box.has_unsent()
 
 
 def test_why_a_repository_is_tried_again_can_be_asked_until_its_events_are_sent(master: Master) -> None:

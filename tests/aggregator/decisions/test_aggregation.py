@@ -884,6 +884,20 @@ def test_a_repository_renamed_out_of_its_rules_does_not_keep_a_mirror_joining() 
     assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
+def test_an_adopted_history_that_is_shorter_does_not_keep_a_mirror_joining() -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(3))
+    hands.ack(old.ack("alpha", 3))
+    hands.commit()
+    hands.ask(Verb.ADD, "beta")
+    hands.event(adopted(new))
+    hands.ack(new.ack("alpha", 1), new.ack("beta", 1))
+    hands.commit()
+    beta = hands.core.roster.mirror("beta")
+    assert beta is not None
+    assert beta.state is MirrorState.ACTIVE
+
+
 def test_a_mirror_filled_beyond_what_is_released_replaces_the_only_one_that_was_there() -> None:
     """It cannot show an earlier event than the one that it was filled at, and nothing is released before it gates."""
     hands, chain = Hands("alpha"), Chain("x")

@@ -198,6 +198,42 @@ def test_a_cut_ends_with_its_last_record_once_that_is_taken() -> None:
     assert hands.core.events.cut == {}
 
 
+def test_what_cannot_be_read_is_not_recorded_again_when_it_is_read_again() -> None:
+    hands = Hands("alpha")
+    record = hands.record(EVENTS, "x", b"rubbish")
+    assert hands.take_event(record, hands.now) is RecordOutcome.REJECTED
+    assert hands.core.events.take_again(record, hands.now) is RecordOutcome.REJECTED
+    hands.commit()
+    assert len(hands.errors) == 1
+
+
+def test_a_fork_that_is_read_again_waits_for_the_end_of_its_own_partition() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(2))
+    fork = replace(chain.events[1], id="f" * 32)
+    record = hands.record(EVENTS, chain.repository, wire.encode(fork))
+    hands.core.events.take_again(replace(record, partition=1), hands.now)
+    for partition, marked in ((0, None), (1, fork.id)):
+        hands.core.events.settle_forks(partition, hands.now)
+        hands.commit()
+        assert hands.state(chain).fork == marked
+
+
+def test_events_that_are_lost_count_as_announced_in_the_stored_state_at_once() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.commit()
+    for seq in (1, 2):
+        del hands.topics[PENDING][f"{chain.repository}/{seq}"]
+    hands.restart()
+    hands.core.events.lose(chain.repository, hands.now)
+    hands.write()
+    assert (hands.state(chain).noticed, hands.core.lost) == (2, {chain.repository: 2})
+    assert [error.reason for error in hands.errors] == [
+        "x: 2 events without notice are gone from pending and from events; they get none"
+    ]
+
+
 # Kept for a newer aggregator
 
 
