@@ -417,3 +417,13 @@ def test_what_was_appended_while_a_loss_was_found_is_sent_again(watched: tuple[I
     watch.check_partitions()
     with pytest.raises(Unavailable):
         watch.check_appended(0, 5, before)
+
+
+def test_a_loss_that_two_threads_find_counts_once(watched: tuple[Interrupting, loss.LossWatch]) -> None:
+    log, watch = watched
+    sent(log, watch, "one")
+    before = watch.newest_places()
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            watch.check_appended(0, 0, before)
+    assert watch.eras() == {0: 1}

@@ -24,7 +24,7 @@ from hgext.vcsreplicator.outbox.entry import Entry, NewestEvent, before_first_ev
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch
-from hgext.vcsreplicator.relay.jobs import RepositoryJobs
+from hgext.vcsreplicator.relay.jobs import Job, RepositoryBusy, RepositoryJobs
 from hgext.vcsreplicator.relay.loss import FRESH, KnownPlace, LossWatch
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
@@ -400,6 +400,56 @@ def test_a_relay_that_starts_believes_the_aggregator_until_a_loss_is_found(maste
     assert not watch.is_confirmed(folder)
     watch.check(folder, box)
     assert box.has_unsent()
+
+
+def test_a_loss_behind_another_repositorys_records_ends_what_is_known_of_the_partition(
+    master: Master, log: RestoredLog
+) -> None:
+    box = master.write("a", [])
+    sent_to(master, box, following(before_first_event("a", 1), 1))
+    partition = box.sent().partition
+    watch = LossWatch(log, lambda repository: None)
+    watch.check(master.folder("a"), box)
+    [(_, offset)] = log.append([NewRecord(topic=EVENTS, key="b", value=b"", partition=partition)])
+    other = master.write("b", following(before_first_event("b", 1), 1))  # another process sent it
+    mark = replace(next(other.unsent()).sent(), partition=partition, offset=offset)
+    other.prepare_sent(mark)
+    other.move_sent(mark)
+    log.lose(EVENTS, partition, 2)
+    log.append([NewRecord(topic=EVENTS, key="c", value=b"", partition=partition)] * 2)
+    assert watch.is_confirmed(master.folder("a"))
+    watch.check(master.folder("b"), other)
+    assert other.has_unsent()
+    assert not watch.is_confirmed(master.folder("a"))
+
+
+def test_events_are_not_sent_while_another_process_sends_them(master: Master) -> None:
+    box = master.write("a", following(before_first_event("a", 1), 1))
+    with box.sending(wait=False), pytest.raises(RepositoryBusy):
+        master.jobs.table()[Job.SEND](master.folder("a"))
+    assert master.sent() == []
+
+
+def test_a_log_is_not_called_available_to_a_forked_repository(master: Master) -> None:
+    available: list[str] = []
+    master.jobs.on_available = available.append
+    box = master.write("a", [])
+    check = master.jobs.table()[Job.CHECK]
+    check(master.folder("a"))
+    assert available == [master.folder("a")]
+    box.set_fork(Fork(reason="another history"))
+    check(master.folder("a"))
+    assert available == [master.folder("a")]
+
+
+def test_a_transaction_that_another_process_rolled_back_is_not_looked_at_again(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master.write("a", [])
+    journal = master.root / "a" / ".hg" / "store" / "journal"
+    journal.touch()
+    monkeypatch.setattr(master.locked, "recover", lambda folder: bool(journal.unlink()))
+    master.jobs.table()[Job.RECOVER](master.folder("a"))
 
 
 def test_why_a_repository_is_tried_again_can_be_asked_until_its_events_are_sent(master: Master) -> None:

@@ -270,6 +270,7 @@ def test_a_gap_is_recorded_and_what_follows_it_goes_on() -> None:
     [error] = hands.errors
     assert "events before 4 are missing" in error.reason
     assert error.repository == chain.repository
+    assert hands.core.lost == {chain.repository: 2}
 
 
 def test_a_repository_first_seen_in_the_middle_starts_there() -> None:
@@ -613,6 +614,14 @@ def test_a_successor_whose_history_is_adopted_before_its_creation_was_released_w
     hands.commit()
     hands.commit()
     assert (hands.state(former).noticed, hands.state(new).released) == (2, 1)
+
+
+def test_a_repository_that_comes_back_to_a_path_does_not_wait_for_itself() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(1), renamed(chain, "y"), renamed(chain, "x", generation=2))
+    hands.ack(replace(chain.ack("alpha", 3, 0), floor=3))
+    hands.commit()
+    assert hands.state(chain).released == 3
 
 
 def test_names_that_are_swapped_are_announced_in_the_order_of_the_renames() -> None:

@@ -219,6 +219,20 @@ def test_a_fork_that_is_read_again_waits_for_the_end_of_its_own_partition() -> N
         assert hands.state(chain).fork == marked
 
 
+def test_events_that_pending_lost_are_announced_at_once_and_leave_nothing_there() -> None:
+    hands, chain = Hands("alpha"), Chain("x")
+    hands.event(*chain.take(3))
+    hands.write()
+    hands.ack(chain.ack("alpha", 3))
+    hands.topics[PENDING].clear()
+    hands.restart()
+    hands.read_again()
+    assert len(hands.core.events._memory.output.messages) == 3
+    hands.write()
+    assert hands.commit() == [1, 2, 3]
+    assert hands.topics[PENDING] == {}
+
+
 def test_events_that_are_lost_count_as_announced_in_the_stored_state_at_once() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(3))

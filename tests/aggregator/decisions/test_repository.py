@@ -11,7 +11,7 @@ from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.decisions.standing import Standing
 from hgext.vcsreplicator.log import EVENTS, Record
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import Pending
+from hgext.vcsreplicator.words.levels import Pending, Stay
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain, identifier
@@ -42,6 +42,10 @@ def incomplete() -> tuple[Chain, Repository]:
     chain = Chain("x")
     chain.take(6)
     return chain, held(chain, *(stored(chain.events[seq - 1]) for seq in (3, 5)), released=4, noticed=1)
+
+
+def record_at(offset: int) -> Record:
+    return Record(topic=EVENTS, partition=0, offset=offset, key="x", value=b"", headers={}, time=1.0)
 
 
 def levels(repository: Repository) -> tuple[int, int]:
@@ -130,6 +134,52 @@ def test_a_queue_that_was_filled_lacks_nothing_more_and_moves_its_levels_by_one(
     assert levels(repository) == (4, 2)
 
 
+def test_a_decision_names_the_version_of_the_roster_behind_it() -> None:
+    chain = Chain("x")
+    chain.take(1)
+    repository = held(chain, stored(chain.events[0]), released=0, noticed=0)
+    repository.release(repository.queue[0], 7)
+    assert repository.state is not None
+    assert repository.state.roster == 7
+    repository.announced(repository.queue[0], 8, None)
+    assert repository.state.roster == 8
+
+
+# Its path
+
+
+@pytest.mark.parametrize(
+    ("path", "generation", "occupied"),
+    [("x", 3, None), ("x", 2, False), ("x", 1, False), ("y", 3, False), ("left", 2, True), ("left", 1, False)],
+)
+def test_a_repository_occupies_its_path_for_later_generations_alone(
+    path: str, generation: int, occupied: bool | None
+) -> None:
+    chain = Chain("x", generation=2)
+    chain.take(1)
+    repository = held(chain, released=1, noticed=1)
+    assert repository.state is not None
+    repository.state = replace(repository.state, stays=(Stay(path="left", generation=1, until=2),))
+    assert repository.occupies(path, generation) is occupied
+
+
+@pytest.mark.parametrize("waits", ["an event", "one of a newer version", "one that a newer aggregator stored"])
+def test_a_repository_of_which_anything_waits_occupies_its_path_until_it_leaves(waits: str) -> None:
+    chain = Chain("x")
+    chain.take(1)
+    repository = held(chain, released=1, noticed=1)
+    if waits == "an event":
+        repository.add(stored(chain.next()))
+    elif waits == "one of a newer version":
+        repository.hold_newer(record_at(5))
+    else:
+        repository.is_stored_newer = True
+    assert repository.occupies("x", 2) is True
+    assert repository.state is not None
+    repository.state = replace(repository.state, deleted=True)
+    assert repository.occupies("x", 2) is False
+
+
 # What cannot be read, and what remains of a former history
 
 
@@ -158,11 +208,7 @@ def test_a_lost_state_is_made_of_the_newest_history_alone() -> None:
 
 def test_a_record_is_behind_one_of_a_newer_version_from_the_first_of_these_on_whichever_was_read_first() -> None:
     repository = Repository("x")
-
-    def at(offset: int) -> Record:
-        return Record(topic=EVENTS, partition=0, offset=offset, key="x", value=b"", headers={}, time=1.0)
-
-    assert not repository.is_behind_newer(at(9))
+    assert not repository.is_behind_newer(record_at(9))
     for offset in (5, 3, 7):
-        repository.hold_newer(at(offset))
-    assert [offset for offset in range(9) if repository.is_behind_newer(at(offset))] == [3, 4, 5, 6, 7, 8]
+        repository.hold_newer(record_at(offset))
+    assert [offset for offset in range(9) if repository.is_behind_newer(record_at(offset))] == [3, 4, 5, 6, 7, 8]
