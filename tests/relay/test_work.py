@@ -442,6 +442,36 @@ def test_a_log_is_not_called_available_to_a_forked_repository(master: Master) ->
     assert available == [master.folder("a")]
 
 
+def test_an_outbox_that_lacks_what_its_marker_says_was_sent_is_a_fork(master: Master) -> None:
+    entries = following(before_first_event("a", 1), 2)
+    box = master.write("a", entries)
+    *_, newest = box.unsent()  # another process sent both
+    mark = replace(newest.sent(), partition=0, offset=1)
+    box.prepare_sent(mark)
+    box.move_sent(mark)
+    for file in (master.root / "a" / ".hg" / "store").glob("outbox.*.log"):
+        file.unlink()
+    box = master.write("a", entries[:1])
+    master.jobs.table()[Job.SEND](master.folder("a"))
+    assert "restored from a backup" in box.fork().reason
+    assert master.sent() == []
+
+
+def test_a_log_that_does_not_answer_is_not_called_available(
+    master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(topic: str) -> dict[int, int]:
+        raise Unavailable("away")
+
+    available: list[str] = []
+    master.jobs.on_available = available.append
+    master.write("a", [])
+    monkeypatch.setattr(log, "ends", fail)
+    with pytest.raises(Unavailable):
+        master.jobs.table()[Job.CHECK](master.folder("a"))
+    assert available == []
+
+
 def test_a_transaction_that_another_process_rolled_back_is_not_looked_at_again(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from hgext.vcsreplicator.log.kafka import broker
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.clients import wait
 from hgext.vcsreplicator.log.kafka.options import parse
+from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
 from testing.checks.requests import TRANSACTIONAL, watch_requests
@@ -434,3 +435,30 @@ def test_the_note_of_an_older_instance_that_a_broker_brought_back_fences_only_th
     with pytest.raises(Fenced):
         newest.renew()
     newer.close()
+
+
+def test_of_two_instances_that_came_at_once_the_one_whose_note_stands_goes_on(log: Log) -> None:
+    first, second = log.transactor("one"), log.transactor("one")
+    assert isinstance(first, KafkaTransactor)
+    assert isinstance(second, KafkaTransactor)
+    second._epoch = first._epoch  # both had read the same note
+    second._write_note()
+    with pytest.raises(Fenced):
+        first.renew()
+    second.renew()
+    second.commit([NewRecord(topic=NOTICES, key="x", value=b"1")])
+    second.close()
+
+
+def test_the_note_of_a_new_instance_stands_before_the_broker_fences_the_older_one(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, begin = [], KafkaTransactor._begin
+
+    def watch(transactor: KafkaTransactor) -> None:
+        noted.append(transactor._last_owner()[1] == transactor._instance)
+        begin(transactor)
+
+    monkeypatch.setattr(KafkaTransactor, "_begin", watch)
+    log.transactor("one").close()
+    assert noted == [True]
