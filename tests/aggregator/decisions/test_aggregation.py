@@ -16,7 +16,7 @@ from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorStat
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain, pushed
-from testing.builders.hands import Hands
+from testing.builders.hands import START, Hands
 
 
 def inactive(name: str) -> Mirror:
@@ -130,6 +130,14 @@ def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() ->
     assert hands.commit() == [1]
 
 
+def test_a_beat_that_names_another_mirror_than_its_key_is_set_aside() -> None:
+    hands, beat = Hands("alpha"), Beat(mirror="beta", time=1.0, positions={}, version="1", format=2)
+    hands.core.levels.take(hands.record(ACKS, "alpha", to_json(beat)), hands.now)
+    hands.write()
+    assert hands.core.levels.formats == {}
+    assert [error.reason for error in hands.errors] == ["key and value name different mirrors"]
+
+
 def test_an_ack_of_another_incarnation_does_not_count() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(1))
@@ -183,6 +191,15 @@ def test_one_transaction_announces_no_more_than_its_limit_and_the_rest_follows()
         more = hands.core.decide(1.0)
         sizes.append(hands.core.batch().notices)
     assert sizes == [3, 3, 1]
+
+
+def test_repositories_with_many_notices_take_turns() -> None:
+    hands, chains = Hands("alpha", limit=1), [Chain("x"), Chain("y")]
+    for chain in chains:
+        hands.event(*chain.take(3))
+        hands.ack(chain.ack("alpha", 3))
+    hands.commit()
+    assert [notice.event.path for notice in hands.notices] == ["x", "y"] * 3
 
 
 def test_one_transaction_announces_no_more_bytes_than_a_log_takes_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,6 +439,10 @@ def test_a_position_is_stored_with_the_records_it_passes_and_not_again() -> None
     hands.core.decide(hands.now)
     batch = hands.core.batch()
     assert (batch.notices, batch.positions) == (2, {})
+
+
+def test_the_first_transaction_stores_where_the_reading_began() -> None:
+    assert Hands("alpha").core.batch().positions == START
 
 
 def test_positions_that_rest_are_stored_again_when_asked_for() -> None:
@@ -1060,6 +1081,13 @@ def test_without_a_gating_mirror_everything_is_held_until_it_is_allowed() -> Non
     hands.ask(Verb.ALLOW_EMPTY, allow=True)
     assert hands.commit() == [1, 2]
     assert hands.notices[0].acks == ()
+
+
+def test_a_change_of_the_roster_waits_for_nothing_else() -> None:
+    hands = Hands("alpha")
+    assert not hands.core.output.is_urgent
+    hands.ask(Verb.ADD, "beta")
+    assert hands.core.output.is_urgent
 
 
 def test_a_request_is_decided_once_however_often_it_stands_in_the_log() -> None:

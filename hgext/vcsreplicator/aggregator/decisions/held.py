@@ -104,4 +104,4 @@ class HeldEvent:
         if not self.known():
             return True
         event = self.event
-        return event.type in (Type.RENAMED, Type.DELETED) or (event.type is not Type.CREATED and event.hgrc is not None)
+        return event.type in (Type.RENAMED, Type.DELETED) or event.hgrc is not None

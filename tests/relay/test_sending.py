@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the sender makes of an outbox: records, bundles in them or beside them, and the marker behind them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
+from hgext.vcsreplicator.outbox.bundles import Bundle
+from hgext.vcsreplicator.outbox.entry import Entry, Needs, before_first_event
+from hgext.vcsreplicator.outbox.file import Outbox
+from hgext.vcsreplicator.relay.sending import EventSender
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.event import PushConnection
+from hgext.vcsreplicator.words.wire import Attachment, Where
+from testing.builders.memorylog import MemoryLog
+from testing.builders.outboxes import Folder, Transaction, following
+
+BLOB = Attachment(where=Where.BLOB, size=1, sha256="0" * 64, name="blob")
+
+
+class SmallLog(MemoryLog):
+    """A log that refuses records of more than `limit` bytes."""
+
+    limit = 10_000
+
+    def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        if any(len(message.value or b"") > self.limit for message in messages):
+            raise Rejected("too large")
+        return super().append(messages, timeout=timeout)
+
+
+@pytest.fixture
+def log() -> SmallLog:
+    log = SmallLog()
+    log.create(topics(partitions=1))
+    return log
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Outbox:
+    return Outbox(Folder(str(tmp_path)))
+
+
+def pushes(box: Outbox, count: int) -> list[Entry]:
+    """Append events that need a bundle, and know where they came from."""
+    found = following(before_first_event("a", 1), count)
+    found = [replace(each, needs=Needs.BUNDLE, connection=PushConnection(address="192.0.2.1")) for each in found]
+    box.append(Transaction(), found)
+    return found
+
+
+def sender(
+    log: MemoryLog,
+    bundle: Callable[[Entry], Bundle],
+    store_blob: Callable[[Iterable[bytes]], Attachment] | None = None,
+) -> EventSender:
+    return EventSender(
+        log=log, source="hg://master", make_bundle=lambda folder, entry: bundle(entry), store_blob=store_blob
+    )
+
+
+def places(log: MemoryLog) -> list[Where]:
+    """Where each record says that its bundle is."""
+    frames = [wire.decode(record.value or b"") for record in log.records(EVENTS)]
+    return [frame.header.attachment.where for frame in frames if frame.header.attachment]
+
+
+def test_a_record_that_the_log_refuses_goes_without_bundle_and_connection_and_the_others_with_theirs(
+    log: SmallLog, box: Outbox
+) -> None:
+    pushes(box, 3)
+    sizes = {1: 10, 2: 20_000, 3: 10}
+    count = sender(log, lambda entry: Bundle([bytes(sizes[entry.event.seq])])).send("a", box)
+    assert (count, box.has_unsent()) == (3, False)
+    assert places(log) == [Where.INLINE, Where.MASTER, Where.INLINE]
+    assert [bool(wire.carried(record.headers)) for record in log.records(EVENTS)] == [True, False, True]
+
+
+def test_a_bundle_that_unpacks_to_too_much_for_a_record_goes_beside_it(log: SmallLog, box: Outbox) -> None:
+    pushes(box, 2)
+    unpacked = {1: wire.UNPACKED_LIMIT, 2: wire.UNPACKED_LIMIT + 1}
+    sender(log, lambda entry: Bundle([b"x"], unpacked=unpacked[entry.event.seq]), lambda pieces: BLOB).send("a", box)
+    assert places(log) == [Where.INLINE, Where.BLOB]
+
+
+def test_stored_bundles_are_removed_once_the_log_has_their_events(log: SmallLog, box: Outbox) -> None:
+    [entry] = pushes(box, 1)
+    box.bundles.store(entry.event.id, Bundle([b"stored"]))
+    sender(log, lambda entry: Bundle([b"made"])).send("a", box)
+    [record] = log.records(EVENTS)
+    assert wire.decode(record.value or b"").body == b"stored"
+    assert not box.bundles.has(entry.event.id)
+
+
+def test_the_marker_names_the_place_of_the_newest_event_of_its_batch(log: SmallLog, box: Outbox) -> None:
+    entries = pushes(box, 3)
+    sender(log, lambda entry: Bundle([b"x"])).send("a", box)
+    sent = box.sent()
+    assert sent is not None
+    assert (sent.id, sent.partition, sent.offset) == (entries[-1].event.id, 0, 2)
+
+
+def test_the_marker_stays_if_the_place_of_a_batch_shows_a_loss(log: SmallLog, box: Outbox) -> None:
+    def refuse(partition: int, offset: int) -> None:
+        raise ZeroDivisionError
+
+    pushes(box, 1)
+    with pytest.raises(ZeroDivisionError):
+        replace(sender(log, lambda entry: Bundle([b"x"])), on_appended=refuse).send("a", box)
+    assert box.has_unsent()
