@@ -492,3 +492,97 @@ def test_why_a_repository_is_tried_again_can_be_asked_until_its_events_are_sent(
     (store / "outbox.lock").rmdir()
     master.until(lambda: not box.has_unsent())
     eventually(lambda: master.work.reason(folder) is None)
+
+
+# One job at a time, and when it is tried again
+
+
+class Jobs:
+    """Jobs of repositories below a folder; each waits until it `may_end`, and fails while there is `trouble`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.begun = root, Counter[str]()
+        self.may_end, self.trouble = threading.Event(), False
+        self.stop, self.clock = threading.Event(), HandClock()
+        self.work = Work({Job.SEND: self.send}, workers=2, stop=self.stop, clock=self.clock)
+
+    def send(self, folder: str) -> None:
+        name = os.path.basename(folder)
+        self.begun[name] += 1
+        if name == "a":
+            assert self.may_end.wait(60)
+            if self.trouble:
+                raise Unavailable("away")
+
+    def poke(self, name: str, *, now: bool = False) -> None:
+        (self.root / name / ".hg").mkdir(parents=True, exist_ok=True)
+        self.work.poke(str(self.root / name), now=now)
+
+    def pass_b(self) -> None:
+        """Another repository's job runs: by then, one that was asked for before has begun, if it may."""
+        before = self.begun["b"]
+        self.poke("b")
+        eventually(lambda: self.begun["b"] > before)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    made = Jobs(tmp_path)
+    yield made
+    made.may_end.set()
+    made.stop.set()
+    made.work.drain(60.0)
+
+
+def test_a_repository_that_is_asked_for_while_its_job_runs_is_done_once_more_afterwards(jobs: Jobs) -> None:
+    jobs.poke("a")
+    eventually(lambda: jobs.begun["a"])
+    jobs.poke("a", now=True)
+    jobs.pass_b()
+    assert jobs.begun["a"] == 1
+    jobs.may_end.set()
+    eventually(lambda: jobs.begun["a"] == 2)
+
+
+def test_what_failed_waits_for_its_time_unless_it_is_wanted_now(jobs: Jobs) -> None:
+    jobs.trouble = True
+    jobs.may_end.set()
+    jobs.poke("a")
+    eventually(
+        lambda: jobs.work.reason(str(jobs.root / "a")) == "away" and not jobs.work._tasks[str(jobs.root / "a")].running
+    )
+    jobs.poke("a")
+    jobs.pass_b()
+    assert jobs.begun["a"] == 1
+    jobs.poke("a", now=True)
+    eventually(lambda: jobs.begun["a"] == 2)
+
+
+def test_no_job_begins_after_the_wish_to_stop(jobs: Jobs) -> None:
+    jobs.stop.set()
+    jobs.poke("b")
+    jobs.work._pool.shutdown(wait=True)
+    assert not jobs.begun
+
+
+def run_all(jobs: Jobs, *failing: Job) -> tuple[list[Job], set[Job]]:
+    """Which jobs of a repository ran, in order, and which are tried again."""
+    ran: list[Job] = []
+
+    def run(job: Job) -> None:
+        ran.append(job)
+        if job in failing:
+            raise Unavailable("away")
+
+    jobs.work._table = {job: lambda folder, job=job: run(job) for job in Job}
+    return ran, jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), set(Job))
+
+
+def test_jobs_run_in_their_order_and_none_behind_one_that_failed(jobs: Jobs) -> None:
+    (jobs.root / "a" / ".hg").mkdir(parents=True)
+    assert run_all(jobs) == (list(Job), set())
+    assert run_all(jobs, Job.ANNOUNCE) == ([Job.RECOVER, Job.ANNOUNCE], set(Job))
+
+
+def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:
+    assert run_all(jobs, Job.RECOVER) == ([Job.RECOVER], set())

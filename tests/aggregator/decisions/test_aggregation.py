@@ -724,6 +724,30 @@ def test_an_adopted_history_begins_though_an_event_before_it_cannot_be_read(brok
     assert sorted(error.reason.startswith("x: event") for error in hands.errors) == [False, True, True]
 
 
+def test_what_every_mirror_served_is_announced_before_an_adoption_in_any_number_of_transactions() -> None:
+    hands, old, new = Hands("alpha", limit=2), Chain("x"), Chain("x", incarnation=2)
+    hands.event(*old.take(5))
+    hands.ack(old.ack("alpha", 5))
+    hands.event(adopted(new))
+    hands.commit()
+    assert [notice.event for notice in hands.notices] == old.events
+    assert not hands.errors
+
+
+def test_an_adoption_behind_what_a_newer_aggregator_stored_waits_for_that_one_and_drops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    with monkeypatch.context() as newer:
+        newer.setattr(wire, "VERSION", 2)
+        hands.event(*old.take(1), old.next(version=2))
+        hands.commit()
+    hands.restart()
+    assert hands.event(adopted(new)) == [RecordOutcome.UNKNOWN]
+    assert [held.seq for held in hands.core.repositories[old.repository].queue] == [1, 2]
+    assert not hands.errors
+
+
 @pytest.mark.parametrize("served", [0, 60, 200])
 def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch, served: int
