@@ -430,13 +430,16 @@ def test_events_are_not_sent_while_another_process_sends_them(master: Master) ->
     assert master.sent() == []
 
 
-def test_a_log_is_not_called_available_to_a_forked_repository(master: Master) -> None:
+def test_a_log_is_not_called_available_while_events_wait_or_to_a_forked_repository(master: Master) -> None:
     available: list[str] = []
     master.jobs.on_available = available.append
     box = master.write("a", [])
     check = master.jobs.table()[Job.CHECK]
     check(master.folder("a"))
     assert available == [master.folder("a")]
+    box.append(Transaction(), following(before_first_event("a", 1), 1))
+    with pytest.raises(RepositoryBusy):
+        check(master.folder("a"))
     box.set_fork(Fork(reason="another history"))
     check(master.folder("a"))
     assert available == [master.folder("a")]

@@ -109,6 +109,14 @@ def test_a_mirror_of_a_former_history_lags_by_all_events_of_the_present_one() ->
     assert list(repository.measure_lags(roster)) == [("alpha", 4)]
 
 
+def test_what_the_state_calls_announced_or_released_is_so_after_a_start() -> None:
+    chain = Chain("x")
+    chain.take(4)
+    repository = held(chain, *map(stored, chain.events[1:]), released=3, noticed=2)
+    assert [each.seq for each in repository.queue] == [3, 4]
+    assert repository.next_to_release() is repository.queue[1]
+
+
 # What is lost
 
 
