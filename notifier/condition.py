@@ -42,6 +42,7 @@ class DestinationCondition:
 
     def __init__(self, name: str, log: Log, state: StateDatabase, clock: Clock, *, since: float | None = None) -> None:
         self._name, self._state, self._clock = name, state, clock
+        self._down = DOWN.labels(name)
         self._reporter = ServiceReporter(log, f"destination {name}")
         self._reported_at = self._stored_at = float("-inf")
         self._stored: Mapping[str, object] = {}
@@ -51,7 +52,7 @@ class DestinationCondition:
     def note_outage(self, error: Exception) -> None:
         """Count the whole destination as unavailable."""
         self.note_failure(error)
-        DOWN.labels(self._name).set(1)
+        self._down.set(1)
 
     def note_failure(self, error: Exception) -> None:
         """Count one delivery as failed."""
@@ -60,7 +61,7 @@ class DestinationCondition:
 
     def note_answer(self) -> None:
         """Count the destination as available."""
-        DOWN.labels(self._name).set(0)
+        self._down.set(0)
         if self.trouble is not None:
             logger.info("delivering again")
             self.trouble = self.since = None

@@ -154,7 +154,8 @@ class _DeliveryLoop:
             feed=self.feed,
         )
         self.condition = DestinationCondition(self.name, self.log, state, self.clock)
-        for counter in (DELIVERED, FAILED, RETRIED, REJECTED, REPLAYED):
+        self.delivered = DELIVERED.labels(self.name)
+        for counter in (FAILED, RETRIED, REJECTED, REPLAYED):
             counter.labels(self.name)  # begins at 0, so that a rule sees the first one
 
     def work(self) -> None:
@@ -221,10 +222,13 @@ class _DeliveryLoop:
         """
         notice = from_json(Notice, record.value or b"")
         check_event(notice.event)
-        found = messages(notice, record.offset, self.courier.notifier.public)
         settings = self.courier.settings
-        connection = read_connection(record.headers) if getattr(settings, "takes_connections", False) else None
-        return [replace(each, connection=connection) for each in found if each.type.value in settings.types]
+        found = messages(notice, record.offset, self.courier.notifier.public)
+        wanted = [message for message in found if message.type in settings.types]
+        if not getattr(settings, "takes_connections", False):
+            return wanted
+        connection = read_connection(record.headers)
+        return [replace(message, connection=connection) for message in wanted]
 
     def begin(self) -> None:
         """Submit what is due; wait a while if the destination takes nothing."""
@@ -271,11 +275,11 @@ class _DeliveryLoop:
             self._settle_outcome(outcome)
 
     def _settle_outcome(self, outcome: DeliveryOutcome) -> None:
-        delivery, error = self.window.delivery(outcome.number), outcome.error
+        error = outcome.error
         if error is None:
-            self.window.confirm(outcome.number)
-            self._count_confirmed(delivery)
+            self._count_confirmed(outcome.number, self.window.confirm(outcome.number))
             return
+        delivery = self.window.delivery(outcome.number)
         FAILED.labels(self.name).inc()
         now, chance = self.clock.monotonic(), self.courier.chance()
         fields = {**delivery.message.names, "attempt": delivery.attempt, "reason": str(error)}
@@ -299,11 +303,11 @@ class _DeliveryLoop:
         logger.error("delivery rejected", **delivery.message.names, attempt=delivery.attempt, reason=str(reason))
         self.window.settle(delivery.number)
 
-    def _count_confirmed(self, delivery: Delivery) -> None:
-        DELIVERED.labels(self.name).inc()
-        if delivery.message.replay is not None:
+    def _count_confirmed(self, number: int, message: Message) -> None:
+        self.delivered.inc()
+        if message.replay is not None:
             REPLAYED.labels(self.name).inc()
-            self.orders.note_confirmed(delivery.number)
+            self.orders.note_confirmed(number)
         self.condition.note_answer()
 
     def drain(self) -> None:

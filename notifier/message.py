@@ -22,6 +22,7 @@ from .public import PublicSettings, public_url
 
 Json = Mapping[str, Any]
 
+_ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -102,12 +103,12 @@ def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Messa
 
 def to_text(value: Json) -> str:
     """Return JSON as all destinations write it: ASCII, sorted keys."""
-    return json.dumps(value, sort_keys=True, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def clean(text: str) -> str:
     """Return the text with U+FFFD for each code point that UTF-8 cannot carry."""
-    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return text if text.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _find_previous(notice: Notice, stream: Stream) -> str | None:

@@ -153,8 +153,8 @@ class Window:
             begun.append(Delivery(number=entry.number, message=entry.message, attempt=entry.attempt))
         return begun
 
-    def settle(self, number: int) -> None:
-        """Remove a message that was confirmed, rejected or skipped.
+    def settle(self, number: int) -> Message:
+        """Remove and return a message that was confirmed, rejected or skipped.
 
         The next message of its repository may begin.
         """
@@ -174,11 +174,15 @@ class Window:
             self._open[offset] -= 1
             if not self._open[offset]:
                 del self._open[offset]
+        return entry.message
 
-    def confirm(self, number: int) -> None:
-        """Settle a confirmed message, which shows that the destination answers."""
+    def confirm(self, number: int) -> Message:
+        """Settle and return a confirmed message.
+
+        It shows that the destination answers.
+        """
         self._downs = 0
-        self.settle(number)
+        return self.settle(number)
 
     def retry(self, number: int, now: float, chance: float) -> None:
         """Retry a message after a delay, without a limit on the attempts."""

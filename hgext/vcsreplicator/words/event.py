@@ -7,6 +7,7 @@ values in `wire`, nowhere else.
 """
 
 import enum
+import functools
 import re
 from collections.abc import Mapping
 from typing import Annotated
@@ -25,6 +26,7 @@ MOST_REPLACED = 2
 _NODE = r"[0-9a-f]{40}\Z"
 _HASH = r"[0-9a-f]{64}\Z"
 _IDENTIFIER = r"[0-9a-f]{32}\Z"
+_compiled = functools.cache(re.compile)
 
 
 class Type(enum.StrEnum):
@@ -206,7 +208,7 @@ def replaced_incarnations(event: Event) -> tuple[str, ...]:
 
 def is_identifier(text: str) -> bool:
     """Return whether the text has the form of a repository's or an event's id."""
-    return bool(re.match(_IDENTIFIER, text))
+    return bool(_compiled(_IDENTIFIER).match(text))
 
 
 def check_event(event: Event) -> Event:
@@ -253,5 +255,5 @@ def _check_changes(changes: Changes) -> None:
 
 
 def _expect(form: str, value: str, name: str) -> None:
-    if not re.match(form, value):
+    if not _compiled(form).match(value):
         raise MalformedEvent(f"{name}: expected {form[:-2]}, got {value[:70]!r}")

@@ -30,7 +30,7 @@ def _find_problem(path: str) -> str | None:
         return f"expected 1 to {MAX_PATH} characters, got {len(path)}"
     if path.startswith("/") or "\\" in path:
         return "expected a relative path with / between its parts"
-    if any(unicodedata.category(character) in ("Cc", "Cs", "Cf") for character in path):
+    if not path.isprintable() and any(unicodedata.category(character) in ("Cc", "Cs", "Cf") for character in path):
         return "control characters are not allowed"
     for part in path.split("/"):
         if not part or part.lower() in _FORBIDDEN_PARTS:
