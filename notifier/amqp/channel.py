@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
+from amqp import spec
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
@@ -32,6 +33,9 @@ NACK_ALARM_EVERY = 600.0
 
 # Seconds between two looks at the heartbeats.
 _BEAT_EVERY = 1.0
+
+# Bytes of messages that go to the broker at once.
+_AT_ONCE = 64 * 1024
 
 UNROUTABLE = Counter("vcsreplicator_notifier_unroutable_messages", "Returned: no queue is bound", ["destination"])
 REFUSED = Counter(
@@ -116,7 +120,7 @@ class ConfirmedChannel:
             raise Unavailable(f"{self._where}: the broker blocks publishers; look for its memory and disk alarms")
 
     def send(self, number: int, message: OutgoingMessage) -> None:
-        """Begin to send the delivery `number`.
+        """Begin to send the delivery `number`, together with others until `outcomes`.
 
         Raises Unavailable; then nothing was sent.
         """
@@ -133,13 +137,7 @@ class ConfirmedChannel:
         prepared._serialize_properties = lambda: serialized
         self._confirms.send(number, message.id, self.clock.monotonic())
         try:
-            self._channel.basic_publish(
-                prepared,
-                exchange=message.exchange,
-                routing_key=message.routing_key,
-                mandatory=message.mandatory,
-                timeout=self.settings.confirm_timeout,
-            )
+            self._publish(message, prepared)
         except TROUBLE as error:
             self._lose_connection(error)
 
@@ -150,6 +148,7 @@ class ConfirmedChannel:
         """
         if self._connection is not None:
             try:
+                self._flush()
                 drain(self._connection, 0 if self._outcomes else timeout)
                 self._check_signs_of_life()
                 self._pass_nacked()
@@ -195,6 +194,28 @@ class ConfirmedChannel:
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_returned)
         self._beat_at = self.clock.monotonic()
+
+    def _publish(self, message: OutgoingMessage, prepared: Any) -> None:
+        """Publish the message; hold it back until `_AT_ONCE` bytes are held.
+
+        py-amqp's `basic_publish` would read before each message and write each alone, which takes seven system calls.
+        """
+        transport = self._connection.transport
+        transport.holds_back = True
+        try:
+            arguments = (0, message.exchange, message.routing_key, message.mandatory, False)
+            self._channel.send_method(spec.Basic.Publish, "Bssbb", arguments, prepared)
+        finally:
+            transport.holds_back = False
+        if transport.held >= _AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is held back."""
+        transport = self._connection.transport
+        if transport.held:
+            with transport.having_timeout(self.settings.confirm_timeout):
+                transport.flush()
 
     def _check_signs_of_life(self) -> None:
         now = self.clock.monotonic()
