@@ -516,7 +516,7 @@ def test_credentials_that_the_broker_refuses_or_that_cannot_be_read_are_one_line
     rabbitmq: Any, tmp_path: Path, mode: int
 ) -> None:
     secret = tmp_path / "password"
-    secret.write_text("wrong")
+    secret.write_text("Wr0ng!")
     secret.chmod(mode)
     url = rabbitmq.vhost().replace("guest:guest@", "guest@")
     keys = f'url = "{url}"\npassword = {{ file = "{secret}" }}\nstate = "{tmp_path}/poll.db"\n'
@@ -532,7 +532,7 @@ def test_credentials_that_the_broker_refuses_or_that_cannot_be_read_are_one_line
         assert said.endswith("expected user and password that the broker takes")
     else:
         assert said.startswith(f"{file}: poll.password: {secret} has mode 0644, expected 0600")
-    assert "wrong" not in said
+    assert "Wr0ng!" not in said
 
 
 @pytest.mark.hunt
