@@ -30,6 +30,9 @@ Configuration::
 
 from __future__ import annotations
 
+import atexit
+import gc
+import sys
 from typing import Any
 
 from mercurial import registrar
@@ -62,6 +65,16 @@ __all__ = ["api"]
 
 
 _setup = seams.Setup("pushlog")
+
+
+def uisetup(ui: Ui) -> None:
+    """Let a server over SSH, which lives for one push or pull, collect garbage rarely.
+
+    The reason is in `docs/decisions/rare-collections.md`. No other process: what lives longer would keep what it threw away.
+    """
+    if "--stdio" in sys.argv[1:]:
+        gc.set_threshold(20_000, 10, 10)
+        atexit.register(gc.freeze)
 
 
 def extsetup(ui: Ui) -> None:
