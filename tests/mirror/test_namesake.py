@@ -18,6 +18,7 @@ from hgext.vcsreplicator.mirror.sources import Skipped
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
 from hgext.vcsreplicator.words.levels import Beat
 from hgext.vcsreplicator.words.shape import to_json
+from testing.waiting import eventually
 
 OURS, OTHER = "ffff@here", "aaaa@there"
 # A position that the log had before it lost its newest records.
@@ -96,6 +97,24 @@ def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log,
         namesakes.stop()
     assert isinstance(broken, BadConfig)
     assert "works on there" in str(broken)
+
+
+@pytest.mark.processes
+def test_a_mirror_alone_does_not_ask_the_log_where_it_ends_at_each_beat(log: Log, settings: MirrorSettings) -> None:
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    seen = Seen(log)
+    namesakes = Namesakes(settings, OURS, cast(Log, seen), 0)
+    namesakes.watch(arrived.put)
+    try:
+        for at in range(1, 6):
+            beat(log, OURS)
+            eventually(lambda at=at: namesakes._position >= at, "the beat is read")  # type: ignore[misc]
+        assert seen.ends_asked == 1
+        with Alive(log):
+            broken = arrived.get(timeout=60)
+    finally:
+        namesakes.stop()
+    assert isinstance(broken, BadConfig)
 
 
 @pytest.mark.processes

@@ -11,12 +11,12 @@ import contextlib
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
 
-from ..log import ACKS, Log, Reader
+from ..log import ACKS, Log, Reader, Record
 from ..log.table import ReadStopped, read_on
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Beat
@@ -26,6 +26,9 @@ from .sources import Skipped
 
 # How many beats a mirror that lives gives for certain while another one waits.
 PATIENCE_BEATS = 3
+# Seconds to wait for what came since the last look: at least this mirror's own beat, so the log answers at once. Fewer records than
+# FEW in one answer: there were no more.
+RECENT, FEW = 1.0, 50
 logger = structlog.get_logger()
 
 
@@ -66,7 +69,7 @@ class Namesakes:
         while not stop.wait(PATIENCE_BEATS * self._settings.beat_interval):
             try:
                 with contextlib.closing(self._open_reader()) as reader:
-                    other = self._find_other(reader, stop)
+                    other = self._find_other(reader, read_on(self._log, reader, stop=stop))
             except Expired as error:
                 self._skip_to_end(error)
                 continue
@@ -108,13 +111,16 @@ class Namesakes:
 
         Raises BadConfig once this mirror must end because of another one.
         """
-        while not self._stop.is_set():
-            other = self._find_other(reader, self._stop)
+        records = read_on(self._log, reader, stop=self._stop)
+        while True:
+            other = self._find_other(reader, records)
             if other is not None and other.instance < self._instance:
                 raise self._refusal(other)
             if other is not None:
                 logger.error("another mirror has this name", instance=other.instance)
-            self._stop.wait(self._settings.beat_interval)
+            if self._stop.wait(self._settings.beat_interval):
+                return
+            records = _read_recent(reader)
 
     def _open_reader(self) -> Reader:
         return self._log.reader({(ACKS, 0): self._position})
@@ -124,10 +130,10 @@ class Namesakes:
         logger.warning("beats lost", reason=str(error))
         self._position = self._log.ends(ACKS)[0]
 
-    def _find_other(self, reader: Reader, stop: threading.Event) -> Beat | None:
-        """Read on to the end, and return the newest beat of another instance."""
+    def _find_other(self, reader: Reader, records: Iterator[Record]) -> Beat | None:
+        """Read these records, and return the newest beat of another instance."""
         found = None
-        for record in read_on(self._log, reader, stop=stop):
+        for record in records:
             if record.key == self._settings.name:
                 found = self._read_beat(record.value) or found
         self._position = reader.positions()[ACKS, 0]
@@ -146,3 +152,15 @@ class Namesakes:
         return BadConfig(
             f"mirror.{self._settings.name}: another mirror of this name works on {machine}; stop it, or give this one another name"
         )
+
+
+def _read_recent(reader: Reader) -> Iterator[Record]:
+    """Yield the records that came since the last look.
+
+    Unlike `read_on` it does not ask the log where it ends, which costs more than the records.
+    """
+    while True:
+        records = reader.poll(RECENT)
+        yield from records
+        if len(records) < FEW:
+            return

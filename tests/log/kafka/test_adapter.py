@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
-from kafka.errors import MessageSizeTooLargeError
+from kafka.errors import MessageSizeTooLargeError, NotLeaderForPartitionError
 from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TxnOffsetCommitHandler
 from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
@@ -23,7 +23,8 @@ from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, NewRecord, Reader, Topic, topics
 from hgext.vcsreplicator.log.kafka import broker
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
-from hgext.vcsreplicator.log.kafka.clients import wait
+from hgext.vcsreplicator.log.kafka.clients import Admin, wait
+from hgext.vcsreplicator.log.kafka.connections import Connections
 from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
@@ -353,6 +354,38 @@ def test_positions_that_a_broker_left_hanging_are_readable_again(
         transactor.commit([], group=group, positions={(EVENTS, 0): 9})
         assert log.stored(group, EVENTS) == {0: 9, 1: 3}
         transactor.close()
+
+
+def test_ends_are_asked_of_the_leader_that_answered_the_last_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.ends(EVENTS)
+    requests = watch_requests(monkeypatch)
+    log.append([NewRecord(topic=EVENTS, key="x", value=b"", partition=1)])
+    requests.clear()
+    assert log.ends(EVENTS) == {0: 0, 1: 1}
+    assert requests == ["ListOffsets"]
+
+
+def test_a_leader_that_does_not_lead_any_more_is_looked_up_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.ends(EVENTS)
+    ordinary, answers = Admin._list_partition_offsets_process_response, [NotLeaderForPartitionError()]
+
+    def answer(response: Any) -> Any:
+        if answers:
+            raise answers.pop()
+        return ordinary(response)
+
+    monkeypatch.setattr(Admin, "_list_partition_offsets_process_response", staticmethod(answer))
+    requests = watch_requests(monkeypatch)
+    assert log.ends(EVENTS) == {0: 0, 1: 0}
+    assert requests == ["ListOffsets", "Metadata", "ListOffsets"]
+
+
+def test_a_leader_to_which_no_connection_is_left_is_looked_up_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.ends(EVENTS)
+    monkeypatch.setattr(Connections, "is_connected", lambda *_: False)
+    requests = watch_requests(monkeypatch)
+    assert log.ends(EVENTS) == {0: 0, 1: 0}
+    assert requests == ["Metadata", "ListOffsets"]
 
 
 def test_records_that_are_appended_together_are_one_request(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,3 +62,25 @@ def test_a_broker_that_is_asked_after_again_is_asked_on_the_same_connection(
             )
             eventually(lambda: probes() == [connection] and len(asked) > 1, "asked twice more")
     assert not connections.HANGING._until
+
+
+def test_a_reader_looks_for_more_now_and_then_though_records_come(
+    kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "QUIET_LOOK_AROUND", 60.0)
+    monkeypatch.setattr(readers, "RARE_LOOK_AROUND", 1.0)
+    looks: list[float] = []
+    look = readers.KafkaReader._look_around
+    monkeypatch.setattr(
+        readers.KafkaReader, "_look_around", lambda self, consumer: (looks.append(1.0), look(self, consumer))[1]
+    )
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        log.create(topics(partitions=1))
+        with closing(log.reader({(NOTICES, 0): 0})) as reader:
+
+            def has_looked() -> bool:
+                log.append([NewRecord(topic=NOTICES, key="x", value=b"1")])
+                assert eventually(lambda: reader.poll(1.0), "the record")
+                return bool(looks)
+
+            eventually(has_looked, "a look")

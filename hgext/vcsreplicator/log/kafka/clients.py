@@ -36,15 +36,41 @@ TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without types
-    """An admin client that waits for the positions of a committed transaction.
+    """An admin client that waits for the positions of a committed transaction, and asks no more often than needed who leads.
 
-    It does not pass over those of a transaction that was committed a moment ago.
+    It does not pass over positions of a transaction that was committed a moment ago. For offsets it asks the leaders that answered
+    the last time, while it is connected to them.
     """
+
+    def __init__(self, **settings: Any) -> None:
+        self._leaders: dict[TopicPartition, int] = {}
+        self._asked: dict[TopicPartition, int] = {}
+        super().__init__(**settings)
 
     def _list_group_offsets_requests(self, group_specs: Any) -> Iterator[Any]:
         for group, request in super()._list_group_offsets_requests(group_specs):
             request.require_stable = True
             yield group, request
+
+    async def _async_list_partition_offsets(self, *question: Any) -> Any:
+        answer = await super()._async_list_partition_offsets(*question)
+        self._leaders |= self._asked
+        return answer
+
+    async def _async_get_leader_for_partitions(self, partitions: Iterable[TopicPartition]) -> Any:
+        """Return leader → partitions.
+
+        A leader that is known is forgotten until it answers, so the library's next attempt asks who leads now.
+        """
+        wanted = set(partitions)
+        found = {partition: self._leaders.pop(partition) for partition in wanted & self._leaders.keys()}
+        if found.keys() != wanted or not all(map(self._manager.is_connected, set(found.values()))):
+            leaders = await super()._async_get_leader_for_partitions(wanted)
+            found = {partition: leader for leader, led in leaders.items() for partition in led}
+        self._asked = found
+        return {
+            leader: {partition for partition in found if found[partition] == leader} for leader in set(found.values())
+        }
 
 
 def connect(options: KafkaOptions, kind: type[T], **ours: Any) -> T:

@@ -119,7 +119,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         super().__init__(net, **settings)
         self.failure: Exception | None = None
         self.lost = 0
-        self._looks = False
+        self._look_due = float("inf")
         manager = weakref.proxy(self)  # as the library does: no cycle for the collector
         self.cluster.bootstrap_brokers = lambda: manager._first_to_ask()
 
@@ -130,6 +130,11 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         """
         delay: float = super().connection_delay(node_id)
         return max(delay, LOOK_EVERY) if self._address(node_id) in HANGING else delay
+
+    def is_connected(self, node_id: Any) -> bool:
+        """Return whether requests reach this broker at once, as far as known."""
+        connection = self._conns.get(node_id)
+        return connection is not None and connection.connected and self._address(node_id) not in HANGING
 
     def send(self, request: Any, node_id: Any = None, request_timeout_ms: float | None = None) -> Any:
         """Send a request, and begin to look whether an answer comes."""
@@ -144,6 +149,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         connection = super().get_connection(node_id, timeout_ms=timeout_ms, **settings)
         if connection is not known:
             connection.begun = time.monotonic()
+            self._begin_to_look(SUSPICION)
             if not self.cluster.is_bootstrap(node_id):
                 connection.close_future.add_both(self._count_lost)
         return connection
@@ -175,16 +181,27 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         return None if node is None else (node.host, node.port)
 
     def _begin_to_look(self, delay: float | None = None) -> None:
-        if not self._looks and not self.closed:
-            self._looks = True
-            self._net.call_later(SUSPICION if delay is None else delay, self._look)
+        at = time.monotonic() + (self._suspicion if delay is None else delay)
+        if at < self._look_due and not self.closed:
+            self._look_due = at
+            self._net.call_at(at, lambda: self._look_if_due(at))
+
+    def _look_if_due(self, at: float) -> None:
+        """Look, unless an earlier look was begun after this one: that one decides when to look again."""
+        if at == self._look_due:
+            self._look()
+
+    @property
+    def _suspicion(self) -> float:
+        """Return how many seconds a request may wait before its broker is a suspect."""
+        return LONE_SUSPICION if len(self.cluster.brokers()) == 1 else SUSPICION
 
     def _look(self) -> None:
         """Drop the connections to brokers that hang, and probe slow ones.
 
         It runs again later while the client waits for an answer or doubts a broker.
         """
-        self._looks = False
+        self._look_due = float("inf")
         if self.closed:
             return
         now = time.monotonic()
@@ -192,7 +209,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             (node.host, node.port) for node in (*self.cluster.brokers(), *self.cluster._bootstrap_brokers.values())
         }
         suspects = {address for address in known if HANGING.doubtful(address)}
-        suspicion, next_at = LONE_SUSPICION if len(self.cluster.brokers()) == 1 else SUSPICION, float("inf")
+        suspicion, next_at = self._suspicion, float("inf")
         for connection in list(self._conns.values()):
             address = self._address(connection.node_id)
             if address is None:  # a probe

@@ -37,7 +37,7 @@ PRODUCER: Mapping[str, Any] = {
 CONSUMER: Mapping[str, Any] = {
     "fetch_max_bytes": 32 * 1024 * 1024,
     "retry_backoff_ms": 20,
-    "metadata_max_age_ms": 5_000,  # how soon a reader notices that its topic was made anew
+    "metadata_max_age_ms": 15_000,  # how soon a reader notices that its topic was made anew
 }
 
 # The promises: these a URL may not change.

@@ -25,8 +25,9 @@ SLICE = 0.05
 QUIET_FETCH = {True: 3.0, False: 0.85}
 TROUBLE = 10.0
 
-# Seconds without a record after which a reader asks the broker whether there are any; doubled up to the second while none come.
-LOOK_AROUND, RARE_LOOK_AROUND = 3.0, 15.0
+# Seconds without a record after which a reader asks the broker whether there are any: after trouble; after a record, longer than
+# the pauses of a topic with signs of life; and the longest, up to which they double while none come.
+LOOK_AROUND, QUIET_LOOK_AROUND, RARE_LOOK_AROUND = 3.0, 6.0, 15.0
 
 # Topics of the log that lose no record but by retention. Of any other topic nothing is known.
 _KEPT = frozenset(topic.name for topic in topics() if not topic.compacted)
@@ -55,7 +56,7 @@ class KafkaReader:
         self._woken = threading.Event()
         # Set when there may be something to do: an answer, or `wake`.
         self._stirred = threading.Event()
-        self._looked, self._look_every = 0.0, LOOK_AROUND
+        self._looked, self._asked, self._look_every = 0.0, 0.0, LOOK_AROUND
         self._troubled = 0.0
         self._behind: dict[TopicPartition, int] = {}
         self._unanswered = False
@@ -142,7 +143,7 @@ class KafkaReader:
             self._next[partition] = max(self._next[partition], batch[-1].offset + 1)
             self._marks[partition] = batch[-1]
         if records:
-            self._looked, self._look_every, self._behind = time.monotonic(), LOOK_AROUND, {}
+            self._looked, self._look_every, self._behind = time.monotonic(), QUIET_LOOK_AROUND, {}
         return records
 
     def _fetch_round(self, consumer: KafkaConsumer, seconds: float, limit: int) -> _Batches:
@@ -221,16 +222,17 @@ class KafkaReader:
         return batch[1:]
 
     def _look_around_if_due(self, consumer: KafkaConsumer) -> None:
-        """Ask whether there are records if none came for a while.
+        """Ask whether there are records if none came for a while, or none was asked for in RARE_LOOK_AROUND.
 
         It asks between two fetches, because the question waits for their end; during a fetch only if the question is overdue by the
         longest time of a fetch.
         """
-        late = time.monotonic() - self._looked - self._look_every
+        now = time.monotonic()
+        late = max(now - self._looked - self._look_every, now - self._asked - RARE_LOOK_AROUND)
         if late <= 0 or (late < max(QUIET_FETCH.values()) and self._is_quiet(consumer)):
             return
         self._look_around(consumer)
-        self._looked = time.monotonic()
+        self._looked = self._asked = time.monotonic()
         is_well = not (self._behind or self._unanswered)
         self._look_every = min(2 * self._look_every, RARE_LOOK_AROUND) if is_well else LOOK_AROUND
 
@@ -291,7 +293,7 @@ class KafkaReader:
         )
         consumer._fetcher.PartitionRecords = Unpacked
         self._consumer = consumer
-        self._looked = self._troubled = time.monotonic()
+        self._looked = self._asked = self._troubled = time.monotonic()
         self._look_every = LOOK_AROUND
         self._behind, self._unanswered = {}, False
         if self._names:
