@@ -68,9 +68,10 @@ _setup = seams.Setup("pushlog")
 
 
 def uisetup(ui: Ui) -> None:
-    """Let a server over SSH, which lives for one push or pull, collect garbage rarely.
+    """Let a server over SSH collect garbage rarely.
 
-    The reason is in `docs/decisions/rare-collections.md`. No other process: what lives longer would keep what it threw away.
+    It lives for one push or pull; the reason is in `docs/decisions/rare-collections.md`. No other process does so: what lives
+    longer would keep what it threw away.
     """
     if "--stdio" in sys.argv[1:]:
         gc.set_threshold(20_000, 10, 10)

@@ -4,6 +4,7 @@
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -11,9 +12,24 @@ from ..config import address
 from ..service import configure_logging, serve
 from ..service.listening import CONNECTIONS, create_server
 from ..words.errors import BadConfig
+from ..words.postponed import postpone
 
 # Bytes of the largest request, a push.
 MAX_PUSH = 16 * 1024**3
+# Modules that hgweb imports and a server uses rarely or never: 1 MB.
+RARE = ("ssl", "mercurial.sslutil", "tarfile", "difflib")
+
+
+def load_hgweb() -> Callable[..., Any]:
+    """Return what makes the WSGI application.
+
+    Modules that are rarely used are loaded when they are.
+    """
+    for name in RARE:
+        postpone(name)
+    from ..hg.serving.web import application
+
+    return application
 
 
 @click.command()
@@ -37,10 +53,8 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
     configure_logging(role)
 
     def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
-        from ..hg.serving.web import application
-
         try:
-            repositories = application(root, threads=threads)
+            repositories = load_hgweb()(root, threads=threads)
         except OSError as error:
             raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
         try:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 
-from ..mirror.comparison import Fingerprint
 from ..outbox.entry import NewestEvent
 from ..words.errors import Unavailable
 from . import observe
+
+if TYPE_CHECKING:
+    from ..mirror.comparison import Fingerprint
 
 # Readings of a repository that changes while it is read.
 ATTEMPTS = 5
@@ -47,6 +50,8 @@ def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | N
 def _read(repo: localrepository, newest: NewestEvent) -> Fingerprint:
     changelog = repo.changelog
     length = len(changelog)
+    from ..mirror.comparison import Fingerprint  # of a mirror's package: servers that compare nothing do not load it
+
     return Fingerprint(
         repository=newest.repository,
         incarnation=newest.incarnation,

@@ -19,7 +19,7 @@ import structlog
 from mercurial import demandimport, error
 from mercurial.hgweb import hgwebdir_mod
 
-from pushlog.versions import factory
+from pushlog.versions import factory, initialize
 
 from ...words import path as wire
 
@@ -73,6 +73,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
     examines what the process holds by now.
     """
     demandimport.disable()
+    initialize()  # without an extension that does it, revsets and commands would be unknown
     folder = os.fsencode(os.path.realpath(root))
     hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
     # hgweb collects garbage after each request, which takes 16 ms with all the modules in it.

@@ -36,7 +36,7 @@ TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without types
-    """An admin client that waits for the positions of a committed transaction, and asks no more often than needed who leads.
+    """An admin client that waits for the positions of a committed transaction.
 
     It does not pass over positions of a transaction that was committed a moment ago. For offsets it asks the leaders that answered
     the last time, while it is connected to them.

@@ -187,7 +187,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             self._net.call_at(at, lambda: self._look_if_due(at))
 
     def _look_if_due(self, at: float) -> None:
-        """Look, unless an earlier look was begun after this one: that one decides when to look again."""
+        """Look, unless an earlier look came in between, which decides about the next."""
         if at == self._look_due:
             self._look()
 

@@ -222,7 +222,9 @@ class KafkaReader:
         return batch[1:]
 
     def _look_around_if_due(self, consumer: KafkaConsumer) -> None:
-        """Ask whether there are records if none came for a while, or none was asked for in RARE_LOOK_AROUND.
+        """Ask whether there are records if none came for a while.
+
+        Also if it did not ask for RARE_LOOK_AROUND, though records came: they may be of other partitions.
 
         It asks between two fetches, because the question waits for their end; during a fetch only if the question is overdue by the
         longest time of a fetch.

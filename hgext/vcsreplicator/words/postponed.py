@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Stand-ins for modules that few processes use, loaded at the first use of anything in them.
+
+The standard library's `LazyLoader` is no substitute: an import statement loads its modules, and two threads may not use one
+at once.
+"""
+
+import importlib
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+_taking = threading.Lock()
+
+
+class Postponed(ModuleType):
+    """Stands for a module until something in it is used; any thread may use it.
+
+    In `sys.modules` it keeps an import from loading the module. It has attributes of its own as given, and else those of the
+    module.
+    """
+
+    def __init__(self, name: str, **own: Any) -> None:
+        super().__init__(name)
+        self.__dict__.update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what import statements ask for
+            raise AttributeError(name)
+        return getattr(self._load(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._load(), name, value)
+
+    def _load(self) -> ModuleType:
+        with _taking:  # not while it loads: Python's own locks let other threads wait for that
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+
+def postpone(name: str, **own: Any) -> None:
+    """Have imports of a module find a stand-in, unless it is loaded already."""
+    sys.modules.setdefault(name, Postponed(name, **own))
