@@ -14,8 +14,8 @@ from typing import cast
 import click
 
 from ..words.errors import BadConfig, ReplicationError
-from ..words.postponed import Postponed, postpone
 from ..words.version import VERSION
+from .postponed import ModuleStandIn, postpone
 
 # Verb → its line in `vcsreplicator --help`.
 VERBS = {
@@ -99,7 +99,7 @@ def _import_structlog() -> None:
         importlib.import_module("structlog")
     finally:
         del sys.modules["rich"]
-        if isinstance(sys.modules["asyncio"], Postponed):  # only structlog keeps the stand-in
+        if isinstance(sys.modules["asyncio"], ModuleStandIn):  # only structlog keeps the stand-in
             del sys.modules["asyncio"]
 
 

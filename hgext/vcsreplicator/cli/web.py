@@ -12,7 +12,7 @@ from ..config import address
 from ..service import configure_logging, serve
 from ..service.listening import CONNECTIONS, create_server
 from ..words.errors import BadConfig
-from ..words.postponed import postpone
+from .postponed import postpone
 
 # Bytes of the largest request, a push.
 MAX_PUSH = 16 * 1024**3

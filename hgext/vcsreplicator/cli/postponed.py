@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Stand-ins for modules that few processes use, loaded at the first use of anything in them.
+"""Stand-ins for modules that are loaded at their first use.
 
 The standard library's `LazyLoader` is no substitute: an import statement loads its modules, and two threads may not use one
 at once.
@@ -14,7 +14,7 @@ from typing import Any
 _taking = threading.Lock()
 
 
-class Postponed(ModuleType):
+class ModuleStandIn(ModuleType):
     """Stands for a module until something in it is used; any thread may use it.
 
     In `sys.modules` it keeps an import from loading the module. It has attributes of its own as given, and else those of the
@@ -45,4 +45,4 @@ class Postponed(ModuleType):
 
 def postpone(name: str, **own: Any) -> None:
     """Have imports of a module find a stand-in, unless it is loaded already."""
-    sys.modules.setdefault(name, Postponed(name, **own))
+    sys.modules.setdefault(name, ModuleStandIn(name, **own))

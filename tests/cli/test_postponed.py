@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.words.postponed import Postponed, postpone
+from hgext.vcsreplicator.cli.postponed import ModuleStandIn, postpone
 
 NAME = "rarely_used_module"
 
@@ -34,7 +34,7 @@ def test_an_import_of_a_postponed_module_does_not_load_it_and_its_use_does(loade
     assert loaded.read_text() == ""
     assert module.value == 1
     assert loaded.read_text() == "once "
-    assert type(importlib.import_module(NAME)) is not Postponed
+    assert type(importlib.import_module(NAME)) is not ModuleStandIn
 
 
 def test_what_is_set_in_a_postponed_module_is_set_for_all(loaded: Path) -> None:
