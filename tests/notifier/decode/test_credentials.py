@@ -30,7 +30,7 @@ class GuardedRedis(Redis):
 OwnService = Callable[[type[Any]], Any]
 
 
-def write_file(folder: Path, *keys: str, password: str = "wrong") -> Path:
+def write_file(folder: Path, *keys: str, password: str = "Wr0ng") -> Path:
     """A configuration of these keys, which may name the file `password` of the folder."""
     secret = folder / "password"
     secret.write_text(password)
@@ -61,7 +61,7 @@ def test_a_password_that_the_broker_refuses_is_one_line_and_exit_78(place: str, 
     assert said.startswith(f"{file}: decode.broker: ")
     assert "ACCESS_REFUSED" in said
     assert said.endswith("expected user and password that the broker takes")
-    assert "wrong" not in said
+    assert "Wr0ng" not in said
 
 
 @pytest.mark.parametrize("key", ["", "redis-password = PASSWORD"])
@@ -75,7 +75,7 @@ def test_a_password_that_redis_refuses_is_one_line_and_exit_78(
         said = refused(file, *words)
         assert said.startswith(f"{file}: decode.redis: ")
         assert said.endswith("expected user and password that Redis takes")
-        assert "wrong" not in said
+        assert "Wr0ng" not in said
 
 
 @pytest.mark.parametrize(

@@ -763,14 +763,14 @@ def test_wrong_configuration_is_one_line_with_file_and_key_and_exit_78(
 
 
 def test_credentials_that_the_broker_refuses_are_one_line_and_exit_78(rabbitmq: Any, tmp_path: Path) -> None:
-    file = write_file(tmp_path, url=rabbitmq.vhost().replace("guest:guest", "guest:wrong"), migrate="at-start")
+    file = write_file(tmp_path, url=rabbitmq.vhost().replace("guest:guest", "guest:Wr0ng"), migrate="at-start")
     with warm_starts():
         ended = subprocess.run(command(file), capture_output=True, text=True, timeout=120)
     assert ended.returncode == 78, ended.stderr
     last = json.loads(ended.stderr.splitlines()[-1])["reason"]
     assert last.startswith(f"{file}: work.url: ")
     assert "ACCESS_REFUSED" in last
-    assert "wrong" not in last
+    assert "Wr0ng" not in last
 
 
 def test_credentials_that_postgresql_refuses_are_one_line_and_exit_78(postgresql: Any, tmp_path: Path) -> None:
