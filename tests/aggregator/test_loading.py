@@ -237,12 +237,20 @@ def test_a_forked_repository_is_an_alarm_until_its_history_is_adopted(log: Count
     assert isinstance(clock, HandClock)
     session = open_session(log)
     send(log, chain.take(2))
-    send(log, [replace(chain.events[1], id="f" * 32)])
-    step(session, clock, 2)
+    first = clock.now()
+    for digit in "fe":
+        send(log, [replace(chain.events[1], id=digit * 32)])
+        step(session, clock, 2)
+        state = session.core.repositories[chain.repository].state
+        assert state is not None
+        assert (state.fork, state.forked_at) == (digit * 32, first), "since the first"
     assert measured("alarms", alarm=FORKED) == 1.0
     send(log, [Chain("x", incarnation=2).next(Type.SYNC, detail={"reason": "adopted"})])
     step(session, clock, 2)
     assert measured("alarms", alarm=FORKED) is None
+    state = session.core.repositories[chain.repository].state
+    assert state is not None
+    assert state.forked_at is None
 
 
 def test_a_mirror_that_has_just_become_active_gets_time_to_begin() -> None:

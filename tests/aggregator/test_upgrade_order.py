@@ -54,6 +54,7 @@ def test_a_mirror_that_does_not_say_from_where_it_can_serve_is_named_until_it_is
     hands = Hands("alpha", "beta")
     assert hear(hands, "alpha", format=MIRROR_FORMAT) == []
     [text] = hear(hands, "beta")
-    assert text.startswith("mirror of an older release beta: upgrade it; ")
+    assert text.startswith("mirror of an older release beta: it does not say from which event on it can serve, ")
+    assert text.endswith("; upgrade it")
     assert hear(hands, "gamma") == [text]  # not in the roster
     assert hear(hands, "beta", format=MIRROR_FORMAT) == []

@@ -247,6 +247,7 @@ def fill() -> Installation:
     installation.push(SECRET, serving=("alpha",))
     chain = installation.push("public/firefox", serving=("alpha",))
     detached = replace(chain.ack("beta", 3), detached="locked", note=f"abort: {SECRET}: locked")
+    detached = replace(detached, detached_since=installation.clock.now())
     installation.write(ACKS, f"beta/{chain.repository}", detached)
     installation.clock.advance(70)
     installation.beat()

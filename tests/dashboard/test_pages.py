@@ -2,6 +2,7 @@
 """What the pages show, to whom, and what they say while the log is away."""
 
 import base64
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -130,7 +131,10 @@ def test_the_order_of_a_list_tells_a_guest_nothing_of_private_names(tmp_path: Pa
 def test_a_reader_sees_all_names_and_what_is_wrong(installation: Installation, site: Site) -> None:
     text = site.get("/", headers=AS_READER).text
     assert "status 500 for secret/payroll" in text
-    assert "public/firefox is detached on beta: locked" in text
+    assert re.search(r"public/firefox is detached on beta: locked \(for \d+ s, since 20", text)
+    page = f"/repository/{installation.chains['public/firefox'].repository}"
+    assert re.search(r">locked</strong> since <time>20[^<]+</time>: abort: ", site.get(page, headers=AS_READER).text)
+    assert re.search(r">locked</strong> since <time>20[^<]+</time></td>", site.get(page).text), "a guest sees no note"
     assert "1 of 4" in site.get("/repositories?q=payroll", headers=AS_READER).text
     for address in readable(installation, site):
         expected = 404 if address in ("/nowhere", "/static/nothing") else 200

@@ -105,7 +105,7 @@ def successor_waits(on_call: OnCall, entry: Entry) -> None:
 @provokes("alarm mirror of an older release")
 def older_mirror(on_call: OnCall, entry: Entry) -> None:
     with other_release(on_call, "mirror-beta", HAS_NO_FLOOR):
-        said_by_check(on_call, "mirror of an older release beta: upgrade it")
+        said_by_check(on_call, "mirror of an older release beta: it does not say from which event on it can serve")
     eventually(lambda: is_well(on_call), "all is well", every=0.5)
 
 

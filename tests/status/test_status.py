@@ -115,7 +115,8 @@ def test_a_mirror_that_does_not_get_on_is_named(installation: Installation) -> N
     assert installation.found(after=59.0) == []
     [(level, text)] = installation.found(after=2.0)
     assert level == 1
-    assert text == "mirror alpha makes no progress on group/one; see: vcsreplicator trace group/one"
+    since = "for 61 s, since 2023-11-14 22:13:20 UTC"
+    assert text == f"mirror alpha makes no progress on group/one ({since}); see: vcsreplicator trace group/one"
 
 
 def test_a_mirror_that_does_not_serve_what_is_released_is_named(installation: Installation) -> None:
@@ -170,9 +171,11 @@ def test_a_mirror_whose_disk_is_full_is_critical_at_once_with_the_path(installat
     installation.ack(3)
     seen = installation.picture()
     full = replace(seen.beats["alpha"], trouble="/repos/~vcsreplicator: the mirror's notes: database or disk is full")
-    seen.beats["alpha"] = full
+    seen.beats["alpha"] = replace(full, trouble_since=full.time - 100)
     [found] = findings(seen, installation.clock.now(), destinations=("lines",))
-    assert (found.level, found.text) == (2, f"mirror alpha cannot write on its disk, make room there: {full.trouble}")
+    text = f"mirror alpha cannot write on its disk, make room there: {full.trouble}"
+    since = "for 100 s, since 2023-11-14 22:11:40 UTC"
+    assert (found.level, found.text) == (2, f"{text} ({since}); see `disk` in docs/runbook.md")
 
 
 def test_a_destination_that_stands_still_is_named(installation: Installation) -> None:

@@ -75,3 +75,14 @@ def test_a_mirror_at_just_this_event_says_since_when() -> None:
     )
     [level] = [step for step in list_all(installation, 3) if step.mirror == "alpha"]
     assert (level.stage, level.at, level.is_done) == (Stage.APPLIED, 99.0, True)
+
+
+def test_a_mirror_that_has_detached_the_repository_says_why_and_since_when() -> None:
+    installation = prepare(noticed=2)
+    ack = replace(installation.chain.ack("alpha", 2), detached="locked", note="locked by vm/1:2")
+    ack = replace(ack, detached_since=installation.clock.now())
+    installation.write("acks", f"alpha/{installation.chain.repository}", ack)
+    installation.clock.advance(50.0)
+    [level] = [step for step in list_all(installation, 3) if step.mirror == "alpha"]
+    since = "for 50 s, since 2023-11-14 22:13:20 UTC"
+    assert level.text == f"alpha: not applied (applied 2, serving 2, detached: locked ({since}): locked by vm/1:2)"

@@ -30,6 +30,8 @@ OLDER = "mirror of an older release"
 STEPS = {
     FORKED: "stop what sends events of another history, then run `hg replicateadopt` where the history is right",
     NO_GATING: "activate or add a mirror (`vcsreplicator roster list`), or: vcsreplicator roster allow-empty yes --yes",
+    NEWER: "upgrade the aggregator",
+    BROKEN: "keep the log lines of the aggregator, then upgrade it, or: systemctl restart vcsreplicator-aggregator",
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
     MISSING: (
         "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep; if the master "
@@ -41,7 +43,7 @@ STEPS = {
 NAMED = 3
 
 OLDER_STEP = (
-    "upgrade it; it does not say from which event on it can serve, so renames and deletions may wait indefinitely"
+    "it does not say from which event on it can serve, so renames and deletions may wait indefinitely; upgrade it"
 )
 
 # How many successors get an alarm of their own.
@@ -73,6 +75,17 @@ class Alarm:
         where = f" ({', '.join(self.paths)})" if self.paths else ""
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
         return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {numbers}{where}{step}"
+
+    def describe(self, since: float) -> str:
+        """Return the text with the time since which the alarm lasts.
+
+        A successor's alarm says itself since when the repository waits.
+        """
+        if self.kind == SUCCESSOR:
+            return self.text
+        what, separator, step = self.text.partition("; ")
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(since))
+        return f"{what} (since {at} UTC){separator}{step}"
 
     @property
     def named(self) -> dict[str, object]:

@@ -67,6 +67,8 @@ class Watch:
         self._renewed = clock.monotonic()
         self._beaten = self._renewed - beat
         self._logged: dict[Alarm, float] = {}
+        # When each alarm began, by this machine's clock.
+        self._since: dict[Alarm, float] = {}
         self._found: tuple[Alarm, ...] = ()
         self._state_newest, self._state_due, self._is_state_lost = -1, 0, False
         self._notices_end: int | None = None
@@ -121,7 +123,7 @@ class Watch:
             time=self._clock.now(),
             roster=core.roster.version,
             held=core.held,
-            alarms=tuple(alarm.text for alarm in self._found if alarm.kind in CARRIED),
+            alarms=tuple(alarm.describe(self._since[alarm]) for alarm in self._found if alarm.kind in CARRIED),
             notices=self._notices_end,
             format=AGGREGATOR_FORMAT,
             cut={str(partition): end for partition, end in core.events.cut.items()} or None,
@@ -138,6 +140,8 @@ class Watch:
         _set_all(WAITING, {mirror: numbers.held for mirror, numbers in waiting.mirrors.items()})
         _set_all(SILENT_SECONDS, waiting.silent)
         self._found = alarms(core, waiting, self._patience, self._ahead.count_missing())
+        begins = self._clock.now()
+        self._since = {alarm: self._since.get(alarm, begins) for alarm in self._found}
         _set_all(ALARMS, Counter(alarm.kind for alarm in self._found))
         self._log_alarms(now)
 

@@ -18,12 +18,16 @@ READY = "ready"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEvent:
-    """One event as it was read, and where."""
+    """One event as it was read, and where.
+
+    `time` is when the log took it.
+    """
 
     frame: Frame
     partition: int
     offset: int
     size: int
+    time: float = 0.0
 
     @property
     def event(self) -> Event:

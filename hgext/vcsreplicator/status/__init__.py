@@ -193,6 +193,14 @@ class Picture:
         """
         return abs(now - self.seen(name))
 
+    def measure_since(self, mirror: str, since: float, now: float) -> float:
+        """Return the seconds since a time by the clock of this mirror.
+
+        Clocks of machines are not compared: what the mirror's sign of life says counts, and how long ago the log took it.
+        """
+        beat = self.beats.get(mirror)
+        return now - since if beat is None else beat.time - since + self.silence(mirror, now)
+
     def expected(self) -> list[str]:
         """Return the names of the mirrors that should be alive: joining or active."""
         alive = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)

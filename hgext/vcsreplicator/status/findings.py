@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..words import roster as rosters
 from ..words.clock import DAY
-from ..words.levels import RepositoryState, ServiceTrouble
+from ..words.levels import Ack, Reason, RepositoryState, ServiceTrouble
 from ..words.rules import refused
 from ..words.shape import plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
@@ -33,6 +33,17 @@ START = "systemctl start vcsreplicator-"
 
 # How many repositories a finding names.
 NAMED = 3
+
+# What an operator does about a detached repository before the mirror heals it, where there is anything to do.
+HEAL_STEPS: Mapping[str, str] = {
+    Reason.LOCKED: "end the process that has the lock, then",
+    Reason.CRASHED: "see the log lines of that mirror, then",
+    Reason.FORK: "decide on the master which history is right (docs/push.md, Forks), then",
+    Reason.UNKNOWN_VERSION: "upgrade that mirror, then",
+    Reason.REFUSED: "free its path (docs/runbook.md, `refused`), then",
+    Reason.DISK: "make room on the disk of that mirror, then",
+}
+HEAL_AT_ONCE = "the mirror tries again by itself, or at once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +85,26 @@ def findings(
     reported = _find_reported(picture, now, patience, destinations, relay)
     found += _find_destinations(picture, now, destinations, warn, critical)
     found += _find_stalled(picture, now, destinations, reported)
-    found += _find_forked(picture, reported)
-    for ack in picture.detached():
-        state = picture.states.get(ack.repository)
-        where = state.path if state else ack.repository
-        text = f"{where} is detached on {ack.mirror}: {ack.detached} {ack.note or ''}".rstrip()
-        found.append(Finding(level=1, text=text))
+    found += _find_forked(picture, now, reported)
+    found += [_find_detached(picture, ack, now) for ack in picture.detached()]
     return sorted(found, key=lambda finding: -finding.level)
+
+
+def _find_detached(picture: Picture, ack: Ack, now: float) -> Finding:
+    """Describe a detached repository, since when it is, and what heals it."""
+    state = picture.states.get(ack.repository)
+    where = state.path if state else ack.repository
+    text = f"{where} is detached on {ack.mirror}: {describe_detached(picture, ack, now)}"
+    step = HEAL_STEPS.get(ack.detached or "", HEAL_AT_ONCE)
+    return Finding(level=1, text=f"{text}; {step}: vcsreplicator heal {ack.mirror} {shlex.quote(where)}")
+
+
+def describe_detached(picture: Picture, ack: Ack, now: float) -> str:
+    """Say why a repository is detached, and since when."""
+    since = "its mirror's release does not say since when"
+    if ack.detached_since is not None:
+        since = _format_lasting(picture.measure_since(ack.mirror, ack.detached_since, now), now)
+    return f"{ack.detached} ({since}){f': {ack.note}' if ack.note else ''}"
 
 
 def _find_mirrors(
@@ -92,14 +116,42 @@ def _find_mirrors(
     for name in picture.expected():
         late = [] if name in silent else picture.late(name, lags[name], now)
         if late:
-            text = f"mirror {name} makes no progress on {_name_paths(late)}; see: vcsreplicator trace {late[0].path}"
+            since = _format_since(min(picture.moved[state.repository] for state in late), now)
+            text = f"mirror {name} makes no progress on {_name_paths(late)} ({since}); see: {_trace(late[0])}"
             found.append(Finding(level=1, text=text))
-        found += _count_lag(f"mirror {name}", "events", count_unapplied(lags[name]), warn, critical)
+        found += _find_behind(picture, name, lags[name], now, warn, critical)
         beat = picture.beats.get(name)
         if beat is not None and beat.trouble:
             text = f"mirror {name} cannot write on its disk, make room there: {beat.trouble}"
-            found.append(Finding(level=2, text=text))
+            if beat.trouble_since is not None:
+                text += f" ({_format_lasting(picture.measure_since(name, beat.trouble_since, now), now)})"
+            found.append(Finding(level=2, text=f"{text}; see `disk` in docs/runbook.md"))
     return found
+
+
+def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, warn: int, critical: int) -> list[Finding]:
+    """Find a mirror that is behind.
+
+    A mirror that does not say how old its oldest event is has lacked it since the repository's state was written, at least.
+    """
+    lag = count_unapplied(lacks)
+    if lag < warn:
+        return []
+    worst, _ = min(lacks, key=lambda each: (-each[1].unapplied, each[0].path))
+    beat = picture.beats.get(name)
+    if beat is not None and beat.oldest is not None:
+        since = f"the oldest {_format_since(beat.oldest, now)}"
+    else:
+        since = f"at least {_format_since(min(picture.moved.get(state.repository, now) for state, _ in lacks), now)}"
+    return [_describe_lag(f"mirror {name}", f"{lag} events", since, _trace(worst), lag >= critical)]
+
+
+def _describe_lag(who: str, what: str, since: str, command: str, is_critical: bool) -> Finding:
+    return Finding(level=2 if is_critical else 1, text=f"{who} is {what} behind ({since}); see: {command}")
+
+
+def _trace(state: RepositoryState) -> str:
+    return f"vcsreplicator trace {shlex.quote(state.path)}"
 
 
 def is_overdue(reported: float, now: float) -> bool:
@@ -113,7 +165,7 @@ def is_overdue(reported: float, now: float) -> bool:
 def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
     """Describe a trouble that has lasted for `lasts` seconds."""
     is_critical = trouble.is_urgent or lasts > STALLED
-    return Finding(level=2 if is_critical else 1, text=f"{trouble.text} ({_format_since(now - lasts, now)})")
+    return Finding(level=2 if is_critical else 1, text=f"{trouble.text} ({_format_lasting(lasts, now)})")
 
 
 def _find_reported(
@@ -143,7 +195,8 @@ def _find_reported(
             if trouble.is_urgent or lasts > patience:
                 found.append(finding_of(trouble, lasts, now))
         if report.count > len(report.troubles):
-            text = f"{service}: {report.count - len(report.troubles)} more troubles; see its log lines"
+            unit = "relay" if service.startswith(RELAY_KEY) else "notifier"
+            text = f"{service}: {report.count - len(report.troubles)} more troubles; see: journalctl -u vcsreplicator-{unit}"
             found.append(Finding(level=1, text=text))
     return found
 
@@ -194,14 +247,18 @@ def _find_destinations(
     lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.lags.items())}
     # One that never reported is named already.
     found = [
-        Finding(level=1, text=f"destination {name} has never been served; does its notifier run?")
+        Finding(level=1, text=f"destination {name} has never been served; start its notifier: {START}notifier")
         for name in wanted or ()
         if name not in lags and (not picture.has_services or f"{DESTINATION_KEY}{name}" in picture.reports)
     ]
     for name, lag in lags.items():
         if wanted is not None and name not in wanted:
             continue
-        found += _count_lag(f"destination {name}", "notices", lag, warn, critical)
+        if lag >= warn:
+            oldest = picture.oldest.get(f"{DESTINATION}{name}", now)
+            since = f"the oldest {_format_since(oldest, now)}"
+            command = "vcsreplicator destination list"
+            found.append(_describe_lag(f"destination {name}", f"{lag} notices", since, command, lag >= critical))
     return found
 
 
@@ -227,7 +284,7 @@ def _find_stalled(
     return found
 
 
-def _find_forked(picture: Picture, reported: Sequence[Finding]) -> list[Finding]:
+def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> list[Finding]:
     """Find the repositories of which the log has two histories.
 
     One whose relay names it is left out: `reported` has its folder. A folder stands for the repository with the longest path that
@@ -248,7 +305,9 @@ def _find_forked(picture: Picture, reported: Sequence[Finding]) -> list[Finding]
     verb = "is" if len(forked) == 1 else "are"
     cause = "the log got events of another history (from a copy, a restored master, or a second relay?)"
     way_out = "stop what sends them, then run `hg replicateadopt` where the history is right (docs/push.md, Forks)"
-    return [Finding(level=2, text=f"{_name_paths(forked)} {verb} forked: {cause}; {way_out}")]
+    times = [state.forked_at for state in forked if state.forked_at is not None]
+    since = f" ({_format_since(min(times), now)})" if times else ""
+    return [Finding(level=2, text=f"{_name_paths(forked)} {verb} forked{since}: {cause}; {way_out}")]
 
 
 def _name_paths(states: list[RepositoryState]) -> str:
@@ -266,6 +325,10 @@ def _describe_silence(seen: float | None, now: float) -> str:
     return f"has given no sign of life {_format_since(seen, now)}"
 
 
+def _format_lasting(seconds: float, now: float) -> str:
+    return _format_since(now - seconds, now)
+
+
 def _format_since(then: float, now: float) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(then))
     return f"for {_format_span(max(0.0, now - then))}, since {at} UTC"
@@ -273,12 +336,6 @@ def _format_since(then: float, now: float) -> str:
 
 def _format_span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def _count_lag(who: str, what: str, lag: int, warn: int, critical: int) -> list[Finding]:
-    if lag < warn:
-        return []
-    return [Finding(level=2 if lag >= critical else 1, text=f"{who} is {lag} {what} behind")]
 
 
 def as_data(

@@ -18,6 +18,7 @@ from ..words.event import Event
 from ..words.levels import Ack, Notice, RepositoryState
 from ..words.shape import from_json
 from . import Picture
+from .findings import describe_detached
 
 
 class Stage(enum.StrEnum):
@@ -62,14 +63,14 @@ def list_steps(
             text=f"in the log: {EVENTS}, partition {record.partition}, offset {record.offset}",
             at=record.time,
         ),
-        *_list_mirror_steps(picture, state, event, notice),
+        *_list_mirror_steps(picture, state, event, notice, now),
         _find_last_step(state, event, notice, now),
     ]
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0.0))
 
 
 def _list_mirror_steps(
-    picture: Picture, state: RepositoryState, event: Event, notice: Announcement | None
+    picture: Picture, state: RepositoryState, event: Event, notice: Announcement | None, now: float
 ) -> Iterator[TimelineStep]:
     """Yield the steps of the event on each mirror.
 
@@ -82,15 +83,15 @@ def _list_mirror_steps(
     levels = [ack for (_, repository), ack in picture.acks.items() if repository == state.repository]
     for ack in sorted(levels, key=lambda ack: ack.mirror):
         if ack.mirror not in proofs:
-            yield _describe_level(ack, event)
+            yield _describe_level(picture, ack, event, now)
 
 
-def _describe_level(ack: Ack, event: Event) -> TimelineStep:
+def _describe_level(picture: Picture, ack: Ack, event: Event, now: float) -> TimelineStep:
     """Describe the present level of a mirror.
 
     The step has a time only if the level is exactly that of the event.
     """
-    detached = f", detached: {ack.detached} {ack.note or ''}".rstrip() if ack.detached else ""
+    detached = f", detached: {describe_detached(picture, ack, now)}" if ack.detached else ""
     is_same = ack.incarnation == event.incarnation
     has_applied, is_serving = is_same and ack.applied >= event.seq, is_same and ack.serving >= event.seq
     at = None

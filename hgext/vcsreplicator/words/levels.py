@@ -47,9 +47,10 @@ class Ack:
     It may go down (a restored mirror). `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times
     are when the mirror reached those levels. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve:
     it was filled to there, or what came before was stripped since. `detached` names the reason while the repository is detached: a
-    Reason, or one that only newer mirrors know. A mirror that no longer carries a repository writes a tombstone. A deletion is
-    acked like any other event (applied and serving), because its notice waits for that; the tombstone may follow once `state` says
-    that the deletion is noticed. When it starts, a mirror makes sure that all its levels are in the log.
+    Reason, or one that only newer mirrors know; `detached_since`, by the mirror's clock, is None in an ack of an older release. A
+    mirror that no longer carries a repository writes a tombstone. A deletion is acked like any other event (applied and serving),
+    because its notice waits for that; the tombstone may follow once `state` says that the deletion is noticed. When it starts, a
+    mirror makes sure that all its levels are in the log.
     """
 
     mirror: str
@@ -64,6 +65,7 @@ class Ack:
     detached: str | None = None
     note: str | None = None
     floor: Count = 0
+    detached_since: Time | None = None
 
 
 class Lag(NamedTuple):
@@ -98,7 +100,8 @@ class Beat:
     `positions` are the mirror's stored positions in `events`, partition → offset; `version` is the program's; `format` is that of
     its acks (MIRROR_FORMAT; 1 if the record does not say). `instance` distinguishes mirrors of one name: it stays the same over
     restarts, and ends in `@` and the name of the machine. `trouble` says why the mirror cannot write its notes, for example because
-    its disk is full.
+    its disk is full, and `trouble_since`, by the mirror's clock, since when. `oldest` is the time by the log of the oldest event
+    that the mirror has read and not applied.
     """
 
     mirror: str
@@ -108,6 +111,8 @@ class Beat:
     instance: str = ""
     format: Count = 1
     trouble: str | None = None
+    trouble_since: Time | None = None
+    oldest: Time | None = None
 
 
 @extensible
@@ -133,8 +138,8 @@ class RepositoryState:
     keeps the id of the last notice of each public stream. `roster` is the version of the roster behind the newest decision. Relay
     and mirrors compare their own view with `seq`, `event` and `incarnation`. `retired` are the incarnations before this one, `base`
     how many sequences they took: a public sequence is `base` + `seq` and never goes back. `stays` are the paths that the repository
-    left by events that are not noticed yet. `fork` is the id of the newest event that did not fit the chain. `source` is the master
-    that sent the newest event, as its record says.
+    left by events that are not noticed yet. `fork` is the id of the newest event that did not fit the chain, `forked_at` the time
+    by the log of the first one. `source` is the master that sent the newest event, as its record says.
     """
 
     repository: str
@@ -154,6 +159,7 @@ class RepositoryState:
     base: Count = 0
     stays: tuple[Stay, ...] = ()
     source: str | None = None
+    forked_at: Time | None = None
 
 
 @extensible

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which position may be stored while events wait for their repositories."""
 
+from dataclasses import replace
+
 from hgext.vcsreplicator.mirror.supervision.backlog import Backlog
 from hgext.vcsreplicator.mirror.task import ReadEvent
 from hgext.vcsreplicator.words.wire import Frame, Header
@@ -73,3 +75,15 @@ def test_bytes_are_counted_in_and_out() -> None:
     assert (backlog.bytes, backlog.size("a"), backlog.size("b")) == (100, 70, 30)
     backlog.drop("a")
     assert (backlog.bytes, backlog.size("a"), backlog.size("b")) == (30, 0, 30)
+
+
+def test_the_oldest_event_is_the_first_of_some_queue() -> None:
+    backlog = Backlog({0: 0})
+    assert backlog.oldest() is None
+    for repository, offset, time in (("a", 0, 5.0), ("b", 1, 6.0), ("a", 2, 7.0)):
+        backlog.add(repository, replace(item(offset), time=time))
+    assert backlog.oldest() == 5.0
+    backlog.finish("a", 1)
+    assert backlog.oldest() == 6.0
+    backlog.drop("b")
+    assert backlog.oldest() == 7.0

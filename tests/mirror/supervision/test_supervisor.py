@@ -26,7 +26,7 @@ from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Reason, RepositoryState
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, Reason, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -75,6 +75,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.acks: dict[str, Ack] = {}
+        self.beats: list[Beat] = []
         self.others: list[NewRecord] = []
         self.stored: list[dict[int, int]] = []
         self.asked: list[dict[str, tuple[str | None, int]]] = []
@@ -83,6 +84,8 @@ class Writer:
         _mirror, _, repository = key.partition("/")
         if repository and value is not None:
             self.acks[repository] = from_json(Ack, value)
+        elif value is not None:
+            self.beats.append(from_json(Beat, value))
 
     def append(self, message: NewRecord) -> None:
         self.others.append(message)
@@ -162,6 +165,10 @@ class Bench:
         self.read(event)
         trouble = Trouble(reason=Reason.DIVERGED, note="differs")
         self.answer(self.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
+
+    def beat(self) -> Beat:
+        self.mirror._beat()
+        return self.writer.beats[-1]
 
     def passes(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -670,11 +677,43 @@ def test_a_mirror_has_no_trouble_any_more_when_its_disk_takes_the_note(
 
     with monkeypatch.context() as full:
         full.setattr(bench.notes, "detach", detach)
+        began = bench.clock.now()
         bench.detach(event.repository, Reason.GAP, "lacks one")
-        assert bench.mirror.detachments.trouble is not None
+        bench.passes(3)
+        beat = bench.beat()
+        assert "disk is full" in (beat.trouble or "")
+        assert beat.trouble_since == began, "not since the last attempt"
     bench.passes(2)
     assert [note.note for note in bench.notes.detached()] == ["lacks one"]
-    assert bench.mirror.detachments.trouble is None
+    assert (bench.beat().trouble, bench.beat().trouble_since) == (None, None)
+
+
+def test_an_ack_says_since_when_its_repository_is_detached_also_after_other_attempts_and_a_restart(
+    bench: Bench,
+) -> None:
+    [event] = Chain("one").take(1)
+    bench.read(event)
+    assert event.repository not in bench.writer.acks
+    since = bench.clock.now()
+    bench.detach(event.repository, Reason.LOCKED, "why")
+    assert bench.writer.acks[event.repository].detached_since == since
+    bench.passes(100)
+    bench.detach(event.repository, Reason.LOCKED, "why still")
+    assert bench.writer.acks[event.repository].note == "why still"
+    assert bench.writer.acks[event.repository].detached_since == since
+    bench.start({0: 1})
+    bench.mirror.startup.adopt_all([], {})
+    assert bench.writer.acks[event.repository].detached_since == since
+
+
+def test_a_sign_of_life_says_how_old_the_oldest_event_is_that_is_not_applied(bench: Bench) -> None:
+    one, two = Chain("one").next(), Chain("two").next()
+    bench.read(one)
+    assert bench.beat().oldest == 1.0
+    bench.applied(one)
+    assert bench.beat().oldest is None
+    bench.records(replace(bench.record(EVENTS, two.repository, wire.encode(two)), time=7.0))
+    assert bench.beat().oldest == 7.0
 
 
 def test_a_heal_request_is_kept_as_long_as_the_note_of_it_cannot_be_written(

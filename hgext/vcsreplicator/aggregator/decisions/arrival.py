@@ -102,6 +102,7 @@ def follow(
         base=_follow_base(state, arrival),
         stays=_follow_stays(state, event, arrival),
         source=source or (state.source if state else None),
+        forked_at=None if fresh or state is None else state.forked_at,
     )
 
 
@@ -139,12 +140,13 @@ def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
     )
 
 
-def forked(state: RepositoryState, event: Event) -> RepositoryState:
+def forked(state: RepositoryState, event: Event, logged: float) -> RepositoryState:
     """Return the state after an event that does not fit.
 
-    It has the same levels, and the event's id as the mark of the fork.
+    It has the same levels, and the event's id as the mark of the fork. `logged` is when the log took the event: the repository is
+    forked since the first such event.
     """
-    return replace(state, fork=event.id)
+    return replace(state, fork=event.id, forked_at=state.forked_at if state.fork else logged)
 
 
 def _follow_stays(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[Stay, ...]:

@@ -236,7 +236,7 @@ class EventIntake:
             f"{event.path}: event {event.seq} ({event.id}) is a fork: the log continued from {state.seq} ({state.event}); "
             "find out which history is true, then adopt it"
         )
-        repository.state = forked(state, event)
+        repository.state = forked(state, event, record.time)
         self._memory.output.dirty[repository.id] = repository
         self._memory.output.reject(record, text, now, repository=repository.id)
 

@@ -108,6 +108,10 @@ class Backlog:
         """Return the offset behind the last record read from a partition."""
         return self._next[partition]
 
+    def oldest(self) -> float | None:
+        """Return when the log took the oldest queued event; None without any."""
+        return min((queue[0][0].time for queue in self._queues.values() if queue), default=None)
+
     def positions(self) -> dict[int, int]:
         """Return the position of each partition.
 

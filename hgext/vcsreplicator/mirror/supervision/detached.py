@@ -55,6 +55,11 @@ class Detachments:
         """The reason why a note cannot be written; None if all notes are written."""
         return next((each.note_problem for each in self._table if each.unwritten_note is not None), None)
 
+    @property
+    def trouble_since(self) -> float | None:
+        """The time since which a note cannot be written; None if all notes are written."""
+        return min((each.note_problem_since for each in self._table if each.unwritten_note is not None), default=None)
+
     @contextlib.contextmanager
     def isolate(self, repository: str | None) -> Iterator[None]:
         """Make an unexpected exception in the block the trouble of this repository alone."""
@@ -140,6 +145,8 @@ class Detachments:
         except Unavailable as error:
             problem = f"{self._settings.folder}: {error}; {written.path}: {written.reason.value} {written.note}"
             logger.error("note not written", folder=self._settings.folder, repository=following.id, reason=str(error))
+            if following.unwritten_note is None:
+                following.note_problem_since = self._clock.now()
             following.unwritten_note, following.note_problem = written, problem[:NOTE_KEPT]
             self._agenda.rest(following, NOTE_AGAIN)
             return

@@ -71,9 +71,10 @@ class Following:
 
     phase: Phase = Phase.STREAM
     note: Detached | None = None
-    # A note that could not be written yet, and why.
+    # A note that could not be written yet, why, and since when.
     unwritten_note: Detached | None = None
     note_problem: str = ""
+    note_problem_since: float = 0.0
 
     # Work: one that rests gets none until a time of the supervisor's clock.
     is_running: bool = False

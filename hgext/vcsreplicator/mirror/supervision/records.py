@@ -30,4 +30,5 @@ def _decode(record: Record, partitions: int) -> ReadEvent | None:
     event = frame.event
     if record.key != event.repository or record.partition != partition_of(event.repository, partitions):
         raise MalformedEvent(f"record: key {str(record.key)[:40]!r} is not the repository {event.repository}")
-    return ReadEvent(frame=frame, partition=record.partition, offset=record.offset, size=len(record.value))
+    size = len(record.value)
+    return ReadEvent(frame=frame, partition=record.partition, offset=record.offset, size=size, time=record.time)

@@ -151,6 +151,7 @@ class AckBook:
             served_at=following.served_at or (checkpoint.time if checkpoint else 0.0),
             detached=detached.reason if detached else None,
             note=detached.note if detached else None,
+            detached_since=detached.since if detached else None,
         )
 
 

@@ -212,6 +212,8 @@ class Supervisor:
             instance=self._instance,
             format=MIRROR_FORMAT,
             trouble=self.detachments.trouble,
+            trouble_since=self.detachments.trouble_since,
+            oldest=self.state.backlog.oldest(),
         )
         self._writer.ack(self._settings.name, to_json(beat))
         metrics.DETACHED.set(sum(following.note is not None for following in self.state.table))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Each finding says who is in trouble, since when, and what an operator types or reads."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator.log import ACKS, ROSTER, STATE
+from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, Reason, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from tests.status.test_status import ALPHA, Installation
+
+# A time, or why there is none.
+SINCE = re.compile(r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|since it was added|\bnever\b")
+COMMAND = re.compile(r"(vcsreplicator|systemctl|journalctl|hg) [-a-z]|docs/[a-z]+\.md")
+
+# What stays as it is until an operator changes the configuration has no beginning that matters; what a report leaves out follows
+# what it names.
+TIMELESS = ("leaves nothing out", "has no topic", "more troubles")
+
+
+def detach(installation: Installation, reason: str = "locked", **members: object) -> None:
+    """Report the repository as detached on alpha, whose clock is ten minutes ahead."""
+    now = installation.clock.now() + 600
+    ack = replace(installation.chain.ack("alpha", 2), detached=reason, **{"note": "locked by vm/1:2", **members})  # type: ignore[arg-type]
+    installation.write(ACKS, f"alpha/{ack.repository}", ack)
+    installation.write(ACKS, "alpha", Beat(mirror="alpha", time=now, positions={}, version="1"))
+
+
+def texts(installation: Installation, *, beat: Beat | None = None, after: float = 0.0, **limits: int) -> list[str]:
+    seen = installation.picture(after=after)
+    if beat is not None:
+        seen.beats["alpha"] = replace(beat, time=beat.time + after)
+    found = findings(seen, installation.clock.now(), destinations=("lines",), **limits)  # type: ignore[arg-type]
+    return [finding.text for finding in found]
+
+
+def ahead(installation: Installation, **members: object) -> Beat:
+    """Alpha's sign of life of now, by a clock that is ten minutes ahead."""
+    return Beat(mirror="alpha", time=installation.clock.now() + 600, positions={}, version="1", **members)  # type: ignore[arg-type]
+
+
+def test_a_detached_repository_is_named_with_reason_time_and_command() -> None:
+    installation = Installation()
+    detach(installation, detached_since=installation.clock.now() + 600)
+    [text] = texts(installation, beat=ahead(installation), after=180.0)
+    assert text == (
+        "group/one is detached on alpha: locked (for 3 min, since 2023-11-14 22:13:20 UTC): locked by vm/1:2; "
+        "end the process that has the lock, then: vcsreplicator heal alpha group/one"
+    )
+
+
+def test_a_detached_repository_without_a_note_has_no_empty_place_for_it() -> None:
+    installation = Installation()
+    detach(installation, "gap", detached_since=installation.clock.now(), note=None)
+    [text] = texts(installation, after=60.0)
+    assert "gap (for 60 s, since 2023-11-14 22:13:20 UTC); the mirror tries again by itself, or at once: vcs" in text
+
+
+def test_a_mirror_of_an_older_release_does_not_say_since_when_a_repository_is_detached() -> None:
+    installation = Installation()
+    detach(installation)
+    [text] = texts(installation)
+    assert "locked (its mirror's release does not say since when): locked by vm/1:2; " in text
+
+
+def test_a_path_with_a_blank_is_quoted_in_the_command_that_heals_it() -> None:
+    installation = Installation()
+    installation.write(STATE, installation.chain.repository, replace(installation.state, path="group/my own"))
+    detach(installation)
+    assert texts(installation)[0].endswith(": vcsreplicator heal alpha 'group/my own'")
+
+
+def test_a_repository_that_the_aggregator_does_not_know_is_healed_by_its_id() -> None:
+    installation = Installation()
+    installation.log.append([])
+    detach(installation, detached_since=installation.clock.now())
+    seen = installation.picture()
+    seen.states.clear()
+    [found] = findings(seen, installation.clock.now(), destinations=("lines",))
+    assert found.text.startswith(f"{installation.chain.repository} is detached on alpha: ")
+    assert found.text.endswith(f"vcsreplicator heal alpha {installation.chain.repository}")
+
+
+@pytest.mark.parametrize("reason", [*Reason, "of-a-newer-release"])
+def test_each_reason_has_its_step_and_the_command(reason: str) -> None:
+    installation = Installation()
+    detach(installation, reason, detached_since=installation.clock.now())
+    [text] = texts(installation)
+    assert re.search(r"; [a-z][^;]*: vcsreplicator heal alpha group/one$", text)
+
+
+def test_an_ack_of_an_older_release_is_read_and_one_of_ours_says_since_when() -> None:
+    installation = Installation()
+    ack = installation.chain.ack("alpha", 1)
+    assert ack.detached_since is None
+    older = to_json(ack).replace(b'"detached_since":null,', b"")
+    assert b"since" not in older
+    assert from_json(type(ack), older) == ack
+    beat = b'{"mirror":"alpha","time":1.0,"positions":{},"version":"0.0.9"}'
+    assert from_json(Beat, beat) == Beat(mirror="alpha", time=1.0, positions={}, version="0.0.9")
+
+
+def test_a_mirror_that_is_behind_is_named_with_the_time_of_its_oldest_event_and_a_command() -> None:
+    installation = Installation()
+    installation.ack(1)
+    beat = ahead(installation, oldest=installation.clock.now())  # by the log's clock, which stamped the event
+    [text] = texts(installation, beat=beat, after=50.0, warn=2)
+    assert text == (
+        "mirror alpha is 2 events behind (the oldest for 50 s, since 2023-11-14 22:13:20 UTC); "
+        "see: vcsreplicator trace group/one"
+    )
+
+
+def test_a_mirror_that_does_not_say_how_old_its_backlog_is_was_behind_at_its_last_ack_of_it() -> None:
+    installation = Installation()
+    installation.ack(1)
+    [text] = texts(installation, after=50.0, warn=2)
+    assert "2 events behind (at least for 50 s, since 2023-11-14 22:13:20 UTC); see: vcsreplicator trace" in text
+
+
+def test_a_destination_that_is_behind_is_named_with_the_time_of_its_oldest_notice_and_a_command() -> None:
+    installation = Installation()
+    installation.ack(3)
+    installation.delivered(1)
+    [text] = texts(installation, after=50.0, warn=2)
+    assert text == (
+        "destination lines is 2 notices behind (the oldest for 50 s, since 2023-11-14 22:13:20 UTC); "
+        "see: vcsreplicator destination list"
+    )
+
+
+def break_everything(installation: Installation) -> None:
+    """Bring about nearly every finding at once."""
+    now = installation.clock.now()
+    rules = Rules(exclude=("re:(?!private/)",))
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE)
+    installation.write(ROSTER, KEY, Roster(mirrors=(replace(ALPHA, rules=rules), beta)))
+    forked = replace(installation.state, repository="f" * 32, path="forked", fork="f" * 32, forked_at=now)
+    installation.write(STATE, "f" * 32, forked)
+    installation.ack(1)
+    other = replace(installation.chain.ack("gamma", 1), detached="locked", note="x", detached_since=now)
+    installation.write(ACKS, f"gamma/{other.repository}", other)
+    installation.delivered(0)
+
+
+def test_every_finding_says_who_since_when_and_what_to_type() -> None:
+    installation = Installation()
+    break_everything(installation)
+    seen = installation.picture(after=100.0)
+    now = installation.clock.now()
+    seen.aggregator = AggregatorBeat(time=now, roster=1, held=0)
+    seen.heard["aggregator"] = (1, now - 60)
+    seen.beats["alpha"] = replace(seen.beats["alpha"], trouble="full", trouble_since=now - 9, oldest=now - 99)
+    trouble = ServiceTrouble(text="/r: events wait in its outbox: refused; see: vcsreplicator topics list", since=now)
+    report = ServiceReport(time=now, version="1", count=3, troubles=(replace(trouble, is_urgent=True),))
+    seen.reports["relay other"], seen.heard["relay other"] = report, (1, now)
+    names = ("lines", "pulse")
+    found = findings(seen, now, warn=1, critical=2, destinations=names, relay="hg")
+    seen.has_services = False
+    found += findings(seen, now, warn=1, destinations=names)
+    seen.heard["destination lines"], seen.has_services = (1, now), True
+    found += findings(replace(seen, lags={}, reports={}), now, destinations=names)
+    check_words(texts := [finding.text for finding in found])
+    kinds = (
+        "the aggregator", "makes no progress", "events behind", "cannot write", "is silent", "leaves nothing out",
+        "the relay hg", "events wait in its", "more troubles", "notices behind", "is stalled", "never been served",
+        "forked is forked", "is detached on gamma", "has no topic",
+    )  # fmt: skip
+    assert [kind for kind in kinds if not any(kind in text for text in texts)] == []
+
+
+def check_words(texts: list[str]) -> None:
+    for text in texts:
+        assert re.match(r"(the |mirror |destination |relay )?\S+", text), text
+        assert SINCE.search(text) or any(word in text for word in TIMELESS), text
+        assert COMMAND.search(text), text
