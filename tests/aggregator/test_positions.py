@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.aggregator.loop import GROUP, IDENTITY, AggregatorSettings, Session
 from hgext.vcsreplicator.log import (
@@ -123,10 +124,13 @@ def test_what_is_kept_for_a_newer_aggregator_is_kept_alone_and_once() -> None:
     it, chain = Installation(), Chain("x")
     send(it.log, chain.take(2))
     it.session.step(0.0)
-    it.log.append(
-        [NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(replace(chain.next(), version=VERSION + 1)))]
-    )
-    it.session.step(0.0)
+    newer = replace(chain.next(), version=VERSION + 1)
+    headers = wire.headers(newer, "hg://master")
+    it.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(newer), headers=headers)])
+    with capture_logs() as lines:
+        it.session.step(0.0)
+    [line] = [line for line in lines if line["event"] == "event of a newer version, its repository waits"]
+    assert (line["repository"], line["seq"], line["event_id"]) == (chain.repository, "3", newer.id)
     assert it.session.core.held == 3
     it.start().step(0.0)
     assert it.session.core.held == 3

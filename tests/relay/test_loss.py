@@ -194,6 +194,8 @@ def test_what_the_outbox_keeps_no_more_is_named(
     with running_relay(master.settings(scan=SELDOM), log):
         eventually(lambda: said)
     assert [(line["path"], line["missing"]) for line in said] == [("one", "1 to 3")]
+    newest = places[-1].entry.event
+    assert (said[0]["repository"], said[0]["seq"], said[0]["event_id"]) == (newest.repository, 4, newest.id)
     assert "hg replicatesync" in str(said[0]["next_step"])
     assert master.outbox("one").sent().seq == 4  # type: ignore[union-attr]
 

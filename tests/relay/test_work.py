@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of, topics
 from hgext.vcsreplicator.outbox.bundles import Bundle
@@ -29,7 +30,7 @@ from hgext.vcsreplicator.relay.loss import FRESH, KnownPlace, LossWatch
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import Refused, Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, Transaction, following
@@ -589,3 +590,91 @@ def test_jobs_run_in_their_order_and_none_behind_one_that_failed(jobs: Jobs) -> 
 
 def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:
     assert run_all(jobs, Job.RECOVER) == ([Job.RECOVER], set())
+
+
+def names(lines: Sequence[Mapping[str, Any]], event: str) -> tuple[object, ...]:
+    """What the first line of this event says of folder, repository, path, sequence and id."""
+    line = next(line for line in lines if line["event"] == event)
+    return tuple(line.get(name) for name in ("folder", "repository", "path", "seq", "event_id"))
+
+
+def of(master: Master, entry: Entry) -> tuple[object, ...]:
+    event = entry.event
+    return master.folder("a"), event.repository, event.path, event.seq, event.id
+
+
+def test_line_about_a_fork_names_the_newest_event_of_the_outbox(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = following(before_first_event("a", 1), 2)
+    box = master.write("a", entries)
+    monkeypatch.setattr(StateWatch, "fork", lambda self, box: Fork(reason="another history"))
+    with capture_logs() as lines:
+        master.poke("a")
+        eventually(lambda: box.fork() is not None)
+    assert names(lines, "fork: nothing is sent, pushes are refused") == of(master, entries[-1])
+
+
+@pytest.mark.parametrize(("error", "line"), [(Unavailable, "will try again"), (Refused, "refused")])
+def test_line_about_a_failed_attempt_names_the_first_event_that_waits(
+    master: Master, monkeypatch: pytest.MonkeyPatch, error: type[Exception], line: str
+) -> None:
+    entries = following(before_first_event("a", 1), 3)
+    box = master.write("a", entries[:1])
+    master.poke("a")
+    master.until_done(box)
+    master.write("a", entries[1:])
+    monkeypatch.setattr(EventSender, "send", Mock(side_effect=error("away")))
+    with capture_logs() as lines:
+        master.poke("a")
+        eventually(lambda: any(each["event"] == line for each in lines))
+    assert names(lines, line) == of(master, entries[1])
+
+
+def test_line_about_a_failed_attempt_where_nothing_waits_names_the_newest_event(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = following(before_first_event("a", 1), 2)
+    box = master.write("a", entries)
+    master.poke("a")
+    master.until_done(box)
+    monkeypatch.setattr(LossWatch, "check", Mock(side_effect=Unavailable("away")))
+    with capture_logs() as lines:
+        master.poke("a")
+        eventually(lambda: any(each["event"] == "will try again" for each in lines))
+    assert names(lines, "will try again") == of(master, entries[-1])
+
+
+def test_line_about_a_failed_attempt_names_the_folder_alone_if_the_outbox_cannot_be_read(master: Master) -> None:
+    master.write("a", following(before_first_event("a", 1), 1))
+    (master.root / "a" / ".hg" / "store" / "outbox.0001.log").write_bytes(b"something else")
+    with capture_logs() as lines:
+        master.poke("a")
+        eventually(lambda: any(each["event"] == "will try again" for each in lines))
+    assert names(lines, "will try again") == (master.folder("a"), None, None, None, None)
+
+
+def test_line_about_an_announced_repository_names_its_event(master: Master) -> None:
+    [entry] = following(before_first_event("a", 1), 1)
+    box = master.write("a", [entry])
+    master.locked.open = True
+    with capture_logs() as lines:
+        master.work.announce(master.folder("a"))
+        eventually(lambda: not box.has_unsent())
+    assert names(lines, "repository announced") == of(master, entry)
+
+
+def test_lines_about_a_loss_name_the_newest_event_of_the_repository(master: Master) -> None:
+    entries = following(before_first_event("a", 1), 2)
+    box = master.write("a", entries)
+    master.poke("a")
+    master.until_done(box)
+    partition = partition_of(entries[0].event.repository, master.log.partitions(EVENTS))
+    master.log.lose(EVENTS, partition, 2)
+    with capture_logs() as lines:
+        master.losses.doubt()
+        master.poke("a")
+        eventually(lambda: len(master.sent()) == 2)
+    assert names(lines, "the log lost events: they are sent again") == of(master, entries[-1])
+    [lost] = [line for line in lines if line["event"] == "the log lost its newest records"]
+    assert lost["event_id"] == entries[-1].event.id

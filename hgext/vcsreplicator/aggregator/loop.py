@@ -44,6 +44,7 @@ from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import RECONNECT
 from ..words.shape import Seconds, within
+from ..words.wire import names_of
 from .ahead import AheadLevels
 from .decisions.memory import RecordOutcome
 from .decisions.outgoing import OutputBatch
@@ -357,7 +358,8 @@ class Session:
         elif record.topic == EVENTS:
             EVENTS_TOTAL.labels(outcome=outcome.value).inc()
             if outcome is RecordOutcome.UNKNOWN:
-                logger.error("event of a newer version, its repository waits", repository=record.key)
+                names = names_of(record.key, record.headers)
+                logger.error("event of a newer version, its repository waits", **names)
         else:
             version = self.core.roster.version
             logger.info("roster request", request=record.key, outcome=outcome.value, version=version)

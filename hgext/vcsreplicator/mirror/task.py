@@ -6,7 +6,7 @@ They are pickled between processes of one program.
 
 from dataclasses import dataclass
 
-from ..words.event import Event
+from ..words.event import Event, event_names
 from ..words.levels import Reason
 from ..words.wire import Frame, Where
 from .checkpoint import Checkpoint
@@ -73,6 +73,12 @@ class Task:
     leave: bool = False
     keep: bool = False
     run: int = 0
+
+    @property
+    def names(self) -> dict[str, str | int]:
+        """The names of its first event, or of the repository, and the number of its events."""
+        own: dict[str, str | int] = {"repository": self.repository, "path": self.path, "events": len(self.items)}
+        return own | (event_names(self.items[0].event) if self.items else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ from typing import Any
 from pushlog.store.appendfile import AppendFile, Folder
 from pushlog.store.appendfile import TornRecord as TornRecord
 
-from ..words.errors import MalformedEvent
-from ..words.event import Tip
+from ..words.errors import MalformedEvent, ReplicationError
+from ..words.event import Tip, event_names
 from ..words.shape import from_json, to_json
 from ..words.value import Value
 from .bundles import StoredBundles
@@ -114,6 +114,17 @@ class Outbox:
         """Read the repository's identity and its newest event."""
         end = self.end()
         return None if end is None else end.newest
+
+    def names(self) -> dict[str, str | int]:
+        """Return the names of the oldest unsent event, or of the newest one, for a log line.
+
+        There are none if it has no entry, or if it cannot be read.
+        """
+        with contextlib.suppress(OSError, ReplicationError, TornRecord):
+            first = next(self.unsent(), None)
+            found = self.newest() if first is None else first.entry.event
+            return {} if found is None else event_names(found)
+        return {}
 
     def append(self, tr: Any, entries: Sequence[Entry]) -> bytes:
         """Append entries under `tr` and return the segment's name.

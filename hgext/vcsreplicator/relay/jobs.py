@@ -17,6 +17,7 @@ from ..outbox.entry import Entry
 from ..outbox.file import Outbox, SentMark, outbox_of
 from ..outbox.forks import fork_behind
 from ..words.errors import Unavailable
+from ..words.event import event_names
 from .fork import StateWatch
 from .loss import KnownPlace, LossWatch
 from .port import MasterPort
@@ -75,7 +76,7 @@ class RepositoryJobs:
         if not os.path.exists(journal):
             return
         if self._port.recover(folder):
-            logger.warning("abandoned transaction rolled back", folder=folder)
+            logger.warning("abandoned transaction rolled back", folder=folder, **outbox_of(folder).names())
         elif os.path.exists(journal):
             raise RepositoryBusy(
                 "its lock is held, by a running transaction or by a killed process whose parent has not noticed"
@@ -84,7 +85,7 @@ class RepositoryJobs:
     def _announce(self, folder: str) -> None:
         if not self._port.announce(folder):
             raise RepositoryBusy("another process holds its lock")
-        logger.info("repository announced", folder=folder)
+        logger.info("repository announced", folder=folder, **outbox_of(folder).names())
         self._send(folder)
 
     def _send(self, folder: str) -> None:
@@ -124,7 +125,9 @@ class RepositoryJobs:
         if fork is None:
             return False
         FORKS.inc()
-        logger.error("fork: nothing is sent, pushes are refused", folder=folder, reason=fork.reason)
+        newest = box.newest()
+        names = event_names(newest) if newest else {}
+        logger.error("fork: nothing is sent, pushes are refused", folder=folder, **names, reason=fork.reason)
         box.set_fork(fork)
         return True
 

@@ -24,6 +24,7 @@ from ..outbox.file import Outbox, SentMark
 from ..outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
 from ..words.clock import Clock, SystemClock
 from ..words.errors import ReplicationError, Unavailable
+from ..words.event import event_names
 from ..words.levels import RepositoryState
 from ..words.value import Value
 
@@ -206,14 +207,14 @@ class LossWatch:
         known = self._newest.get(partition)
         if known is not None and not find_standing(self._log, {partition: known}):
             self._end_era(partition, known)
-        logger.warning("the log lost events: they are sent again", folder=folder, path=newest.path)
+        names = event_names(newest)
+        logger.warning("the log lost events: they are sent again", folder=folder, **names)
         missing = send_again(box, self._state(newest.repository))
         if missing is not None:
             logger.error(
                 "the log lost events that the outbox keeps no more",
                 folder=folder,
-                path=newest.path,
-                repository=newest.repository,
+                **names,
                 missing=f"{missing[0]} to {missing[1]}",
                 next_step=NEXT_STEP,
             )
@@ -226,7 +227,7 @@ class LossWatch:
             del self._newest[partition]
             self._eras[partition] += 1
         LOSSES.inc()
-        logger.warning("the log lost its newest records", partition=partition, known=known.offset)
+        logger.warning("the log lost its newest records", partition=partition, known=known.offset, event_id=known.id)
 
     def _remember(self, sent: SentMark, era: int) -> None:
         """Remember the place, unless its era is over."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import prometheus_client
 import structlog
 
+from ..outbox.file import outbox_of
 from ..words.clock import Clock
 from ..words.errors import Refused, Unavailable
 from ..words.retry import RECONNECT
@@ -157,7 +158,7 @@ class Work:
                     # Later jobs may be busy because an earlier one was.
                     task.reason = reason = reason or str(error)
             except Refused as error:
-                logger.error("refused", job=job, folder=folder, reason=str(error))
+                logger.error("refused", job=job, folder=folder, **outbox_of(folder).names(), reason=str(error))
             except Exception as error:
                 # Deleted or renamed: the next round finds it at its new place.
                 if not os.path.isdir(os.path.join(folder, ".hg")):
@@ -195,4 +196,5 @@ def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Excepti
     is_expected = isinstance(error, Unavailable) or task.failures < QUIET_FAILURES
     write = logger.warning if is_expected else logger.error
     count, kind = task.failures + 1, type(error).__name__
-    write("will try again", job=job, folder=folder, failures=count, reason=task.reason, kind=kind)
+    names = outbox_of(folder).names()
+    write("will try again", job=job, folder=folder, **names, failures=count, reason=task.reason, kind=kind)

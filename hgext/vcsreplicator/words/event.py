@@ -10,7 +10,7 @@ import enum
 import functools
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from .errors import MalformedEvent
 from .path import check_path
@@ -195,6 +195,28 @@ class Heartbeat(Value):
 
     time: Time
     sender: str
+
+
+class NamedEvent(Protocol):
+    """An event, or what names a repository's newest one."""
+
+    @property
+    def repository(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def id(self) -> str: ...
+
+
+def event_names(event: NamedEvent) -> dict[str, str | int]:
+    """Return the names of an event for a log line.
+
+    They are those of the repository alone before its first event. `wire.names_of` has the names of a record.
+    """
+    names: dict[str, str | int] = {"repository": event.repository, "path": event.path}
+    return names | {"seq": event.seq, "event_id": event.id} if event.seq else names
 
 
 def replaced_incarnations(event: Event) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ class Departures:
         is_due = (is_lost or bool(path and not self._membership.carries(path))) and not self._membership.is_backup
         if not is_due or following.is_running or following.phase is Phase.LEAVING:
             return following.phase is Phase.LEAVING
-        logger.info("leaves", repository=following.id, path=following.path, deleted=following.deletion is not None)
+        logger.info("leaves", **following.names, deleted=following.deletion is not None)
         self._readers.stop(following)
         self._backlog.drop(following.id)  # after a kill it is found on the disk and leaves again
         following.drops += 1

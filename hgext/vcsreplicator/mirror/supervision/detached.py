@@ -13,7 +13,7 @@ import structlog
 
 from ...log import partition_of
 from ...words.errors import Unavailable
-from ...words.event import Event
+from ...words.event import Event, event_names
 from ...words.levels import Reason
 from ...words.retry import Backoff
 from ...words.unexpected import fault
@@ -69,7 +69,7 @@ class Detachments:
             found, following = fault(error), self._table.get(repository)
             if found is None or following is None:
                 raise
-            logger.exception("unexpected", repository=following.id, path=following.path)
+            logger.exception("unexpected", **following.names)
             self.detach(following, Reason.CRASHED, found.reason)
 
     def take_trouble(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
@@ -139,20 +139,23 @@ class Detachments:
         self.detach(following, Reason.REFUSED, f"path {event.path!r} is taken by its twin {other!r}")
 
     def write_note(self, following: Following, written: Detached) -> None:
-        """Write the note, then stop following the stream; nothing else is done before."""
+        """Write the note, then stop following the stream; nothing else is done before.
+
+        Log lines name the event that could not be applied, or else the last one that was: then `level` is its sequence.
+        """
+        queued = self._backlog.peek(following.id, events=1, size=0)
+        names = following.names | (event_names(queued[0].event) if queued else {})
         try:
             self._notes.detach(written)
         except Unavailable as error:
             problem = f"{self._settings.folder}: {error}; {written.path}: {written.reason.value} {written.note}"
-            logger.error("note not written", folder=self._settings.folder, repository=following.id, reason=str(error))
+            logger.error("note not written", **names, folder=self._settings.folder, reason=str(error))
             if following.unwritten_note is None:
                 following.note_problem_since = self._clock.now()
             following.unwritten_note, following.note_problem = written, problem[:NOTE_KEPT]
             self._agenda.rest(following, NOTE_AGAIN)
             return
-        logger.warning(
-            "detached", repository=following.id, path=following.path, reason=written.reason.value, note=written.note
-        )
+        logger.warning("detached", **names, level=following.level, reason=written.reason.value, note=written.note)
         metrics.DETACHED_TOTAL.labels(written.reason.value).inc()
         self._readers.stop(following)
         self._backlog.drop(following.id)

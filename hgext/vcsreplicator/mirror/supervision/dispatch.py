@@ -100,7 +100,7 @@ class TaskDispatch:
         return items[: next((number for number, item in enumerate(items) if not item.inline), len(items))]
 
     def _take_death(self, following: Following, task: Task, *, hung: bool) -> None:
-        logger.warning("worker died", repository=following.id, path=following.path)
+        logger.warning("worker died", **task.names)
         metrics.DIED.inc()
         note = "its worker hung" if hung else "its worker died"
         trouble = Trouble(reason=Reason.CRASHED, note=note, passing=True)

@@ -7,7 +7,7 @@ Pure.
 import enum
 from dataclasses import dataclass, field
 
-from ...words.event import Event
+from ...words.event import Event, event_names
 from ...words.levels import Ack, Reason
 from ...words.retry import Backoff
 from ..checkpoint import Checkpoint
@@ -102,6 +102,12 @@ class Following:
     def level(self) -> int:
         """The sequence that this mirror has reached in the repository; 0 without any."""
         return 0 if self.checkpoint is None else self.checkpoint.seq
+
+    @property
+    def names(self) -> dict[str, str | int]:
+        """The names of the repository and of its last applied event, for a log line."""
+        last = {} if self.checkpoint is None else event_names(self.checkpoint)
+        return {**last, "repository": self.id, "path": self.path}
 
     @property
     def follows_stream(self) -> bool:

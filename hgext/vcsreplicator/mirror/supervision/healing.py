@@ -70,7 +70,7 @@ class Healing:
         note = following.note
         match following.phase:
             case Phase.HEALING:
-                logger.info("healed", repository=following.id, path=following.path)
+                logger.info("healed", **following.names)
                 assert note is not None
                 if note.reason is Reason.EXPIRED:
                     following.note = replace(note, offset=following.repaired_to)
@@ -141,7 +141,7 @@ class Healing:
         try:
             self._notes.detach(note)
         except Unavailable as error:
-            logger.error("note not written", repository=following.id, reason=str(error))
+            logger.error("note not written", **following.names, reason=str(error))
         if needed_repair(note) is None:
             self._readers.start(following)
         else:
@@ -163,7 +163,7 @@ class Healing:
             self._detachments.detach(following, Reason.DIVERGED, "an operator asked for a new copy")
             return following.unwritten_note is None
         else:
-            logger.info("is being healed already", repository=repository, path=following.path)
+            logger.info("is being healed already", **following.names)
         return True
 
     def _rejoin(self, following: Following) -> None:
@@ -171,10 +171,10 @@ class Healing:
         try:
             self._notes.rejoin(following.id)
         except Unavailable as error:
-            logger.error("note not removed", repository=following.id, reason=str(error))
+            logger.error("note not removed", **following.names, reason=str(error))
             self._agenda.rest(following, NOTE_AGAIN)
             return
-        logger.info("rejoined", repository=following.id, path=following.path)
+        logger.info("rejoined", **following.names)
         following.phase, following.note = Phase.STREAM, None
         self._acks.send(following)
         self._departures.abandon_if_finished(following)

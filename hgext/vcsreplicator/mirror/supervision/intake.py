@@ -56,7 +56,9 @@ class Intake:
         except Exception as error:
             if (found := fault(error)) is None:
                 raise
-            logger.exception("unexpected", topic=record.topic, partition=record.partition, offset=record.offset)
+            names = names_of(record.key if record.topic == EVENTS else None, record.headers)
+            place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+            logger.exception("unexpected", **names, **place)
             self._reject(record, UnexpectedError(found))
 
     def skip(self, positions: Mapping[tuple[str, int], int]) -> None:

@@ -55,8 +55,8 @@ class WorkerWatch:
             if not worker.is_slow:
                 worker.is_slow = self._count_slow() < REPLACEMENT_LIMITS[worker.lane]
         if not worker.is_killed and self._hangs(worker, now):
-            seconds, repository = round(now - worker.since), following.id if following else None
-            logger.error("worker hung", lane=worker.lane.value, seconds=seconds, repository=repository)
+            names = worker.busy.names if isinstance(worker.busy, Task) else {"repository": None}
+            logger.error("worker hung", lane=worker.lane.value, seconds=round(now - worker.since), **names)
             metrics.HUNG.inc()
             worker.is_slow = True
             self._pool.kill(worker)
