@@ -2,6 +2,7 @@
 """`status` and `check` say the same whether they ask a dashboard or read the log, and read it in every case of doubt."""
 
 import contextlib
+import json
 import re
 import shutil
 import socket
@@ -29,6 +30,8 @@ socket = "/nowhere/relay.sock"
 source = "hg.example"
 [relay.roots]
 "/nowhere" = ""
+[mirror.alpha]
+[mirror.gamma]
 [notifier.hooks]
 [notifier.lines]
 [dashboard]
@@ -181,7 +184,10 @@ def stop_the_relay(installation: Installation) -> None:
 
 
 STATES: dict[str, tuple[Callable[[Installation], None], str]] = {
-    "well": (be_well, "everything is caught up"),
+    "well": (
+        be_well,
+        "OK - aggregator, relay, 2 mirrors and 2 destinations are caught up; note: section [mirror.gamma] of",
+    ),
     "aggregator": (stop_the_aggregator, "the aggregator has given no sign of life for 31 s"),
     "mirror": (silence_a_mirror, "mirror beta is silent"),
     "notices": (hold_notices, "mirror beta makes no progress on"),
@@ -247,7 +253,17 @@ def test_what_the_outboxes_say_is_looked_for_also_if_a_dashboard_answers(verbs: 
 
 def test_without_a_dashboard_the_log_is_read(verbs: Verbs) -> None:
     assert verbs.read_in_doubt("status") == verbs.read("status")
-    assert verbs.read_in_doubt("check") == (0, "OK - everything is caught up\n")
+    code, text = verbs.read_in_doubt("check")
+    assert (code, text.partition(";")[0]) == (0, "OK - aggregator, relay, 2 mirrors and 2 destinations are caught up")
+
+
+def test_a_program_reads_what_was_looked_at_and_the_notes(verbs: Verbs) -> None:
+    said = json.loads(verbs.read("check", "--json")[1])
+    assert (said["state"], said["findings"]) == ("OK", [])
+    assert said["watched"] == "aggregator, relay, 2 mirrors and 2 destinations"
+    [note] = said["notes"]
+    assert note.endswith("vcsreplicator roster add gamma")
+    assert f"note: {note}" in " ".join(verbs.read("status")[1].split())
 
 
 def test_a_socket_that_a_dashboard_left_behind_is_no_dashboard(verbs: Verbs) -> None:

@@ -209,6 +209,15 @@ def test_prometheus_scrapes_every_service_of_the_installation_at_an_address_that
     assert {where.partition(":")[2] for where in listening} == {where.partition(":")[2] for where in targets}
 
 
+def test_the_configuration_of_prometheus_has_a_place_for_each_service_that_check_does_not_look_at() -> None:
+    named = set(re.findall(r"# - (\w+)\.example:\d+$", (MONITORING / "prometheus.yml").read_text(), re.MULTILINE))
+    verbs = CHECKOUT / "hgext/vcsreplicator/cli"
+    role = re.compile(r"""(?:run_daemon\(config, |run_without_log\(config, |listen\()"(\w+)\"""")
+    roles = {name for file in verbs.glob("*.py") for name in role.findall(file.read_text())}
+    assert "edge" in roles
+    assert named == roles - {"aggregator", "notifier", "relay", "verify"}, "those are there already"
+
+
 def test_each_alert_fires_when_it_should_and_none_while_all_is_well(tmp_path: Path) -> None:
     by_name = {rule["alert"]: rule for rule in rules()}
     assert by_name.keys() == FIRING.keys()

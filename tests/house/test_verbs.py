@@ -14,6 +14,8 @@ from testing.services.cache import CHECKOUT
 
 # What a verb that lists or shows something is named.
 LISTING = {"list", "show", "status", "check", "trace", "verify", "pushes", "history", "requests", "bootstrap"}
+# Verbs that ask for --yes only for what no message suggests: `heal` for what is not detached.
+WITHOUT_YES = {"heal"}
 # A command in a text; what is filled in later is "§".
 SUGGESTED = re.compile(r"vcsreplicator ((?:[a-z-]+ )*[a-z-]+(?: (?:§|[A-Z][A-Z|]+|--[a-z]+|yes|no))*)")
 
@@ -60,7 +62,8 @@ def objection(suggested: str) -> str | None:
     found = next((COMMANDS[tuple(words[:count])] for count in (3, 2, 1) if tuple(words[:count]) in COMMANDS), None)
     if found is None:
         return None  # a group, or prose
-    return "--yes is missing" if "--yes" in options(found) and "--yes" not in words else None
+    needs_yes = "--yes" in options(found) and words[0] not in WITHOUT_YES
+    return "--yes is missing" if needs_yes and "--yes" not in words else None
 
 
 def test_messages_suggest_commands_that_do_something() -> None:

@@ -20,7 +20,7 @@ COMMAND = re.compile(r"(vcsreplicator|systemctl|journalctl|hg) [-a-z]|docs/[a-z]
 
 # What stays as it is until an operator changes the configuration has no beginning that matters; what a report leaves out follows
 # what it names.
-TIMELESS = ("leaves nothing out", "has no topic", "more troubles")
+TIMELESS = ("leaves nothing out", "has no topic", "is not in the roster", "more troubles")
 
 
 def detach(installation: Installation, reason: str = "locked", **members: object) -> None:
@@ -160,14 +160,15 @@ def test_every_finding_says_who_since_when_and_what_to_type() -> None:
     report = ServiceReport(time=now, version="1", count=3, troubles=(replace(trouble, is_urgent=True),))
     seen.reports["relay other"], seen.heard["relay other"] = report, (1, now)
     names = ("lines", "pulse")
-    found = findings(seen, now, warn=1, critical=2, destinations=names, relay="hg")
+    seen.beats["delta"], seen.heard["delta"] = replace(seen.beats["alpha"], mirror="delta"), (1, now)
+    found = findings(seen, now, warn=1, critical=2, destinations=names, relay="hg", mirrors=("delta",))
     seen.has_services = False
     found += findings(seen, now, warn=1, destinations=names)
     seen.heard["destination lines"], seen.has_services = (1, now), True
     found += findings(replace(seen, lags={}, reports={}), now, destinations=names)
     check_words(texts := [finding.text for finding in found])
     kinds = (
-        "the aggregator", "makes no progress", "events behind", "cannot write", "is silent", "leaves nothing out",
+        "the aggregator", "makes no progress", "events behind", "cannot write", "is silent", "leaves nothing out", "delta runs and",
         "the relay hg", "events wait in its", "more troubles", "notices behind", "is stalled", "never been served",
         "forked is forked", "is detached on gamma", "has no topic",
     )  # fmt: skip

@@ -11,8 +11,8 @@ from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.summary import Expectations, Summary, make_summary
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from hgext.vcsreplicator.words.levels import Lag, ServiceReport, ServiceTrouble
-from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.levels import Beat, Lag, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from tests.status.test_status import ALPHA, Installation
 
@@ -81,3 +81,54 @@ def test_a_service_that_never_reported_is_silent_for_long_and_another_since_its_
     later = replace(made, now=made.now + 5.0)
     assert later.measure_silence("destination lines") == 5.0
     assert replace(made, now=made.now - 5.0).measure_silence("destination lines") == 5.0
+
+
+def test_a_summary_says_what_was_looked_at() -> None:
+    made = Installation()
+    made.ack(3)
+    summary = make_summary(made.picture(), made.clock.now(), Expectations(destinations=("lines",)))
+    assert summary.watched == "aggregator, 1 mirror and 1 destination"
+    inactive = Mirror(name="gone", state=MirrorState.INACTIVE)
+    beta, removed = Mirror(name="beta", state=MirrorState.JOINING), Mirror(name="old", state=MirrorState.REMOVED)
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta, inactive, removed)))
+    made.reporting += ["pulse", "other"]
+    expected = Expectations(destinations=("lines", "pulse"), relay="hg://master")
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    assert summary.watched == "aggregator, relay, 2 mirrors and 2 destinations"
+    made.write(ROSTER, KEY, Roster())
+    summary = make_summary(made.picture(), made.clock.now(), Expectations(destinations=()))
+    assert summary.watched == "aggregator"
+
+
+def test_of_services_that_the_file_does_not_name_those_are_looked_at_that_reported_this_week() -> None:
+    made = Installation()
+    picture = made.picture()
+    for name, age in (("relay hg://one", 50.0), ("relay hg://two", 50.0), ("relay hg://former", 8 * 86400.0)):
+        picture.reports[name] = ServiceReport(time=1.0, version="1")
+        picture.heard[name] = (1, made.clock.now() - age)
+    summary = make_summary(picture, made.clock.now(), Expectations())
+    assert summary.watched == "aggregator, 2 relays, 1 mirror and 1 destination"
+
+
+def test_a_mirror_of_the_file_that_the_roster_lacks_is_noted_and_is_a_warning_once_it_runs() -> None:
+    made = Installation()
+    made.ack(3)
+    removed = Mirror(name="removed", state=MirrorState.REMOVED)
+    backup = Mirror(name="backup", state=MirrorState.INACTIVE, role=MirrorRole.BACKUP)
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, removed, backup)))
+    expected = Expectations(destinations=("lines",), mirrors=("alpha", "backup", "gamma", "removed"))
+    text = "section [mirror.gamma] of the file is not in the roster, so no notice waits for it"
+    command = "to add it: vcsreplicator roster add gamma"
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    assert (summary.notes, summary.findings) == ((f"{text}; {command}",), ())
+    made.write(ACKS, "gamma", Beat(mirror="gamma", time=made.clock.now(), positions={}, version="1"))
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    assert summary.notes == ()
+    [found] = summary.findings
+    assert (found.level, found.text) == (
+        1,
+        f"mirror gamma runs and is not in the roster, so no notice waits for it; {command}",
+    )
+    made.clock.advance(61.0)
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    assert (len(summary.notes), summary.findings) == (1, ()), "it was stopped"

@@ -30,7 +30,8 @@ def expect(config: Config, **limits: Any) -> Expectations:
     """Return what the file says must be there; `limits` are the other members."""
     wanted, relay = destinations(config), relay_of(config)
     names = None if wanted is None else tuple(wanted)
-    return Expectations(destinations=names, relay=relay.source if relay else None, **limits)
+    mirrors = tuple(config.names("mirror")) if "mirror" in config.tables else ()
+    return Expectations(destinations=names, relay=relay.source if relay else None, mirrors=mirrors, **limits)
 
 
 def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:

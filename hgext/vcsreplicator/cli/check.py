@@ -13,7 +13,8 @@ from ..config import Config
 from ..log import Log
 from ..relay.settings import RelaySettings
 from ..status import SILENT
-from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Finding, finding_of
+from ..status.findings import RELAY_KEY, REPORTED_WITHIN, finding_of
+from ..status.wording import Finding
 from ..words.errors import visible
 from ..words.shape import plain
 from .asking import expect, find_summary, opening_log
@@ -49,7 +50,10 @@ WORDS = ("OK", "WARNING", "CRITICAL")
 @with_json
 @with_config
 def command(config: Config, warn: int, critical: int, patience: float, as_json: bool) -> None:
-    """Say in one line whether an operator must act: exit code 0 no, 1 soon, 2 now."""
+    """Say in one line whether an operator must act: exit code 0 no, 1 soon, 2 now.
+
+    The line says what was looked at: aggregator, mirrors, relay and destinations. The other services are not.
+    """
     relay, expected = relay_of(config), expect(config, warn=warn, critical=critical, patience=patience)
     with opening_log(config) as open_log:
         summary = find_summary(config, open_log, expected)
@@ -59,12 +63,12 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
     severity = max((finding.level for finding in found), default=0)
     ordered = sorted(found, key=lambda finding: -finding.level)
     if as_json:
-        click.echo(
-            json.dumps({"state": WORDS[severity], "findings": [plain(finding) for finding in ordered]}, indent=2)
-        )
+        said = {"state": WORDS[severity], "findings": [plain(finding) for finding in ordered]}
+        click.echo(json.dumps({**said, "watched": summary.watched, "notes": summary.notes}, indent=2))
     else:
-        text = "; ".join(visible(finding.text) for finding in ordered) or "everything is caught up"
-        click.echo(f"{WORDS[severity]} - {text}")
+        texts = [finding.text for finding in ordered] or [summary.describe_well()]
+        texts += [f"note: {note}" for note in summary.notes]
+        click.echo(f"{WORDS[severity]} - {'; '.join(map(visible, texts))}")
     sys.exit(severity)
 
 

@@ -48,7 +48,8 @@ def _print_data(log: Log, expected: Expectations) -> None:
     with closing(Follower(log)) as follower:
         now = follower.present()
         look_at_destinations(log, follower.picture)
-        print_json(as_data(follower.picture, now, destinations=expected.destinations, relay=expected.relay))
+        wanted, relay, mirrors = expected.destinations, expected.relay, expected.mirrors
+        print_json(as_data(follower.picture, now, destinations=wanted, relay=relay, mirrors=mirrors))
 
 
 def _watch(view: Callable[[], Group]) -> NoReturn:
@@ -96,6 +97,7 @@ def _view(summary: Summary) -> Group:
     for finding in summary.findings:
         word, colour = ("critical", "red") if finding.level == 2 else ("warning", "yellow")
         parts.append(Text(f"{word}: {visible(finding.text)}", colour))
+    parts += [Text(f"note: {visible(note)}") for note in summary.notes]
     return Group(*parts)
 
 

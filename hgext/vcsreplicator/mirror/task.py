@@ -76,7 +76,7 @@ class Task:
 
     @property
     def names(self) -> dict[str, str | int]:
-        """The names of its first event, or of the repository, and the number of its events."""
+        """The names of its first event or of the repository, and a count."""
         own: dict[str, str | int] = {"repository": self.repository, "path": self.path, "events": len(self.items)}
         return own | (event_names(self.items[0].event) if self.items else {})
 

@@ -116,7 +116,7 @@ class Outbox:
         return None if end is None else end.newest
 
     def names(self) -> dict[str, str | int]:
-        """Return the names of the oldest unsent event, or of the newest one, for a log line.
+        """Return the names of the oldest unsent event, or of the newest, for a log line.
 
         There are none if it has no entry, or if it cannot be read.
         """

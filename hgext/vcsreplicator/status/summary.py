@@ -12,7 +12,9 @@ from typing import Annotated
 from ..words.clock import DAY
 from ..words.shape import Count, Time, Within
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
-from .findings import DESTINATION_KEY, RELAY_KEY, Finding, findings
+from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, findings
+from .mirrors import find_unlisted
+from .wording import Finding
 
 # Repositories whose notices wait that a summary lists, at most.
 SHOWN = 15
@@ -22,12 +24,13 @@ SHOWN = 15
 class Expectations:
     """What must be there, and from when on an operator must know of a trouble.
 
-    `destinations` names those that must be there, None if any may; `relay` is the source of the relay that must be there. The
-    others are those of `findings`.
+    `destinations` names those that must be there, None if any may; `relay` is the source of the relay that must be there,
+    `mirrors` names the mirrors of the services' file. The others are those of `findings`.
     """
 
     destinations: tuple[str, ...] | None = None
     relay: str | None = None
+    mirrors: tuple[str, ...] = ()
     warn: Count = 150
     critical: Count = 600
     patience: Annotated[float, Within(0, 31 * DAY)] = SILENT
@@ -79,6 +82,7 @@ class Summary:
 
     `waiting` are the repositories with the longest queues of the `waiting_repositories`, in which `waiting_events` lack a notice.
     `aggregator` is when the aggregator was seen last, None for never, and `roster` the version that it said then.
+    `watched` says what was looked at, in words. `notes` are what an operator may want to know.
     """
 
     now: Time
@@ -94,6 +98,12 @@ class Summary:
     services: tuple[ServiceLine, ...]
     waiting: tuple[WaitingLine, ...]
     findings: tuple[Finding, ...]
+    watched: str
+    notes: tuple[str, ...]
+
+    def describe_well(self) -> str:
+        """Say that all that was looked at is caught up."""
+        return f"{self.watched} {'are' if ' and ' in self.watched else 'is'} caught up"
 
     def measure_silence(self, service: str) -> float:
         """Return the seconds since this service reported; many if it never did.
@@ -143,10 +153,31 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
                 patience=expected.patience,
                 destinations=expected.destinations,
                 relay=expected.relay,
+                mirrors=expected.mirrors,
                 lags=lags,
             )
         ),
+        watched=_describe_watched(picture, now, expected),
+        notes=find_unlisted(picture, now, expected.mirrors)[1],
     )
+
+
+def _describe_watched(picture: Picture, now: float, expected: Expectations) -> str:
+    """Say of which services the findings are."""
+    reporting = {name for name in picture.reports if picture.silence(name, now) < FORGOTTEN}
+    relays = {name for name in reporting if name.startswith(RELAY_KEY)}
+    relays |= {f"{RELAY_KEY}{expected.relay}"} if expected.relay else set()
+    wanted = expected.destinations
+    if wanted is None:
+        groups = {DESTINATION_KEY + group.removeprefix(DESTINATION) for group in picture.lags}
+        wanted = tuple({name for name in reporting if name.startswith(DESTINATION_KEY)} | groups)
+    watched = ["aggregator"]
+    if relays:
+        watched.append("relay" if len(relays) == 1 else f"{len(relays)} relays")
+    for count, what in ((len(picture.expected()), "mirror"), (len(wanted), "destination")):
+        if count:
+            watched.append(f"{count} {what}{'' if count == 1 else 's'}")
+    return " and ".join([", ".join(watched[:-1]), watched[-1]] if len(watched) > 1 else watched)
 
 
 def _list_mirrors(picture: Picture, lags: dict[str, MirrorLags]) -> Iterator[MirrorLine]:

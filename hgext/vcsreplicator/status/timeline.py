@@ -18,7 +18,7 @@ from ..words.event import Event
 from ..words.levels import Ack, Notice, RepositoryState
 from ..words.shape import from_json
 from . import Picture
-from .findings import describe_detached
+from .mirrors import describe_detached
 
 
 class Stage(enum.StrEnum):

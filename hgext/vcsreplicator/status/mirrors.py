@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What an operator must know of mirrors and of what they have detached. Pure."""
+
+import shlex
+from collections.abc import Collection, Mapping
+
+from ..words import roster as rosters
+from ..words.levels import Ack, Reason
+from ..words.rules import refused
+from . import SILENT, MirrorLags, Picture, count_unapplied
+from .wording import Finding, describe_lag, format_lasting, format_since, name_paths, name_trace
+
+# What an operator does about a detached repository before the mirror heals it, where there is anything to do.
+HEAL_STEPS: Mapping[str, str] = {
+    Reason.LOCKED: "end the process that has the lock, then",
+    Reason.CRASHED: "see the log lines of that mirror, then",
+    Reason.FORK: "decide on the master which history is right (docs/push.md, Forks), then",
+    Reason.UNKNOWN_VERSION: "upgrade that mirror, then",
+    Reason.REFUSED: "free its path (docs/runbook.md, `refused`), then",
+    Reason.DISK: "make room on the disk of that mirror, then",
+}
+HEAL_AT_ONCE = "the mirror tries again by itself, or at once"
+
+
+def find_mirror_troubles(
+    picture: Picture, now: float, lags: Mapping[str, MirrorLags], warn: int, critical: int
+) -> list[Finding]:
+    """Find mirrors that are silent, make no progress, are behind, or cannot write."""
+    silent = picture.silent(now)
+    found = [_find_silent(picture, name, now) for name in silent]
+    for name in picture.expected():
+        late = [] if name in silent else picture.late(name, lags[name], now)
+        if late:
+            since = format_since(min(picture.moved[state.repository] for state in late), now)
+            text = f"mirror {name} makes no progress on {name_paths(late)} ({since}); see: {name_trace(late[0])}"
+            found.append(Finding(level=1, text=text))
+        found += _find_behind(picture, name, lags[name], now, warn, critical)
+        beat = picture.beats.get(name)
+        if beat is not None and beat.trouble:
+            text = f"mirror {name} cannot write on its disk, make room there: {beat.trouble}"
+            if beat.trouble_since is not None:
+                text += f" ({format_lasting(picture.measure_since(name, beat.trouble_since, now), now)})"
+            found.append(Finding(level=2, text=f"{text}; see `disk` in docs/runbook.md"))
+    return found
+
+
+def _find_silent(picture: Picture, name: str, now: float) -> Finding:
+    """Describe a silent mirror and the notices that it holds back.
+
+    It holds back the notices of what it gates; no notice waits for a backup.
+    """
+    mirror = picture.roster.mirror(name) if picture.roster else None
+    since = format_since(picture.seen(name), now) if picture.seen(name) else "since it was added"
+    if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
+        return Finding(level=1, text=f"mirror {name} is silent {since}; it is a backup, so no notice waits for it")
+    gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
+    held = sum(state.seq - state.noticed for state in gated)
+    way_out = f"start it or: vcsreplicator roster deactivate {name} --yes"
+    return Finding(level=2, text=f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}")
+
+
+def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, warn: int, critical: int) -> list[Finding]:
+    """Find a mirror that is behind.
+
+    A mirror that does not say how old its oldest event is has lacked it since the repository's state was written, at least.
+    """
+    lag = count_unapplied(lacks)
+    if lag < warn:
+        return []
+    worst, _ = min(lacks, key=lambda each: (-each[1].unapplied, each[0].path))
+    beat = picture.beats.get(name)
+    if beat is not None and beat.oldest is not None:
+        since = f"the oldest {format_since(beat.oldest, now)}"
+    else:
+        since = f"at least {format_since(min(picture.moved.get(state.repository, now) for state, _ in lacks), now)}"
+    return [describe_lag(f"mirror {name}", f"{lag} events", since, name_trace(worst), lag >= critical)]
+
+
+def find_refused_rules(picture: Picture) -> list[Finding]:
+    """Find rules that cannot be evaluated, with the command that mends them.
+
+    An older release accepted such rules.
+    """
+    found = []
+    for mirror in picture.roster.mirrors if picture.roster else ():
+        if mirror.state is rosters.MirrorState.REMOVED:
+            continue
+        bad = refused((*mirror.rules.include, *mirror.rules.exclude))
+        for rule, problem in bad.items():
+            text = f"mirror {mirror.name}: rule {rule[:200]!r} leaves nothing out, because it cannot be evaluated: {problem}"
+            found.append(Finding(level=1, text=f"{text}; give it other rules: {_rules_command(mirror, bad)}"))
+    return found
+
+
+def _rules_command(mirror: rosters.Mirror, bad: Collection[str]) -> str:
+    """Return the command that sets this mirror's rules, with RULE for each bad one."""
+    words = ["vcsreplicator", "roster", "rules", mirror.name]
+    for option, rules in (("--include", mirror.rules.include), ("--exclude", mirror.rules.exclude)):
+        for rule in rules:
+            words += [option, "RULE" if rule in bad else shlex.quote(rule)]
+    return " ".join([*words, "--yes"])
+
+
+def find_detached(picture: Picture, ack: Ack, now: float) -> Finding:
+    """Describe a detached repository, since when it is, and what heals it."""
+    state = picture.states.get(ack.repository)
+    where = state.path if state else ack.repository
+    text = f"{where} is detached on {ack.mirror}: {describe_detached(picture, ack, now)}"
+    step = HEAL_STEPS.get(ack.detached or "", HEAL_AT_ONCE)
+    return Finding(level=1, text=f"{text}; {step}: vcsreplicator heal {ack.mirror} {shlex.quote(where)}")
+
+
+def describe_detached(picture: Picture, ack: Ack, now: float) -> str:
+    """Say why a repository is detached, and since when."""
+    since = "its mirror's release does not say since when"
+    if ack.detached_since is not None:
+        since = format_lasting(picture.measure_since(ack.mirror, ack.detached_since, now), now)
+    return f"{ack.detached} ({since}){f': {ack.note}' if ack.note else ''}"
+
+
+def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple[list[Finding], tuple[str, ...]]:
+    """Find mirrors of the services' file that were never in the roster.
+
+    Return those that run as findings, because clients of them may lack what is announced, and the others as notes: their sections
+    may be for later, or for another machine.
+    """
+    listed = {mirror.name for mirror in picture.roster.mirrors} if picture.roster else set()
+    found, notes = [], []
+    for name in sorted(set(named) - listed):
+        text = f"is not in the roster, so no notice waits for it; to add it: vcsreplicator roster add {name}"
+        if name in picture.beats and picture.silence(name, now) <= SILENT:
+            found.append(Finding(level=1, text=f"mirror {name} runs and {text}"))
+        else:
+            notes.append(f"section [mirror.{name}] of the file {text}")
+    return found, tuple(notes)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A finding, and the words that findings share. Pure."""
+
+import shlex
+import time
+from dataclasses import dataclass
+
+from ..words.levels import RepositoryState
+
+# How many repositories a finding names.
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that an operator must know.
+
+    `level` is 1 for a warning, 2 for critical; `text` is one line that says what to do.
+    """
+
+    level: int
+    text: str
+
+
+def describe_lag(who: str, what: str, since: str, command: str, is_critical: bool) -> Finding:
+    """Describe a mirror or a destination that is behind."""
+    return Finding(level=2 if is_critical else 1, text=f"{who} is {what} behind ({since}); see: {command}")
+
+
+def name_trace(state: RepositoryState) -> str:
+    """Return the command that says what the repository waits for."""
+    return f"vcsreplicator trace {shlex.quote(state.path)}"
+
+
+def name_paths(states: list[RepositoryState]) -> str:
+    """Name the first repositories, and count the others."""
+    more = f" and {len(states) - NAMED} more" if len(states) > NAMED else ""
+    return ", ".join(state.path for state in states[:NAMED]) + more
+
+
+def format_lasting(seconds: float, now: float) -> str:
+    """Say how long something lasts that began so many seconds ago."""
+    return format_since(now - seconds, now)
+
+
+def format_since(then: float, now: float) -> str:
+    """Say how long something lasts, and since when."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(then))
+    return f"for {_format_span(max(0.0, now - then))}, since {at} UTC"
+
+
+def _format_span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
