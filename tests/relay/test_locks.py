@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's port to Mercurial does not wait for locks, and says what it refuses."""
 
+import errno
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,8 @@ from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Refused
 from pushlog.versions import factory, initialize
+
+STRANGER = 65533
 
 
 def test_a_repository_whose_lock_is_held_is_announced_later(tmp_path: Path) -> None:
@@ -33,3 +39,39 @@ def test_a_repository_whose_path_mirrors_cannot_have_is_refused(tmp_path: Path) 
     factory.repository(uimod.ui.load(), os.fsencode(folder), create=True)
     with pytest.raises(Refused, match=r"'blank ' begins or ends.*rename the repository"):
         MasterRepositories({str(tmp_path): ""}, "hg://master").announce(folder)
+
+
+@pytest.fixture
+def foreign() -> Iterator[tuple[str, MasterRepositories]]:
+    """A repository that another user made, below a folder that every user may enter."""
+    initialize()
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        folder = os.path.join(root, "a")
+        factory.repository(uimod.ui.load(), os.fsencode(folder), create=True)
+        yield folder, MasterRepositories({root: ""}, "hg://master")
+
+
+@contextmanager
+def refused(folder: str) -> Iterator[None]:
+    """Work as a user that may not write to the folder; root becomes another user meanwhile."""
+    was_root = os.geteuid() == 0
+    os.chmod(folder, 0o555)
+    if was_root:
+        os.seteuid(STRANGER)
+    try:
+        yield
+    finally:
+        if was_root:
+            os.seteuid(0)
+        os.chmod(folder, 0o755)
+
+
+def test_a_lock_that_the_relay_may_not_take_is_an_error_with_its_file(foreign: tuple[str, MasterRepositories]) -> None:
+    folder, relay = foreign
+    store = os.path.join(folder, ".hg", "store")
+    for job in (relay.announce, relay.recover):
+        with refused(store), pytest.raises(PermissionError) as raised:
+            job(folder)
+        assert (raised.value.errno, raised.value.filename) == (errno.EACCES, f"{store}/lock")
+    assert relay.announce(folder)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a round of the relay finds to do, in folders made without Mercurial."""
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -10,10 +11,12 @@ import pytest
 
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
+from hgext.vcsreplicator.relay import rounds
 from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.port import MasterPort
 from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, find_work
-from hgext.vcsreplicator.relay.work import Work
+from hgext.vcsreplicator.relay.work import Failure, Work
+from hgext.vcsreplicator.status import SILENT
 from testing.builders.outboxes import Folder, Transaction, following
 
 
@@ -24,14 +27,14 @@ class Round:
         self.root = root
         self.jobs: list[tuple[str, str]] = []
         self.confirmed = True
-        self.failure: str | None = None
+        self.failed: Failure | None = None
 
     def make(self, now: float) -> tuple[list[tuple[str, str]], list[str]]:
         """The jobs, and what is wrong."""
         self.jobs.clear()
         port, work, losses = cast(MasterPort, self), cast(Work, self), cast(LossWatch, self)
         folders, found = find_work([str(self.root)], port, work, losses, now)
-        assert sorted(folders) == sorted(str(file.parent) for file in self.root.glob("*/.hg"))
+        assert set(folders) >= {str(file.parent) for file in self.root.glob("*/.hg")}
         return sorted(self.jobs), [trouble.text.partition(": ")[2] for trouble in found]
 
     def finish(self, root: str) -> list[str]:
@@ -49,8 +52,8 @@ class Round:
     def poke(self, folder: str) -> None:
         self.jobs.append((os.path.basename(folder), "send"))
 
-    def reason(self, folder: str) -> str | None:
-        return self.failure
+    def failure(self, folder: str) -> Failure | None:
+        return self.failed
 
     def create(self, name: str, pushes: int = 0, *, sent: bool = True) -> Outbox:
         """A repository with this many events."""
@@ -140,5 +143,57 @@ def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
 ) -> None:
     made = Round(tmp_path)
     made.create("a", 1, sent=False)
-    made.failure = failure
+    made.failed = Failure(failure, 1000.0) if failure else None
     assert made.make(2_000_000_000.0)[1] == [told]
+
+
+def test_a_repository_that_cannot_get_its_first_event_is_reported_after_a_while(round_: Round) -> None:
+    round_.create("a")
+    round_.failed = Failure("another process holds its lock", 2000.0)
+    assert round_.make(2000.0 + SILENT) == ([("a", "announce")], [])
+    assert round_.make(2001.0 + SILENT)[1] == ["has no first event: another process holds its lock"]
+
+
+def test_an_abandoned_transaction_that_cannot_be_rolled_back_is_reported_after_a_while(round_: Round) -> None:
+    round_.create("a", 1)
+    (round_.root / "a/.hg/store/journal").touch()
+    round_.failed = Failure("Permission denied: lock", 1000.0)
+    assert round_.make(1001.0 + SILENT)[1] == ["its transaction is not rolled back: Permission denied: lock"]
+
+
+def test_an_act_that_cannot_be_finished_is_reported(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_, "finish", lambda root: ["/repos/a: strip not finished: Permission denied"])
+    assert round_.make(1000.0)[1] == ["strip not finished: Permission denied"]
+
+
+def test_what_the_relay_may_not_read_is_reported_for_it_may_be_a_repository(
+    round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
+        for name in ("a/.hg", "lost+found"):
+            on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/{name}"))
+        yield from ()
+
+    monkeypatch.setattr(rounds, "find_repositories", find)
+    [text] = round_.make(1000.0)[1]
+    assert text.startswith(f"cannot be read: Permission denied: {round_.root}/a/.hg; as root, run: chown -R ")
+    assert text.endswith(f" {round_.root}/a")
+
+
+def test_a_store_that_cannot_be_read_is_reported_but_not_one_that_is_gone(
+    round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    round_.create("a", 1)
+    round_.create("gone", 1)
+    listdir = os.listdir
+
+    def refuse(folder: str) -> list[str]:
+        if folder.endswith("a/.hg/store"):
+            raise PermissionError(errno.EACCES, "Permission denied", folder)
+        if folder.endswith("gone/.hg/store"):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", folder)
+        return listdir(folder)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    [text] = round_.make(1000.0)[1]
+    assert text.startswith(f"cannot be read: Permission denied: {round_.root}/a/.hg/store; as root, run: chown -R ")

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's look for repositories."""
 
+import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from hgext.vcsreplicator.relay.scan import find_repositories
 
@@ -19,3 +23,30 @@ def test_repositories_in_dotted_folders_and_inside_others_are_found(tmp_path: Pa
     make(tmp_path / ".vcsreplicator" / "deleted" / "e")
     make(tmp_path / "a" / ".hg" / "strip-backup" / "f")
     assert sorted(find_repositories(str(tmp_path))) == sorted(map(str, made))
+
+
+def test_what_cannot_be_read_is_reported_unless_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root itself, who may run this test, may read everything."""
+    closed, gone = str(make(tmp_path / "closed")), str(make(tmp_path / "gone"))
+    made = {str(make(tmp_path / name)) for name in ("half", "open")}
+    control = f"{make(tmp_path / 'open' / 'control')}/.hg/store"
+    scandir, stat = os.scandir, os.stat
+
+    def refusing(original: Any) -> Any:
+        def call(path: str) -> Any:
+            if path == gone:
+                raise FileNotFoundError(2, "No such file or directory", path)
+            if path == closed or path.startswith(control):
+                raise PermissionError(13, "Permission denied", path)
+            return original(path)
+
+        return call
+
+    monkeypatch.setattr(os, "scandir", refusing(scandir))
+    monkeypatch.setattr(os, "stat", refusing(stat))
+    os.unlink(tmp_path / "half" / ".hg" / "requires")
+    errors: list[OSError] = []
+    assert set(find_repositories(str(tmp_path), errors.append)) == made - {str(tmp_path / "half")}
+    assert sorted(error.filename for error in errors) == [closed, control]
+    assert list(find_repositories(str(tmp_path / "none"), errors.append)) == []
+    assert errors[-1].filename == str(tmp_path / "none")

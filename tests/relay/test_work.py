@@ -28,7 +28,7 @@ from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import Job, RepositoryBusy, RepositoryJobs
 from hgext.vcsreplicator.relay.loss import FRESH, KnownPlace, LossWatch
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
-from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Work
+from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState
@@ -348,6 +348,12 @@ def test_the_first_event_of_another_repository_in_the_place_of_a_lost_one_shows_
     assert not master.losses.is_confirmed(master.folder("a"))
 
 
+def reason_of(master: Master, folder: str) -> str | None:
+    """Why the newest attempt in a repository failed."""
+    failure = master.work.failure(folder)
+    return failure.reason if failure else None
+
+
 def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_it_to_the_relay(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +364,7 @@ def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_i
         error = PermissionError(errno.EACCES, "Permission denied", os.fsencode(lock))
         denied.setattr(fcntl, "flock", Mock(side_effect=error))
         master.poke("it's")
-        reason = eventually(lambda: master.work.reason(folder))
+        reason = eventually(lambda: reason_of(master, folder))
     user = pwd.getpwuid(os.geteuid()).pw_name
     assert reason == f"Permission denied: {lock}; as root, run: chown -R {user}: {shlex.quote(folder)}"
     master.until(lambda: not box.has_unsent())
@@ -489,13 +495,29 @@ def test_a_transaction_that_another_process_rolled_back_is_not_looked_at_again(
 def test_why_a_repository_is_tried_again_can_be_asked_until_its_events_are_sent(master: Master) -> None:
     box, folder = master.write("a", following(before_first_event("a", 1), 1)), master.folder("a")
     store = master.root / "a" / ".hg" / "store"
-    assert master.work.reason(folder) is None
+    assert reason_of(master, folder) is None
     (store / "outbox.lock").mkdir()
     master.poke("a")
-    assert "outbox.lock" in eventually(lambda: master.work.reason(folder))
+    assert "outbox.lock" in eventually(lambda: reason_of(master, folder))
     (store / "outbox.lock").rmdir()
     master.until(lambda: not box.has_unsent())
-    eventually(lambda: master.work.reason(folder) is None)
+    eventually(lambda: reason_of(master, folder) is None)
+
+
+def test_since_when_no_attempt_succeeds_is_known_also_of_a_job_that_is_refused(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, began = master.folder("a"), master.clock.now()
+    box = master.write("a", following(before_first_event("a", 1), 1))
+    monkeypatch.setattr(master.locked, "announce", Mock(side_effect=Refused("no mirror can have this name")))
+    for later in (0, 60):
+        master.work.announce(folder)
+        eventually(lambda: reason_of(master, folder) and not master.work._tasks)
+        assert master.work.failure(folder) == Failure("no mirror can have this name", began), later
+        master.clock.advance(60)
+    master.poke("a")
+    master.until_done(box)
+    assert master.work.failure(folder) is None
 
 
 # One job at a time, and when it is tried again
@@ -553,7 +575,11 @@ def test_what_failed_waits_for_its_time_unless_it_is_wanted_now(jobs: Jobs) -> N
     jobs.may_end.set()
     jobs.poke("a")
     eventually(
-        lambda: jobs.work.reason(str(jobs.root / "a")) == "away" and not jobs.work._tasks[str(jobs.root / "a")].running
+        lambda: (
+            (failure := jobs.work.failure(str(jobs.root / "a")))
+            and failure.reason == "away"
+            and not jobs.work._tasks[str(jobs.root / "a")].running
+        )
     )
     jobs.poke("a")
     jobs.pass_b()
@@ -579,7 +605,8 @@ def run_all(jobs: Jobs, *failing: Job) -> tuple[list[Job], set[Job]]:
             raise Unavailable("away")
 
     jobs.work._table = {job: lambda folder, job=job: run(job) for job in Job}
-    return ran, jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), set(Job))
+    retried, _ = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), set(Job))
+    return ran, retried
 
 
 def test_jobs_run_in_their_order_and_none_behind_one_that_failed(jobs: Jobs) -> None:

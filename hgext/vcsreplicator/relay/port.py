@@ -19,13 +19,13 @@ class MasterPort(Protocol):
     def recover(self, folder: str) -> bool:
         """Roll back an abandoned transaction; return whether that was done.
 
-        Leave the transaction if another process holds the lock.
+        Leave the transaction if another process holds the lock. Raise OSError if this user may not take it.
         """
 
     def announce(self, folder: str) -> bool:
         """Write a repository's first event; return False if its lock is held elsewhere.
 
-        Raise Refused if the repository cannot be replicated.
+        Raise Refused if the repository cannot be replicated, OSError if this user may not take the lock.
         """
 
     def finish(self, root: str) -> list[str]:

@@ -6,15 +6,17 @@ too.
 """
 
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 
 _NOT_ENTERED = frozenset({".hg", ".vcsreplicator"})
 
 
-def find_repositories(root: str) -> Iterator[str]:
+def find_repositories(root: str, on_unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[str]:
     """Yield the folders that hold a repository with a store of its own.
 
-    Shares have no store of their own. `root` itself is included.
+    Shares have no store of their own. `root` itself is included. `on_unreadable` gets the error of each folder that exists and may
+    be a repository, or hold some, but cannot be read, and that of a missing `root`.
     """
     stack = [root]
     while stack:
@@ -22,9 +24,16 @@ def find_repositories(root: str) -> Iterator[str]:
         try:
             with os.scandir(folder) as entries:
                 folders = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
-        except OSError:
+        except OSError as error:
+            if folder == root or not isinstance(error, FileNotFoundError):
+                on_unreadable(error)
             continue
-        if ".hg" in folders and _is_complete(os.path.join(folder, ".hg")):
+        try:
+            is_repository = ".hg" in folders and _is_complete(os.path.join(folder, ".hg"))
+        except OSError as error:
+            on_unreadable(error)
+            is_repository = False
+        if is_repository:
             yield folder
         stack.extend(os.path.join(folder, name) for name in folders - _NOT_ENTERED)
 
@@ -32,13 +41,15 @@ def find_repositories(root: str) -> Iterator[str]:
 def _is_complete(control: str) -> bool:
     """Return whether Mercurial finished making this repository with its own store.
 
-    A killed `hg init` did not finish it.
+    A killed `hg init` did not finish it. Raises OSError if that cannot be seen.
     """
     store = os.path.join(control, "store")
     try:
         with open(os.path.join(control, "requires"), encoding="ascii", errors="replace") as file:
             # Then the rest is in the store, and is written last.
             is_share_safe = "share-safe" in file.read()
-    except OSError:
+        return stat.S_ISDIR(os.stat(store).st_mode) and (
+            not is_share_safe or bool(os.stat(os.path.join(store, "requires")))
+        )
+    except FileNotFoundError:
         return False
-    return os.path.exists(os.path.join(store, "requires")) if is_share_safe else os.path.isdir(store)

@@ -41,14 +41,21 @@ QUIET_FAILURES = 3
 class _RepositoryTask:
     """The jobs that wait in one repository.
 
-    `running` is true while a worker does some of them. `reason` is why the newest attempt failed.
+    `running` is true while a worker does some of them.
     """
 
     jobs: set[Job] = field(default_factory=set)
     running: bool = False
     failures: int = 0
-    reason: str | None = None
     not_before: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the newest attempt in a repository failed, and since when none succeeded."""
+
+    reason: str
+    since: float
 
 
 class Work:
@@ -63,6 +70,7 @@ class Work:
         self._table, self._stop, self._clock = table, stop, clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
+        self._failed: dict[str, Failure] = {}
         self._changed, self._has_tasks = threading.Condition(), threading.Event()
         self._timer = threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True)
         self._timer.start()
@@ -87,14 +95,9 @@ class Work:
         """Have the first event of a repository written and sent."""
         self._add_job(folder, Job.ANNOUNCE)
 
-    def reason(self, folder: str) -> str | None:
-        """Return why the newest attempt in a repository failed.
-
-        None if it did not fail, or if nothing waits there.
-        """
-        with self._changed:
-            task = self._tasks.get(folder)
-            return None if task is None else task.reason
+    def failure(self, folder: str) -> Failure | None:
+        """Return why the newest attempt in a repository failed; None if it did not."""
+        return self._failed.get(folder)
 
     def drain(self, timeout: float) -> None:
         """Let running jobs end, up to `timeout` seconds, and start no other."""
@@ -126,7 +129,7 @@ class Work:
     def _run_task(self, folder: str, task: _RepositoryTask) -> None:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
-        retried = self._run_jobs(folder, task, jobs)
+        retried, reason = self._run_jobs(folder, task, jobs)
         with self._changed:
             task.running = False
             task.jobs |= retried
@@ -134,7 +137,12 @@ class Work:
                 task.failures += 1
                 task.not_before = self._clock.monotonic() + RECONNECT.delay(task.failures, random.random())
             else:
-                task.failures, task.not_before, task.reason = 0, 0.0, None
+                task.failures, task.not_before = 0, 0.0
+            if reason is None:
+                self._failed.pop(folder, None)
+            else:
+                known = self._failed.get(folder)
+                self._failed[folder] = Failure(reason, known.since if known else self._clock.now())
             if task.jobs:
                 self._start_task(folder, task)
             else:
@@ -142,8 +150,8 @@ class Work:
             WAITING.set(len(self._tasks))
             self._changed.notify_all()
 
-    def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> set[Job]:
-        """Run jobs in their order and return those to retry."""
+    def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> tuple[set[Job], str | None]:
+        """Run jobs in their order; return those to retry, and why the first failed."""
         retried: set[Job] = set()
         reason = None
         for job in Job:
@@ -156,18 +164,19 @@ class Work:
                 if job is not Job.RECOVER or task.failures < RECOVERY_RETRIES:
                     retried.add(job)
                     # Later jobs may be busy because an earlier one was.
-                    task.reason = reason = reason or str(error)
+                    reason = reason or str(error)
             except Refused as error:
                 logger.error("refused", job=job, folder=folder, **outbox_of(folder).names(), reason=str(error))
+                reason = reason or str(error)
             except Exception as error:
                 # Deleted or renamed: the next round finds it at its new place.
                 if not os.path.isdir(os.path.join(folder, ".hg")):
                     logger.info("repository gone", job=job, folder=folder)
-                    return retried
-                task.reason = reason or _explain(folder, error)
-                _report_failure(folder, job, task, error)
-                return jobs
-        return retried
+                    return retried, None
+                reason = reason or explain(folder, error)
+                _report_failure(folder, job, task, error, reason)
+                return jobs, reason
+        return retried, reason
 
     def _start_due_tasks(self) -> None:
         while self._has_tasks.wait() and not self._stop.wait(0.1):
@@ -178,12 +187,12 @@ class Work:
                     self._has_tasks.clear()
 
 
-def _explain(folder: str, error: Exception) -> str:
+def explain(folder: str, error: Exception) -> str:
     """Say why a job failed and, if another user's file is the reason, what to run."""
     if not isinstance(error, PermissionError) or not isinstance(error.filename, str | bytes):
         return str(error)
     path = os.fsdecode(error.filename)
-    if not path.startswith(f"{folder}{os.sep}"):
+    if not f"{path}{os.sep}".startswith(f"{folder}{os.sep}"):
         return str(error)
     user = str(os.geteuid())
     with contextlib.suppress(KeyError):
@@ -191,10 +200,10 @@ def _explain(folder: str, error: Exception) -> str:
     return f"{error.strerror}: {path}; as root, run: chown -R {user}: {shlex.quote(folder)}"
 
 
-def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Exception) -> None:
+def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Exception, reason: str) -> None:
     FAILURES.inc()
     is_expected = isinstance(error, Unavailable) or task.failures < QUIET_FAILURES
     write = logger.warning if is_expected else logger.error
     count, kind = task.failures + 1, type(error).__name__
     names = outbox_of(folder).names()
-    write("will try again", job=job, folder=folder, **names, failures=count, reason=task.reason, kind=kind)
+    write("will try again", job=job, folder=folder, **names, failures=count, reason=reason, kind=kind)

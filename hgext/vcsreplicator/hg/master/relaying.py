@@ -6,8 +6,9 @@ It gives the relay bundles, recovery, first events, and the completion of interr
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from mercurial import configitems, error
@@ -21,7 +22,7 @@ from ...words.errors import MalformedEvent, Refused
 from ..bundles import RepositoryOpener
 from ..settings import Acknowledge, Durability, ExtensionSettings, MachineRole
 from ..text import text
-from . import recovery, transactions
+from . import transactions
 from .acts import intents, lifecycle, moving
 from .acts.intents import Intent
 
@@ -52,26 +53,33 @@ class MasterRepositories(RepositoryOpener):
     def recover(self, folder: str) -> bool:
         """Roll back an abandoned transaction, and return whether there was one.
 
-        A transaction whose process lives is left alone, since that process holds the lock.
+        A transaction whose process lives is left alone, since that process holds the lock. Raises OSError if this user may not
+        take the lock.
         """
-        return recovery.recover_abandoned(self.open(folder))
+        repo = self.open(folder)
+        with _trying_lock(repo.svfs.join(b"lock")), repo.lock(wait=False):
+            return bool(repo.svfs.exists(b"journal") and repo.recover())
+        return False
 
     def announce(self, folder: str) -> bool:
         """Write the first event if there is none; return False if another process locks.
 
-        Raises Refused if the event is not allowed.
+        Raises Refused if the event is not allowed, OSError if this user may not take the lock.
         """
         repo = self.open(folder)
-        if Outbox(repo.svfs).end() is None:
-            try:
-                transactions.set_up(repo, self._settings)
-                with repo.lock(wait=False), repo.transaction(b"vcsreplicator-adopted"):
-                    pass
-            except error.LockError:
-                return False
-            except error.Abort as problem:
-                raise Refused(str(problem)) from problem
-        return True
+        if Outbox(repo.svfs).end() is not None:
+            return True
+        try:
+            transactions.set_up(repo, self._settings)
+            with (
+                _trying_lock(repo.svfs.join(b"lock")),
+                repo.lock(wait=False),
+                repo.transaction(b"vcsreplicator-adopted"),
+            ):
+                return True
+        except error.Abort as problem:
+            raise Refused(str(problem)) from problem
+        return False
 
     def finish(self, root: str) -> list[str]:
         """Finish interrupted acts that no process locks; describe those that failed."""
@@ -110,7 +118,21 @@ class MasterRepositories(RepositoryOpener):
                 if repo.svfs.exists(b"journal"):
                     repo.recover()
                 lifecycle.finish(repo, intent, wait=False)
-        except error.LockError:
+        except error.LockHeld:
             return
         if intent.to is not None:
             moving.finish_move(root, intent)
+
+
+@contextlib.contextmanager
+def _trying_lock(file: bytes) -> Iterator[None]:
+    """Leave the block if another process has the lock of this file.
+
+    Raises OSError with the file if it cannot be taken at all: Mercurial's own error names the link's target.
+    """
+    try:
+        yield
+    except error.LockHeld:
+        return
+    except error.LockError as problem:
+        raise OSError(problem.errno, problem.strerror, os.fsdecode(file)) from problem
