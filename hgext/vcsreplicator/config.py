@@ -79,7 +79,11 @@ class Config:
     def listen(self, role: str) -> tuple[str, int] | None:
         """Return host and port of the service's HTTP server; None if there is none."""
         value = self._table(("listen",)).get(role) if "listen" in self.tables else None
-        return None if value is None else address(value, f"{self.file}: listen.{role}")
+        return None if value is None else address(value, self.listen_key(role))
+
+    def listen_key(self, role: str) -> str:
+        """Return how messages name the address of a service's HTTP server."""
+        return f"{self.file}: listen.{role}"
 
     def _text(self, key: str) -> str:
         value = self.tables.get(key)

@@ -95,17 +95,30 @@ def test_a_repository_named_in_the_place_of_a_mirror_is_told_its_option(file: Pa
     )
 
 
-@pytest.mark.parametrize(("names", "port"), [(("alpha",), 9202), (("beta",), 9108), (("alpha", "beta"), 9108)], ids=str)
+@pytest.mark.parametrize(
+    ("names", "port", "key"),
+    [
+        (("alpha",), 9202, "listen.verify-alpha"),
+        (("beta",), 9108, "listen.verify"),
+        (("alpha", "beta"), 9108, "listen.verify"),
+    ],
+    ids=str,
+)
 def test_verify_of_one_mirror_listens_at_an_address_of_its_own(
-    file: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], port: int
+    file: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], port: int, key: str
 ) -> None:
     text = file.read_text().replace("[mirror.alpha]", '[mirror.beta]\nroot = "/other"\n[mirror.alpha]')
     file.write_text(f'{text}[listen]\nverify = "127.0.0.1:9108"\nverify-alpha = "127.0.0.1:9202"\n')
     heard: list[object] = []
+
+    def serve(stage: object, *, listen: tuple[str, int], key: str) -> int:
+        heard.append((*listen, key.removeprefix(f"{file}: ")))
+        return 0
+
     monkeypatch.setattr("hgext.vcsreplicator.cli.verify.configure_logging", lambda role: None)
-    monkeypatch.setattr("hgext.vcsreplicator.cli.verify.serve", lambda stage, listen: heard.append(listen) or 0)
+    monkeypatch.setattr("hgext.vcsreplicator.cli.verify.serve", serve)
     assert run(file, "verify", "--continuous", *names).exit_code == 0
-    assert heard == [("127.0.0.1", port)]
+    assert heard == [("127.0.0.1", port, key)]
     assert "all sections are correct" in run(file, "config", "check").output
 
 

@@ -101,7 +101,7 @@ def test_root_reads_that_no_rights_are_checked_and_what_to_type(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     make_all(tmp_path)
     [line] = said(tmp_path)
-    assert line.startswith("rights on blobs and secrets not checked, because root has them all; ")
+    assert line.startswith("rights on blobs, secrets and roots not checked, because root has them all; ")
     assert line.endswith(f"run: sudo -u USER {Path(sys.executable).parent}/vcsreplicator config check -c FOLDER/x.toml")
     assert said(tmp_path, 'log = "sqlite:///log.db"') == []
 
@@ -112,4 +112,17 @@ def test_root_too_reads_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "ci.secret").unlink()
     assert said(tmp_path)[1:] == [
         "FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: FOLDER/ci.secret is missing"
+    ]
+
+
+@pytest.mark.usefixtures("user")
+def test_a_root_of_the_relay_that_is_missing_or_may_not_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = 'log = "sqlite:///log.db"\n[relay.roots]\n"{folder}/file:" = "blobs"\n"{folder}/none" = ""\n'
+    (tmp_path / "file:").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert said(tmp_path, file) == [
+        "FOLDER/x.toml: relay.roots: this user may not write to FOLDER/file:, but the relay's user must",
+        "FOLDER/x.toml: relay.roots: FOLDER/none is missing, or this user may not see it",
     ]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How a verb starts: what one that runs for long imports, and that closed standard streams stop none."""
 
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from hgext.vcsreplicator.cli import SERVICES
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.service import EXIT_CONFIG
 
 pytestmark = pytest.mark.processes
 
@@ -115,3 +117,40 @@ def test_a_web_server_loads_what_few_requests_use_at_the_first_of_them(tmp_path:
     command = [sys.executable, "-c", ARCHIVE, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["{'ModuleStandIn'}", "{'file'}", "SSLContext"]
+
+
+def end_of(folder: Path, text: str, *words: str) -> tuple[int, str]:
+    """The exit code of a service that cannot start with this file, and the reason in its last line."""
+    url, file = f"sqlite://{folder}/log.db", folder / "x.toml"
+    with open_log(url) as log:
+        log.create(topics(partitions=1))
+    file.write_text(f'log = "{url}"\n{text}')
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", *words, "-c", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("{"), last
+    return done.returncode, json.loads(last)["reason"].replace(str(file), "FILE")
+
+
+@pytest.mark.parametrize("words", [("aggregator",), ("verify", "alpha", "--continuous"), ("poll",)], ids=" ".join)
+def test_a_port_in_use_is_named_with_file_and_key(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = "{}:{}".format(*other.getsockname())
+        mirror = f'[mirror.alpha]\nroot = "{tmp_path}/alpha"\nmaster = "https://master.example/"\n'
+        poll = f'[poll]\nrepositories = ["https://h.example/r"]\nurl = "amqps://u@b.example/"\nstate = "{tmp_path}/poll.db"\n'
+        file = f'{mirror}{poll}[listen]\n{words[0]} = "{address}"\n'
+        reason = f"FILE: listen.{words[0]}: {address} cannot be used: Address already in use"
+        assert end_of(tmp_path, file, *words) == (1, reason)
+
+
+def test_a_relay_whose_root_is_missing_ends_with_file_and_key(tmp_path: Path) -> None:
+    file = f'[relay]\nsocket = "{tmp_path}/s"\nsource = "hg://m"\n[relay.roots]\n"{tmp_path}/repo" = ""\n'
+    reason = f"FILE: relay.roots: {tmp_path}/repo does not exist on this machine; is it mounted?"
+    assert end_of(tmp_path, file, "relay") == (EXIT_CONFIG, reason)
+
+
+def test_what_a_mirror_refuses_at_its_start_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    mirror = f'[mirror.alpha]\nroot = "{tmp_path}/file/alpha"\nmaster = "https://master.example/"\n'
+    code, reason = end_of(tmp_path, mirror, "mirror", "alpha")
+    assert (code, reason.partition(": /")[0]) == (EXIT_CONFIG, "FILE: mirror.alpha.root")

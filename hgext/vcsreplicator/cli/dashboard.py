@@ -15,7 +15,7 @@ from ..words.errors import BadConfig
 from ..words.event import Event
 from ..words.secrecy import Exposure
 from .delivering import describe_delivery, read_notifier
-from .options import destinations, naming, needing, relay_of, run_daemon, with_config
+from .options import destinations, needing, relay_of, run_daemon, with_config
 
 
 @click.command()
@@ -47,8 +47,7 @@ def command(config: Config) -> None:
             notifier=NotifierDatabases(notifier) if notifier else None,
             carry_out=functools.partial(carry_out, config, log),
         )
-        with naming(config):
-            server.run(settings, sources, address=where, stop=stop, ready=ready)
+        server.run(settings, sources, address=where, stop=stop, ready=ready)
 
     run_daemon(config, "dashboard", run, settings)
 

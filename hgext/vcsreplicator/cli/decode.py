@@ -2,15 +2,13 @@
 """`vcsreplicator decode`: decodes submitted messages, as a daemon or from files."""
 
 import contextlib
-import threading
-from collections.abc import Callable
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..config import Config
-from ..log import Log
 from ..words.clock import SystemClock
 from .options import naming, needing, run_daemon, with_config
 
@@ -43,11 +41,7 @@ def command(config: Config, paths: tuple[Path, ...], output: Path | None) -> Non
             _decode_files(settings, tools, paths, output)
         return
 
-    def run(settings: "DecodeSettings", log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
-        with naming(config):
-            streaming.run(settings, log, stop=stop, ready=ready, tools=tools)
-
-    run_daemon(config, "decode", run, settings)
+    run_daemon(config, "decode", functools.partial(streaming.run, tools=tools), settings)
 
 
 def _decode_files(settings: "DecodeSettings", tools: "Tools", paths: tuple[Path, ...], output: Path) -> None:

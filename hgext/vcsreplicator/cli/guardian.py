@@ -115,6 +115,7 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
             serve(
                 lambda stop, ready: run(settings, config.file, is_dry_run=dry_run, stop=stop, ready=ready),
                 listen=config.listen("guardian"),
+                key=config.listen_key("guardian"),
             )
         )
     with contextlib.nullcontext() if dry_run else alone(settings.state, "guardian.state", "guardian"):

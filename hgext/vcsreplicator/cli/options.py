@@ -121,16 +121,22 @@ def run_daemon(
     configure_logging(role)
     with log_of(config) as log:
         made = {name: make(log) for name, make in answers.items()}
-        listen = config.listen(role)
-        sys.exit(serve(lambda stop, ready: run(settings, log, stop=stop, ready=ready), listen=listen, **made))
+
+        def named(stop: threading.Event, ready: Callable[[], None]) -> None:
+            with naming(config):
+                run(settings, log, stop=stop, ready=ready)
+
+        sys.exit(serve(named, listen=config.listen(role), key=config.listen_key(role), **made))
 
 
 @contextlib.contextmanager
 def naming(config: Config) -> Iterator[None]:
-    """Add the name of the file to a BadConfig that the block raises."""
+    """Add the name of the file to a BadConfig that the block raises, unless it has it."""
     try:
         yield
     except BadConfig as error:
+        if str(error).startswith(f"{config.file}: "):
+            raise
         raise BadConfig(f"{config.file}: {error}") from error
 
 
@@ -157,7 +163,7 @@ def run_without_log(config: Config, role: str, run: Callable[..., None], setting
             run(settings, stop=stop, ready=ready)
 
     configure_logging(role)
-    sys.exit(serve(named, listen=config.listen(role)))
+    sys.exit(serve(named, listen=config.listen(role), key=config.listen_key(role)))
 
 
 def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -> None:

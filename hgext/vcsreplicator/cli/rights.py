@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`config check` for the rights of the user that runs it.
 
-The question is whether it may use the blobs and the secrets that the file names. Nothing here is a mistake: each service has its
-own user and machine, and the file does not say which.
+The question is whether it may use the blobs, the secrets and the relay's roots that the file names. Nothing here is a mistake: each
+service has its own user and machine, and the file does not say which.
 """
 
 import os
@@ -43,7 +43,7 @@ def report_rights(config: Config, report: Callable[[str], object]) -> None:
         program = Path(sys.executable).with_name("vcsreplicator")  # which is not on the PATH that sudo sets
         chosen = "" if config.file == DEFAULT_FILE else f" -c {shlex.quote(config.file)}"
         report(
-            "rights on blobs and secrets not checked, because root has them all; "
+            "rights on blobs, secrets and roots not checked, because root has them all; "
             f"for those of a service, run: sudo -u USER {program} config check{chosen}"
         )
     for right in needed:
@@ -62,7 +62,10 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
     """Yield the rights that the services of a correct file need."""
     for name, value in tables.items():
         key = f"{above}{name}"
-        if isinstance(value, str):
+        if above == "relay.roots.":
+            text = f"write to {name}, but the relay's user must"
+            yield NeededRight(key="relay.roots", path=name, mode=os.R_OK | os.W_OK | os.X_OK, text=text)
+        elif isinstance(value, str):
             if name == "blobs" and urlsplit(value).scheme == "file":
                 yield _need_blobs(key, unquote(urlsplit(value).path))
             if name == "master-auth":

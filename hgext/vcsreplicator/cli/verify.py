@@ -154,5 +154,6 @@ def _compare_continuously(
         for thread in threads:
             thread.join()
 
-    own = config.listen(f"verify-{mirrors[0].name}") if len(mirrors) == 1 else None
-    return serve(stage, listen=own or config.listen("verify"))
+    own = f"verify-{mirrors[0].name}"
+    role = own if len(mirrors) == 1 and config.listen(own) else "verify"
+    return serve(stage, listen=config.listen(role), key=config.listen_key(role))

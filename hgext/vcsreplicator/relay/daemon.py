@@ -7,6 +7,7 @@ sends from many repositories at once, one batch at a time from each. It also rol
 repositories that have no event, and compares the outboxes with what the aggregator saw (`fork`).
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -94,6 +95,8 @@ class _Relay:
 
     def start(self) -> None:
         """Serve pushes, and make the first round."""
+        for folder in self._settings.roots:
+            _expect_readable(folder)
         self._server.start()
         self._watch.start()
         self._make_round()
@@ -146,6 +149,16 @@ class _Relay:
             )
             self._found.append(ServiceTrouble(text=text, since=since))
         self._reporter.report(self._found, now=self._clock.now())
+
+
+def _expect_readable(root: str) -> None:
+    """Raise BadConfig if there is no such folder, as before it is mounted."""
+    try:
+        os.scandir(root).close()
+    except FileNotFoundError as error:
+        raise BadConfig(f"relay.roots: {root} does not exist on this machine; is it mounted?") from error
+    except OSError as error:
+        raise BadConfig(f"relay.roots: {root} cannot be read: {error.strerror}") from error
 
 
 def _open_blobs(settings: RelaySettings) -> BlobStore | None:

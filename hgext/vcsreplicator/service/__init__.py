@@ -69,10 +69,14 @@ def serve(
     stage: Stage,
     *,
     listen: tuple[str, int] | None = None,
+    key: str = "listen",
     health: Health | None = None,
     pages: Pages | None = None,
 ) -> int:
-    """Run the stage until a signal stops it, and return the exit code."""
+    """Run the stage until a signal stops it, and return the exit code.
+
+    `key` is the setting of `listen` for messages.
+    """
     stop, is_ready = stop_on_signals(), threading.Event()
 
     def ready() -> None:
@@ -83,7 +87,7 @@ def serve(
     server = None
     try:
         answers = {"/health": health or (lambda: {"ready": is_ready.is_set()}), "/live": lambda: {"alive": True}}
-        server = _start_server(listen, {**answers, **(pages or {})})
+        server = _start_server(listen, key, {**answers, **(pages or {})})
         stage(stop, ready)
     except Exception as error:
         return _report_end(error)
@@ -125,7 +129,7 @@ def notify(text: str) -> None:
             logger.warning("supervisor not notified", reason=str(error))
 
 
-def _start_server(listen: tuple[str, int] | None, pages: Pages) -> Any:
+def _start_server(listen: tuple[str, int] | None, key: str, pages: Pages) -> Any:
     """Start the HTTP server of a service in a thread; return None without an address."""
     if listen is None:
         return None
@@ -133,7 +137,7 @@ def _start_server(listen: tuple[str, int] | None, pages: Pages) -> Any:
     try:
         server = create_server(application(pages), host=host, port=port, threads=2)
     except OSError as error:
-        raise BadConfig(f"listen: {host}:{port} cannot be used: {error.strerror}") from error
+        raise BadConfig(f"{key}: {host}:{port} cannot be used: {error.strerror}") from error
     threading.Thread(target=server.run, name="http", daemon=True).start()
     return server
 
