@@ -372,3 +372,51 @@ def test_an_unexpected_exception_of_a_reading_is_no_verdict_and_not_the_end(hang
         ask()
     del hanging.ends
     assert ask()["ready"]
+
+
+@pytest.fixture
+def beating() -> tuple[Endpoint, Callable[..., None]]:
+    """An endpoint, and what lets time pass, then has the aggregator or the mirror give a sign of life.
+
+    The log's clock may jump between the two.
+    """
+    clock, clock_of_log = HandClock(), HandClock()
+    log = MemoryLog(clock=clock_of_log)
+    log.create(topics())
+    say(log, picture())
+    count = iter(range(1, 1000))
+
+    def wait(seconds: float, *who: str, jump: float = 0.0) -> None:
+        clock.advance(seconds)
+        clock_of_log.advance(seconds)
+        if "aggregator" in who:
+            beat = AggregatorBeat(time=NOW + next(count), roster=1, held=0)
+            log.append([NewRecord(topic=STATES, key="aggregator", value=to_json(beat))])
+        clock_of_log.advance(jump)
+        if "alpha" in who:
+            own = Beat(mirror="alpha", time=NOW + next(count), positions={}, version="1")
+            log.append([NewRecord(topic=ACKS, key="alpha", value=to_json(own))])
+
+    return Endpoint(log, "alpha", SETTINGS, clock), wait
+
+
+@pytest.mark.processes
+def test_silence_counts_from_the_last_sign_of_life_also_before_the_first_question(beating: Any) -> None:
+    ask, wait = beating
+    wait(95.0, "alpha")
+    assert ask()["degraded"] == ["the aggregator is silent for 95 s"]
+    wait(0.0, "aggregator")
+    assert ask()["degraded"] == []
+    wait(1.0, "aggregator")
+    wait(40.0, "alpha")
+    assert ask()["degraded"] == ["the aggregator is silent for 40 s"]
+
+
+@pytest.mark.processes
+def test_a_sign_of_life_is_never_older_than_the_question_before_it(beating: Any) -> None:
+    """Also if the clock of the aggregator's broker is slow."""
+    ask, wait = beating
+    wait(1.0, "aggregator", "alpha")
+    assert ask()["degraded"] == []
+    wait(1.0, "aggregator", "alpha", jump=1000.0)
+    assert ask()["degraded"] == []

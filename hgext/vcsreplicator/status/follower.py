@@ -46,6 +46,11 @@ class Follower:
         # at the last update.
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
 
+    @property
+    def newest(self) -> float:
+        """Return the log's time of the record that was read last; 0 without one."""
+        return self._newest
+
     def close(self) -> None:
         """Free the reader."""
         self._reader.close()

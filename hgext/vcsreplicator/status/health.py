@@ -124,6 +124,8 @@ class Endpoint:
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
         self._follower: Follower | None = None
         self._silence = Silence(clock.monotonic())
+        # When the log was read last, as far as signs of life could arrive since.
+        self._read_at = float("-inf")
         self._since: dict[str, float] = {}
         self._known: HealthVerdict | None = None
         self._lock = threading.Lock()
@@ -169,12 +171,13 @@ class Endpoint:
                 self._follower = Follower(self._log)
             picture = self._follower.update()
             self._count_hang(began)
-            self._known, self._trouble = self._judge(picture), None
+            self._known, self._trouble = self._judge(picture, self._follower.newest), None
             reading.set_result(self._known)
         except ReplicationError as error:
             # No sign of life can arrive, so all silence begins anew.
             self._count_hang(began)
-            self._silence = Silence(self._measure_time())
+            self._read_at = self._measure_time()
+            self._silence = Silence(self._read_at)
             self._trouble = f"the log cannot be read: {error}"
             reading.set_result(self._judge_without_log(self._trouble))
         except BaseException as error:
@@ -202,9 +205,15 @@ class Endpoint:
             return HealthVerdict(reasons=(reason,))
         return _degrade(HealthVerdict(reasons=self._known.reasons), reason, self._settings)
 
-    def _judge(self, picture: Picture) -> HealthVerdict:
+    def _judge(self, picture: Picture, newest: float) -> HealthVerdict:
+        """Judge the picture of a log whose newest record has the time `newest`.
+
+        A new sign of life is as old as the log's own times say, but came after the reading before.
+        """
         now = self._measure_time()
         for name in (AGGREGATOR, self._mirror):
-            self._silence.heard(name, picture.heard.get(name), now)
+            age = max(0.0, min(newest - picture.seen(name), now - self._read_at))
+            self._silence.heard(name, picture.heard.get(name), now - age)
+        self._read_at = now
         self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
         return judge(picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings)
