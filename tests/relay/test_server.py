@@ -260,3 +260,19 @@ def test_a_push_knows_a_relay_that_waits_for_the_log_from_one_that_is_gone(folde
         assert line.wait_until_sent(patience=0.01) is False
     assert line.wait_until_sent(patience=60.0) is None
     line.close()
+
+
+def test_a_push_that_asks_for_reasons_reads_why_the_relay_cannot_send_it(folder: Path, server: Server) -> None:
+    line = RelayLine.open(str(folder / "socket"), str(folder / "repo"))
+    older = connect(folder)
+    assert line is not None
+    say(older, seq=1)
+    line.report_commit(1)
+    eventually(lambda: [peer.waits_for for peer in server._peers.get(str(folder / "repo"), ())] == [1, 1])
+    server.failed(str(folder / "repo"), "Permission denied")
+    assert line.wait_until_sent(patience=60.0) is False
+    assert line.failure == "Permission denied"
+    server.sent(str(folder / "repo"), 1)
+    assert read_answer(older) == {"sent": 1}
+    line.close()
+    older.close()

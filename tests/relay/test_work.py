@@ -363,8 +363,10 @@ def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_i
     with monkeypatch.context() as denied:
         error = PermissionError(errno.EACCES, "Permission denied", os.fsencode(lock))
         denied.setattr(fcntl, "flock", Mock(side_effect=error))
+        denied.setattr(master.work, "on_failed", Mock())
         master.poke("it's")
         reason = eventually(lambda: reason_of(master, folder))
+        master.work.on_failed.assert_called_with(folder, "Permission denied")  # type: ignore[attr-defined]
     user = pwd.getpwuid(os.geteuid()).pw_name
     assert reason == f"Permission denied: {lock}; as root, run: chown -R {user}: {shlex.quote(folder)}"
     master.until(lambda: not box.has_unsent())

@@ -7,8 +7,9 @@ socket:
     push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: does its history follow the log's?
     push  → relay   {"ask": "log"}                    only with `unavailable = refuse`: does the log have all of it, and answer?
     relay → push    {"available": true}               yes; a no is never sent
-    push  → relay   {"seq": 12}                       committed up to 12: send it, and answer when the log has it
+    push  → relay   {"seq": 12, "reasons": true}      committed up to 12: send it, and answer when the log has it
     relay → push    {"sent": 12}                      the log has it
+    relay → push    {"failed": "Permission denied"}   only with `reasons`: the relay lacks a right here, and goes on trying
     push  → relay   {"ask": "mirrors", "id": REPOSITORY, "incarnation": INCARNATION, "announced": 12}
                                                       only with `acknowledge = mirrors`, and only after the previous answer:
                                                       is the notice of 12 written, which all mirrors serve by then?
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
 
 
 class RelayLine:
-    """One connection; once anything went wrong, no answer to a question is True."""
+    """One connection; once anything went wrong, no answer to a question is True.
+
+    `failure` is the reason that the relay gave for not having sent the event.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._committed = 0
+        self.failure: str | None = None
 
     @classmethod
     def open(cls, path: str, folder: str, *, patience: float = 0.5) -> Self | None:
@@ -69,19 +74,23 @@ class RelayLine:
     def report_commit(self, seq: int) -> None:
         """Report that event `seq` is committed, without waiting for the answer."""
         with contextlib.suppress(OSError):
-            self._connection.sendall(_encode_line({"seq": seq}))
+            self._connection.sendall(_encode_line({"seq": seq, "reasons": True}))
             self._committed = seq
 
     def wait_until_sent(self, *, patience: float) -> bool | None:
         """Return whether the log has everything up to the reported event.
 
-        Wait up to `patience` seconds for the relay's answer; return False if it does not come. Return None if the relay ends the
-        conversation, because it stopped or refuses the peer.
+        Wait up to `patience` seconds for the relay's answer; return False if it does not come, or is a `failure`. Return None if
+        the relay ends the conversation, because it stopped or refuses the peer.
         """
         if not self._committed:
             return None
         try:
-            return bool(self._read_answer(patience)["sent"] >= self._committed)
+            answer = self._read_answer(patience)
+            if "failed" in answer:
+                self.failure = str(answer["failed"])
+                return False
+            return bool(answer["sent"] >= self._committed)
         except TimeoutError:
             return False
         except (OSError, ValueError, KeyError, TypeError):

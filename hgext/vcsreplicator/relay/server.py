@@ -34,7 +34,7 @@ class _Peer:
     """One connection and its repository.
 
     `waits_for` is the sequence whose acknowledgement the peer waits for, 0 for none. `asks` is true while it waits for the word
-    that the log is available.
+    that the log is available, and `wants_reasons` if it understands why its event is not sent.
     """
 
     connection: socket.socket
@@ -42,6 +42,7 @@ class _Peer:
     received: bytes = b""
     waits_for: int = 0
     asks: bool = False
+    wants_reasons: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,17 @@ class Server:
             for peer in waiting:
                 peer.waits_for = 0
         _answer(waiting, {"sent": seq})
+
+    def failed(self, folder: str, reason: str) -> None:
+        """Answer every peer that waits for an event, and for reasons, why it is not sent.
+
+        Workers call this method.
+        """
+        with self._lock:
+            waiting = [peer for peer in self._peers.get(folder, ()) if peer.waits_for and peer.wants_reasons]
+            for peer in waiting:
+                peer.waits_for = 0
+        _answer(waiting, {"failed": reason})
 
     def available(self, folder: str) -> None:
         """Answer every peer that asks whether the log is available for this repository.
@@ -225,7 +237,7 @@ class Server:
         if peer.folder is None or type(seq) is not int:
             return False
         with self._lock:
-            peer.waits_for = seq
+            peer.waits_for, peer.wants_reasons = seq, message.get("reasons") is True
         self._work.poke(peer.folder, now=True)
         return True
 

@@ -61,7 +61,8 @@ class Failure:
 class Work:
     """The jobs to do, by repository folder; any thread may use it.
 
-    `table` has the function that does each job.
+    `table` has the function that does each job. `on_failed` is called with the folder of a repository and the reason, if the relay
+    lacks a right there.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Work:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
         self._failed: dict[str, Failure] = {}
+        self.on_failed: Callable[[str, str], None] = lambda folder, reason: None
         self._changed, self._has_tasks = threading.Condition(), threading.Event()
         self._timer = threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True)
         self._timer.start()
@@ -175,6 +177,8 @@ class Work:
                     return retried, None
                 reason = reason or explain(folder, error)
                 _report_failure(folder, job, task, error, reason)
+                if isinstance(error, PermissionError):
+                    self.on_failed(folder, error.strerror or str(error))
                 return jobs, reason
         return retried, reason
 

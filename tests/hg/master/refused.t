@@ -202,7 +202,7 @@ Invalid settings.
   config error: config: [vcsreplicator] log: option sasl_plain_password, expected sasl_plain_password_file=/path; if it is meant, write insecure = password-in-url
   [255]
   $ hgm init meant --config 'vcsreplicator.log=kafka://k.example:9092?sasl_plain_password=s3cret' --config vcsreplicator.insecure=plain-text,password-in-url
-  replication log not reachable: the push is kept and will be sent
+  replication log not reachable: the event is kept and will be sent
   $ hgm init x --config vcsreplicator.blobs=/shared/blobs
   config error: config: [vcsreplicator] blobs: expected file:///absolute/folder or s3://bucket/prefix, got "/shared/blobs"
   [255]

@@ -24,8 +24,8 @@ class Clock:
 class Line:
     """A relay that lets the push wait for so many seconds for the first answer, and for as long as it likes for the second."""
 
-    def __init__(self, clock: Clock, seconds: float, is_sent: bool | None = True) -> None:
-        self._clock, self._seconds, self._is_sent = clock, seconds, is_sent
+    def __init__(self, clock: Clock, seconds: float, is_sent: bool | None = True, failure: str | None = None) -> None:
+        self._clock, self._seconds, self._is_sent, self.failure = clock, seconds, is_sent, failure
         self.patience: list[float] = []
 
     def wait_until_sent(self, *, patience: float) -> bool | None:
@@ -61,15 +61,22 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("is_sent", "line_read"),
+    ("kind", "is_sent", "failure", "line_read"),
     [
-        (False, b"replication log not reachable: the push is kept and will be sent\n"),
-        (None, b"relay not reachable: the push is kept and will be sent\n"),
+        (Type.CHANGED, False, None, b"replication log not reachable: the push is kept and will be sent\n"),
+        (Type.CHANGED, None, None, b"relay not reachable: the push is kept and will be sent\n"),
+        (Type.CREATED, None, None, b"relay not reachable: the event is kept and will be sent\n"),
+        (
+            Type.CREATED,
+            False,
+            "Permission denied",
+            b"the relay may not write here (Permission denied): the event is kept and will be sent\n",
+        ),
     ],
-    ids=["log", "relay"],
+    ids=["log", "relay", "no push", "rights"],
 )
-def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing(
-    monkeypatch: pytest.MonkeyPatch, is_sent: bool | None, line_read: bytes
+def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing_or_rights(
+    monkeypatch: pytest.MonkeyPatch, kind: Type, is_sent: bool | None, failure: str | None, line_read: bytes
 ) -> None:
     clock, read = Clock(), list[bytes]()
     monkeypatch.setattr(reporting, "time", clock)
@@ -77,8 +84,9 @@ def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing(
     captured: Any = SimpleNamespace(
         repo=SimpleNamespace(ui=SimpleNamespace(warn=read.append), svfs=None),
         configuration=SimpleNamespace(acknowledge=Acknowledge.LOG, patience=5.0),
+        written=[SimpleNamespace(event=SimpleNamespace(type=kind))],
         committed=clock.now,
     )
-    line: Any = Line(clock, 2.0, is_sent)
+    line: Any = Line(clock, 2.0, is_sent, failure)
     reporting.report(captured, line, "/repos/x")
     assert read == [line_read]

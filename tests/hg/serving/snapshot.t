@@ -22,7 +22,7 @@ Which clients may copy a repository with its hidden changesets: none, unless the
   $ stop() { "$PYTHON" "$RUNTESTDIR/killdaemons.py" "$PWD/hg.pid"; }
   $ mkdir repos
   $ hg init repos/one
-  recorded push in outbox; it will be sent to the replication log
+  recorded event in outbox; it will be sent to the replication log
 
 By default:
 

@@ -49,7 +49,8 @@ def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
     deadline = time.monotonic() + settings.patience
     try:
         if settings.acknowledge is Acknowledge.OUTBOX:
-            ui.status(b"recorded push in outbox; it will be sent to the replication log\n")
+            what = _name_change(captured)
+            ui.status(b"recorded %s in outbox; it will be sent to the replication log\n" % what)
             return
         is_sent = _report_log(captured, line, folder)
         if is_sent and settings.acknowledge is Acknowledge.MIRRORS:
@@ -71,12 +72,18 @@ def _report_log(captured: Capture, line: RelayLine | None, folder: str) -> bool:
     if is_sent:
         _report_sent(captured, time.monotonic() - captured.committed)
     elif fork is not None:
-        ui.warn(b"the push is kept and is not sent: %s\n" % fork.reason.encode())
-    elif is_sent is None:
-        ui.warn(b"relay not reachable: the push is kept and will be sent\n")
+        ui.warn(b"the %s is kept and is not sent: %s\n" % (_name_change(captured), fork.reason.encode()))
     else:
-        ui.warn(b"replication log not reachable: the push is kept and will be sent\n")
+        obstacle = b"relay not reachable" if is_sent is None else b"replication log not reachable"
+        if line is not None and line.failure is not None:
+            obstacle = b"the relay may not write here (%s)" % line.failure.encode()
+        ui.warn(b"%s: the %s is kept and will be sent\n" % (obstacle, _name_change(captured)))
     return bool(is_sent)
+
+
+def _name_change(captured: Capture) -> bytes:
+    """Return what the user of a command did."""
+    return b"push" if captured.written[-1].event.type is Type.CHANGED else b"event"
 
 
 def _report_mirrors(captured: Capture, line: RelayLine | None, deadline: float) -> None:
