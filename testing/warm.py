@@ -103,7 +103,9 @@ class WarmPopen(_plain_popen):  # type: ignore[type-arg]
         options = dict(zip(names, given, strict=True))
         leash, command = _without_leash(options["args"])
         environment = dict(os.environ if options["env"] is None else options["env"])
-        if not _is_ours(command, environment) or any(options[name] != value for name, value in DEFAULTS.items()):
+        is_plain = all(options[name] == value for name, value in DEFAULTS.items())
+        stem = self.find_stem(command, environment) if is_plain else None
+        if stem is None:
             super()._execute_child(*given)  # type: ignore[misc]
             return
         streams = [options["p2cread"], options["c2pwrite"], options["errwrite"]]
@@ -119,10 +121,14 @@ class WarmPopen(_plain_popen):  # type: ignore[type-arg]
             "leash": leash,
             "descriptors": list(numbers),
         }
-        self.pid = _stem().start(request, list(numbers.values()))
+        self.pid = stem.start(request, list(numbers.values()))
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(options[end] for end in ends))  # type: ignore[attr-defined]
+
+    def find_stem(self, command: Sequence[str], environment: Mapping[str, str]) -> "Stem | None":
+        """What forks this command; None if it is to start cold."""
+        return _stem() if _is_ours(command, environment) else None
 
 
 def _without_leash(arguments: Any) -> tuple[int | None, list[str]]:
@@ -174,12 +180,19 @@ class Stem:
 @functools.cache
 def _stem() -> Stem:
     """The stem of this process, to its end."""
+    if stem := start_stem(*PROGRAM, "testing.warm"):
+        return stem
+    raise RuntimeError("our modules could not be imported")
+
+
+def start_stem(*command: str) -> Stem | None:
+    """A stem of this process, to its end, by a command that takes the number of a descriptor; None if it ended instead."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # A pipe for each stream: Python remembers of each whether it can seek.
     ends = [*os.pipe(), *os.pipe()]
     with theirs:
         process = _plain_popen(
-            [*PROGRAM, "testing.warm", str(theirs.fileno())],
+            [*command, str(theirs.fileno())],
             env={**os.environ, "HGENCODING": "UTF-8"},
             pass_fds=[theirs.fileno()],
             stdin=ends[0],
@@ -190,9 +203,7 @@ def _stem() -> Stem:
     for end in ends:
         os.close(end)
     process.returncode = 0  # nothing waits for it: it ends with this process
-    if ours.recv(1) != b"r":
-        raise RuntimeError("our modules could not be imported")
-    return Stem(ours)
+    return Stem(ours) if ours.recv(1) == b"r" else None
 
 
 def serve(conversation: socket.socket) -> dict[str, Any] | None:
@@ -244,12 +255,17 @@ def run(request: Mapping[str, Any]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+        finish(code)
+
+
+def finish(code: int) -> NoReturn:
+    """End as Python does, but for what it imported."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def become(request: Mapping[str, Any]) -> None:
@@ -313,7 +329,7 @@ def serve_and_run(conversation: socket.socket) -> None:
 if __name__ == "__main__":
     import testing.warm  # of which this is a second copy
 
-    end = socket.socket(fileno=int(sys.argv[1]))
+    conversation = socket.socket(fileno=int(sys.argv[1]))
     testing.warm.import_ours()
-    end.send(b"r")
-    testing.warm.serve_and_run(end)
+    conversation.send(b"r")
+    testing.warm.serve_and_run(conversation)

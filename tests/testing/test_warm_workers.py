@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Workers of `pytest -n` share what one process imported, and are else what they would be."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+CONFTEST = """
+import pytest
+from testing.warm_workers import warm_workers
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    warm = warm_workers(config)
+    warm.__enter__()
+    config.add_cleanup(lambda: warm.__exit__(None, None, None))
+"""
+# Says by whom it is imported and run, and kills a worker if it is asked to.
+MODULE = """
+import os, sys
+from pathlib import Path
+import pytest
+
+with open("imported", "a") as imported:
+    print(os.getpid(), file=imported)
+
+@pytest.mark.parametrize("number", range(4))
+def test_it(number, request):
+    Path(f"ran-{number}").write_text(f"{os.getpid()} {os.getppid()} {os.environ['ASKED']} {os.getcwd()}")
+    assert request.config.workerinput["workercount"] == 2
+    if number == 3 and os.environ["ASKED"] == "kill" and not Path("killed").exists():
+        Path("killed").touch()
+        os._exit(1)
+"""
+
+
+def run(folder: Path, module: str, asked: str = "nothing") -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_one.py").write_text(module)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider\n")
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n2",
+        "--dist=load",
+        "-x" if asked == "nothing" else "--max-worker-restart=2",
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(
+        words,
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**environment, "ASKED": asked},
+    )
+
+
+def test_tests_are_imported_once_and_run_by_several_children_of_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, MODULE)
+    assert "4 passed" in done.stdout, done.stdout
+    ran = [(tmp_path / f"ran-{number}").read_text().split() for number in range(4)]
+    [importer] = (tmp_path / "imported").read_text().split()
+    workers = {worker for worker, *_ in ran}
+    assert len(workers) == 2
+    assert importer not in workers
+    assert {tuple(others) for _, *others in ran} == {(ran[0][1], "nothing", str(tmp_path))}
+
+
+def test_a_worker_that_died_is_replaced(tmp_path: Path) -> None:
+    done = run(tmp_path, MODULE, "kill")
+    assert "1 failed, 3 passed" in done.stdout, done.stdout
+    assert "crashed while running 'test_one.py::test_it[3]'" in done.stdout
+    assert len((tmp_path / "imported").read_text().split()) == 1
+
+
+def test_tests_that_cannot_be_imported_are_named(tmp_path: Path) -> None:
+    done = run(tmp_path, "import nothing_of_this_name")
+    assert "ERROR collecting test_one.py" in done.stdout
+    assert "No module named 'nothing_of_this_name'" in done.stdout
+    assert done.returncode != 0
