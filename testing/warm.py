@@ -185,7 +185,7 @@ def _stem() -> Stem:
     raise RuntimeError("our modules could not be imported")
 
 
-def start_stem(*command: str) -> Stem | None:
+def start_stem(*command: str, has_session: bool = True) -> Stem | None:
     """A stem of this process, to its end, by a command that takes the number of a descriptor; None if it ended instead."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # A pipe for each stream: Python remembers of each whether it can seek.
@@ -198,7 +198,7 @@ def start_stem(*command: str) -> Stem | None:
             stdin=ends[0],
             stdout=ends[3],
             stderr=ends[3],
-            start_new_session=True,
+            start_new_session=has_session,
         )
     for end in ends:
         os.close(end)

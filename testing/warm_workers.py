@@ -36,7 +36,8 @@ def warm_workers(config: pytest.Config) -> Iterator[None]:
         yield
         return
     found = [f"--rootdir={config.rootpath}", *(["-c", str(config.inipath)] if config.inipath else [])]
-    stem = start_stem(*STEM_OF_TESTS, "--collect-only", "-m", config.option.markexpr, *found, *config.args)
+    words = ["--collect-only", "-m", config.option.markexpr, *found, *config.args]
+    stem = start_stem(*STEM_OF_TESTS, *words, has_session=False)  # Ctrl-C is for the workers too
 
     class WorkerPopen(WarmPopen):
         def find_stem(self, command: Sequence[str], environment: Mapping[str, str]) -> Stem | None:

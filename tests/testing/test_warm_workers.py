@@ -31,7 +31,7 @@ with open("imported", "a") as imported:
 
 @pytest.mark.parametrize("number", range(4))
 def test_it(number, request):
-    Path(f"ran-{number}").write_text(f"{os.getpid()} {os.getppid()} {os.environ['ASKED']} {os.getcwd()}")
+    Path(f"ran-{number}").write_text(f"{os.getpid()} {os.getppid()} {os.getpgrp()} {os.environ['ASKED']} {os.getcwd()}")
     assert request.config.workerinput["workercount"] == 2
     if number == 3 and os.environ["ASKED"] == "kill" and not Path("killed").exists():
         Path("killed").touch()
@@ -70,7 +70,7 @@ def test_tests_are_imported_once_and_run_by_several_children_of_the_run(tmp_path
     workers = {worker for worker, *_ in ran}
     assert len(workers) == 2
     assert importer not in workers
-    assert {tuple(others) for _, *others in ran} == {(ran[0][1], "nothing", str(tmp_path))}
+    assert {tuple(others) for _, *others in ran} == {(ran[0][1], str(os.getpgrp()), "nothing", str(tmp_path))}
 
 
 def test_a_worker_that_died_is_replaced(tmp_path: Path) -> None:
