@@ -56,7 +56,8 @@ def import_tests(collect: Sequence[str]) -> bool:
     with open(os.devnull, "r+b", buffering=0) as nothing:
         for number in range(3):
             os.dup2(nothing.fileno(), number)
-    code = pytest.main([*collect, *(word for plugin in IDLE for word in ("-p", f"no:{plugin}"))])
+    # Mercurial keeps the streams that it finds when it is imported: those of this process, which nothing closes.
+    code = pytest.main([*collect, "--capture=no", *(word for plugin in IDLE for word in ("-p", f"no:{plugin}"))])
     gc.collect()
     gc.freeze()
     return code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)

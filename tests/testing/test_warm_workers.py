@@ -26,6 +26,8 @@ import os, sys
 from pathlib import Path
 import pytest
 
+written = sys.stdout
+
 with open("imported", "a") as imported:
     print(os.getpid(), file=imported)
 
@@ -33,6 +35,7 @@ with open("imported", "a") as imported:
 def test_it(number, request):
     Path(f"ran-{number}").write_text(f"{os.getpid()} {os.getppid()} {os.getpgrp()} {os.environ['ASKED']} {os.getcwd()}")
     assert request.config.workerinput["workercount"] == 2
+    written.flush()
     if number == 3 and os.environ["ASKED"] == "kill" and not Path("killed").exists():
         Path("killed").touch()
         os._exit(1)
