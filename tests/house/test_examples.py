@@ -10,20 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.config import _check_sections
 from hgext.vcsreplicator.config import load
-from tests.house.test_texts import files
+from tests.house.shown import CODE, PAGES, misspelt
 
-PAGES = dict(files("*.md", ":!tests/golden"))
 # A command begins a line of a block, or a span; it ends at a comment, a pipe or a further command.
 COMMAND = re.compile(r"(?:^ *|/bin/|[\w=/.]+hgrc )vcsreplicator ([a-z][^`#;|\n]*)", re.MULTILINE)
-# Blocks, fenced or indented, and spans.
-CODE = re.compile(r"^```.*?^```$|^ {4}\S.*$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 # Keys of an hgrc, below their section.
 OURS = ("vcsreplicator", "pushlog")
 
@@ -33,21 +29,6 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
     for page, text in PAGES.items():
         for block in re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             yield page, block
-
-
-def misspelt(words: list[str]) -> str:
-    """What is wrong with a command, words in capitals standing for values; empty if nothing."""
-    at: click.Command = program
-    rest = list(words)
-    while isinstance(at, click.Group) and rest and not rest[0].startswith("-"):
-        found = at.get_command(click.Context(at), rest[0])
-        if found is None:
-            # The first verb of `errors` may be left out.
-            return f"no such verb: {rest[0]}" if rest[0].islower() else ""
-        at, rest = found, rest[1:]
-    known = {name for parameter in at.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
-    used = {word.strip("[],.()").partition("=")[0] for word in rest if word.lstrip("[").startswith("-")}
-    return ", ".join(sorted(used - known))
 
 
 def test_every_command_on_a_page_exists_with_its_options() -> None:

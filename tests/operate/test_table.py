@@ -2,6 +2,7 @@
 """Every entry of the runbook, and every line that a pusher reads, has a test that provokes it."""
 
 import ast
+import functools
 import re
 import shlex
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from testing.services.cache import CHECKOUT
+from tests.house.shown import problem
+from tests.house.test_texts import files
 
 from .page import COMMAND, entries
 from .provocations import PROVOCATIONS
@@ -38,6 +41,12 @@ def test_what_the_edge_set_aside_does_not_replace_what_an_earlier_attempt_has_no
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["0000000000.log", "rejected.log"]
 
 
+@functools.cache
+def texts_of_tests() -> list[str]:
+    """The text of each test but this one."""
+    return [text for name, text in files("tests/*.py", "tests/*.t") if not name.endswith("test_table.py")]
+
+
 def lines_for_pushers() -> list[str]:
     """The first column of the table of what a pusher reads."""
     _, _, rest = (CHECKOUT / "docs/push.md").read_text().partition("## What the pusher reads\n")
@@ -50,33 +59,79 @@ def fixed_part(line: str) -> str:
     return max((part.strip(" ,:()/") for part in parts), key=len)
 
 
-def refusals() -> list[str]:
-    """The longest fixed part of each text with which the master's extension aborts a change."""
+# The code that refuses a change, and the pages that say what to do about it.
+ROOMS = {
+    "hgext/vcsreplicator/hg/master": ("push",),
+    "hgext/vcsreplicator/hg/serving": ("push", "serving"),
+    "pushlog": ("push", "pushlog"),
+    "hooks": ("hooks",),
+}
+REFUSES = re.compile(r"Abort|PushRaced|ui\.warn")
+
+
+def texts_of(node: ast.AST, named: dict[str, ast.AST]) -> list[str]:
+    """The fixed parts of a message, also of one that has a name in its module."""
     found = []
-    for path in sorted((CHECKOUT / "hgext/vcsreplicator/hg/master").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and "Abort" in ast.unparse(node.exc.func):
-                texts = [each.value for each in ast.walk(node.exc.args[0]) if isinstance(each, ast.Constant)]
-                texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
-                if parts := [part.strip(" :,") for text in texts for part in re.split(r"%[dsr]", text)]:
-                    found.append(max(parts, key=len))
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and each.id in named:
+            found += texts_of(named[each.id], {})
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str | bytes):
+            text = each.value if isinstance(each.value, str) else each.value.decode()
+            found += [part.strip(" :,()\n") for part in re.split(r"%[dsr]", text)]
     return found
 
 
-def test_every_text_that_aborts_a_change_is_in_the_table() -> None:
-    texts = refusals()
-    assert len(texts) > 15
-    page = (CHECKOUT / "docs/push.md").read_text()
-    assert [text for text in texts if text not in page] == []
+def refusals(room: str) -> list[str]:
+    """The longest fixed part of each text with which the code of a room aborts a change."""
+    trees = [ast.parse(path.read_text()) for path in sorted((CHECKOUT / room).rglob("*.py"))]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    named: dict[str, ast.AST] = {
+        target.id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id.isupper()
+    }
+    calls = [node.exc for node in nodes if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
+    if room == "hooks":  # says why, then returns that it refuses
+        calls += [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "ui.warn"]
+    texts = [texts_of(call.args[0], named) for call in calls if REFUSES.search(ast.unparse(call.func)) and call.args]
+    return [max(parts, key=len) for parts in texts if any(len(part) > 7 for part in parts)]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_text_that_aborts_a_change_is_on_its_page(room: str) -> None:
+    texts = refusals(room)
+    pages = "\n".join((CHECKOUT / f"docs/{page}.md").read_text() for page in ROOMS[room])
+    assert texts
+    assert [text for text in texts if text not in pages] == []
+
+
+def refused_lines() -> list[tuple[str, str, str, str]]:
+    """The table of refusals: line, meaning, what to do, and when it is over."""
+    _, _, rest = (CHECKOUT / "docs/push.md").read_text().partition("### Refusals\n")
+    return re.findall(r"^\| (`.+) \| (.*) \| (.*) \| (.*) \|$", rest.partition("\n## ")[0], re.MULTILINE)
+
+
+def test_a_refusal_has_a_meaning_what_to_do_and_when_it_is_over() -> None:
+    rows = refused_lines()
+    assert len(rows) > 20
+    assert [line for line, *cells in rows if not all(cell.strip() for cell in cells)] == []
+
+
+@pytest.mark.parametrize("row", refused_lines(), ids=lambda row: row[0])
+def test_what_to_do_about_a_refusal_is_typed_where_it_is_provoked(row: tuple[str, str, str, str]) -> None:
+    line = row[0].strip("`")
+    part = SHORTER.get(line) or fixed_part(line)
+    provoking = "\n".join(text for text in texts_of_tests() if part in text)
+    for command in [span for cell in row[2:] for span in re.findall("`([^`]+)`", cell) if problem(span) is not None]:
+        words = re.sub(r"^(vcsreplicator|hg(?: -R FOLDER)?) ", "", command).split()
+        typed = r"[^\n]*?".join(re.sub(r"[A-Z-]{2,}", r"\\S+", re.escape(word)) for word in words)
+        assert re.search(typed, provoking), command
 
 
 @pytest.mark.parametrize("line", lines_for_pushers())
 def test_every_line_that_a_pusher_reads_is_provoked(line: str) -> None:
     part = SHORTER.get(line) or fixed_part(line)
     assert len(part) >= 8
-    tests = [
-        path
-        for path in (CHECKOUT / "tests").rglob("*")
-        if path.suffix in (".t", ".py") and path.name != "test_table.py"
-    ]
-    assert any(part in path.read_text(errors="replace") for path in tests), part
+    assert any(part in text for text in texts_of_tests()), part

@@ -169,6 +169,18 @@ A database that is locked or cannot be written refuses the push, with SQLite's r
   $ hg -R ../server tip -T '{pushid} {pushuser}\n'
   7 alice
 
+A failure of SQLite when the transaction is about to close refuses the push too.
+
+  $ echo 9 > g; hg -q commit -A -m refused
+  $ python3 ../sql.py ../server/.hg/pushlog2.db "create trigger full before delete on pushlog_state begin select raise(abort, 'no room'); end"
+  $ USER=alice hg push 2>&1 | tail -4
+  transaction abort!
+  rolling back pushlog
+  rollback completed
+  abort: cannot use pushlog2.db: no room
+  $ python3 ../sql.py ../server/.hg/pushlog2.db "drop trigger full"
+  $ hg --config extensions.strip= strip -q --no-backup .
+
 Ids are never used twice. A row that an operator put in the way of a push is moved aside, and stays an error to verify.
 
   $ python3 ../sql.py ../server/.hg/pushlog2.db 'delete from pushlog where id = 7'

@@ -149,3 +149,11 @@ A change to a repository whose note cannot be read is refused, and the message n
   abort: $TESTTMP/repos/.vcsreplicator/intents/*.json: Intent: not JSON: * (glob)
   (look at what became of this repository, then remove that file)
   [255]
+  $ rm repos/.vcsreplicator/intents/*.json
+  $ hgm -R repos/a bookmark -r null x
+  abort: this repository was aa and is a now
+  (if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt')
+  [255]
+  $ hgm -R repos/a replicaterename -q --yes
+  $ hgm -R repos/a bookmark -r null x
+  recorded push in replication log in *s (glob)

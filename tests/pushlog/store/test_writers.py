@@ -337,6 +337,23 @@ def test_a_changeset_that_comes_back_before_its_strip_was_recorded_can_be_in_ano
     assert server.errors() == []
 
 
+def test_a_push_of_a_master_that_contradicts_the_pushes_here_is_refused_in_one_line(branched):
+    server, [_a, _b, c, d] = branched
+    repository = server.repository
+    for number, nodes, line in (
+        (1, [d.encode()], "pushlog: push 1 is recorded as another push already"),
+        (9, [c.encode()], "pushlog: cannot record push 9: UNIQUE constraint failed"),
+    ):
+        with (
+            pytest.raises(error.Abort, match=line),
+            repository.wlock(),
+            repository.lock(),
+            repository.transaction(b"test") as tr,
+        ):
+            api.record_replicated(repository, tr, number, b"bob", 1500000000, nodes)
+    assert server.errors() == []
+
+
 def test_the_note_of_a_strip_outlives_a_commit_that_sqlite_refused(branched):
     server, [a, _b, _c, _d] = branched
     note = server.folder / ".hg" / "store" / "pushlog-strip.log"
