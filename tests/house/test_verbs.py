@@ -14,8 +14,8 @@ from testing.services.cache import CHECKOUT
 
 # What a verb that lists or shows something is named.
 LISTING = {"list", "show", "status", "check", "trace", "verify", "pushes", "history", "requests", "bootstrap"}
-# Verbs that ask for --yes only for what no message suggests: `heal` for what is not detached.
-WITHOUT_YES = {"heal"}
+# Verbs that ask for --yes only for what no message suggests: `heal` for what is not detached, `roster add` for a name without a section.
+WITHOUT_YES = {("heal",), ("roster", "add")}
 # A command in a text; what is filled in later is "§".
 SUGGESTED = re.compile(r"vcsreplicator ((?:[a-z-]+ )*[a-z-]+(?: (?:§|[A-Z][A-Z|]+|--[a-z]+|yes|no))*)")
 
@@ -62,7 +62,7 @@ def objection(suggested: str) -> str | None:
     found = next((COMMANDS[tuple(words[:count])] for count in (3, 2, 1) if tuple(words[:count]) in COMMANDS), None)
     if found is None:
         return None  # a group, or prose
-    needs_yes = "--yes" in options(found) and words[0] not in WITHOUT_YES
+    needs_yes = "--yes" in options(found) and WITHOUT_YES.isdisjoint({tuple(words[:1]), tuple(words[:2])})
     return "--yes is missing" if needs_yes and "--yes" not in words else None
 
 

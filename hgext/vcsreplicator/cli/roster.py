@@ -73,7 +73,7 @@ def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_section(config: Config, name: str | None) -> None:
-    """Raise Refused if the file has sections of mirrors, but none of this one: notices would wait for it."""
+    """Raise Refused if the file has sections of mirrors, but none of this one."""
     there = sorted(config.tables.get("mirror", ()))
     if there and name not in there:
         raise Refused(

@@ -95,7 +95,7 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
 
 
 def _needed(config: Config, partitions: int = PARTITIONS, retention: float = RETENTION) -> tuple[Topic, ...]:
-    """Return the topics that services need, with those that the sections [edge] and [decode] name."""
+    """Return the topics that services need, with those of edge and decoder."""
     from notifier.decode.settings import DecodeSettings
     from notifier.edge.settings import EdgeSettings
     from notifier.raw import raw_topic
