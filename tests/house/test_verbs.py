@@ -14,7 +14,7 @@ from testing.services.cache import CHECKOUT
 
 # What a verb that lists or shows something is named.
 LISTING = {"list", "show", "status", "check", "trace", "verify", "pushes", "history", "requests", "bootstrap"}
-# Verbs that ask for --yes only for what no message suggests: `heal` for what is not detached, `roster add` for a name without a section.
+# Verbs that ask for --yes only for what no message suggests: a repository that is not detached, a mirror without a section.
 WITHOUT_YES = {("heal",), ("roster", "add")}
 # A command in a text; what is filled in later is "§".
 SUGGESTED = re.compile(r"vcsreplicator ((?:[a-z-]+ )*[a-z-]+(?: (?:§|[A-Z][A-Z|]+|--[a-z]+|yes|no))*)")
