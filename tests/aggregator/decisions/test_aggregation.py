@@ -261,7 +261,7 @@ def test_another_event_with_a_known_sequence_is_a_fork_and_moves_nothing(seq: in
     fork = replace(chain.events[seq - 1], id="f" * 32)
     assert hands.event(fork) == [RecordOutcome.REJECTED]
     hands.commit()
-    assert hands.state(chain) == replace(before, fork=fork.id)
+    assert hands.state(chain) == replace(before, fork=fork.id, forked_at=hands.now)
     assert "is a fork" in hands.errors[0].reason
     hands.event(chain.next())
     hands.ack(chain.ack("alpha", 4))
