@@ -67,7 +67,7 @@ def test_line_about_a_detached_repository_names_the_event_that_was_not_applied(b
     bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1, trouble=trouble)
     [line] = [line for line in lines if line["event"] == "detached"]
     assert names(lines, "detached") == [of(second)]
-    assert (line["level"], line["reason"], line["note"]) == (1, "locked", "locked by vm/1:2")
+    assert (line["applied"], line["reason"], line["note"]) == (1, "locked", "locked by vm/1:2")
 
 
 def test_line_about_a_detached_repository_without_queued_events_names_the_last_that_was_applied(
@@ -79,7 +79,7 @@ def test_line_about_a_detached_repository_without_queued_events_names_the_last_t
     bench.detach(first.repository, Reason.CORRUPT, "damaged")
     [line] = [line for line in lines if line["event"] == "detached"]
     assert names(lines, "detached") == [of(first)]
-    assert line["level"] == 1
+    assert line["applied"] == 1
 
 
 def test_line_about_a_repository_that_has_no_event_names_repository_and_path(bench: Bench, lines: list[Any]) -> None:

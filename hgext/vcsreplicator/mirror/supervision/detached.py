@@ -141,7 +141,7 @@ class Detachments:
     def write_note(self, following: Following, written: Detached) -> None:
         """Write the note, then stop following the stream; nothing else is done before.
 
-        Log lines name the event that could not be applied, or else the last one that was: then `level` is its sequence.
+        Log lines name the event that could not be applied, or else the last one that was: then `applied` is its sequence.
         """
         queued = self._backlog.peek(following.id, events=1, size=0)
         names = following.names | (event_names(queued[0].event) if queued else {})
@@ -155,7 +155,7 @@ class Detachments:
             following.unwritten_note, following.note_problem = written, problem[:NOTE_KEPT]
             self._agenda.rest(following, NOTE_AGAIN)
             return
-        logger.warning("detached", **names, level=following.level, reason=written.reason.value, note=written.note)
+        logger.warning("detached", **names, applied=following.level, reason=written.reason.value, note=written.note)
         metrics.DETACHED_TOTAL.labels(written.reason.value).inc()
         self._readers.stop(following)
         self._backlog.drop(following.id)
