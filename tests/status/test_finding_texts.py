@@ -170,7 +170,7 @@ def test_every_finding_says_who_since_when_and_what_to_type() -> None:
     kinds = (
         "the aggregator", "makes no progress", "events behind", "cannot write", "is silent", "leaves nothing out", "delta runs and",
         "the relay hg", "events wait in its", "more troubles", "notices behind", "is stalled", "never been served",
-        "forked is forked", "is detached on gamma", "has no topic",
+        "forked is forked: ", "is detached on gamma", "has no topic",
     )  # fmt: skip
     assert [kind for kind in kinds if not any(kind in text for text in texts)] == []
 
