@@ -25,7 +25,7 @@ from mercurial.ui import ui as Ui
 from mercurial.utils import dateutil, stringutil, urlutil
 
 from . import fetching, versions, wire
-from .store import database, entry
+from .store import database, entry, progress
 from .store.storage import Pushlog
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _copy_pushes(log: Pushlog, remote: IPeer, name: bytes) -> int:
     """
     with contextlib.closing(log.open_for_writing(log.path, spills=True, is_truth=True)) as connection:
         copy = Copy(log, connection)
-        for push in _receive_pushes(remote, name):
+        for push in progress.show_count(log.repo.ui, b"copying pushes", _receive_pushes(remote, name)):
             copy.take(push)
         copy.refuse_contradictions(name)
         copy.refuse_unpulled(remote, name)

@@ -27,7 +27,7 @@ from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
 from . import api, wire
-from .store import database, entry
+from .store import database, entry, progress
 from .store.session import PushlogTransaction, session_of
 from .store.storage import Pushlog
 
@@ -70,9 +70,15 @@ def fetch(pullop: pulloperation) -> None:
 
 def _name_stale_mirror(ui: Ui, remote: IPeer, *, newest: int) -> None:
     """Report in one line a mirror that serves fewer pushes than are here."""
+    served = _read_newest(remote)
+    if served is not None and served < newest:
+        ui.status(b"this mirror is behind: it serves pushes up to %d, the newest here is %d\n" % (served, newest))
+
+
+def _read_newest(remote: IPeer) -> int | None:
+    """Return the newest push that a mirror serves; None if the server does not tell."""
     served = remote.capable(b"pushlog-last")
-    if isinstance(served, bytes) and served.isdigit() and int(served[:20]) < newest:
-        ui.status(b"this mirror is behind: it serves pushes up to %s, the newest here is %d\n" % (served[:20], newest))
+    return int(served[:20]) if isinstance(served, bytes) and served.isdigit() else None
 
 
 class BrokenStream(Exception):
@@ -81,10 +87,12 @@ class BrokenStream(Exception):
 
 def _ask_for_pushes(log: Pushlog, remote: IPeer, first: int) -> list[entry.Push]:
     """Return the server's pushes from id ``first`` on, in up to three attempts."""
-    ui = log.repo.ui
+    ui, newest = log.repo.ui, _read_newest(remote)
+    total = newest + 1 - first if newest is not None and newest >= first else None
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _parse_rows(ui, list(receive_lines(remote, first)), first)
+            rows = list(progress.show_count(ui, b"receiving pushes", receive_lines(remote, first), total))
+            return _parse_rows(ui, rows, first)
         except (BrokenStream, error.PeerTransportError, OSError) as problem:
             ui.warn(b"remote error fetching pushlog on attempt %d: %s\n" % (attempt, stringutil.forcebytestr(problem)))
             if attempt < ATTEMPTS:
@@ -171,11 +179,11 @@ def list_names(names: list[str]) -> bytes:
     return (", ".join(names[:SHOWN]) + more).encode("ascii")
 
 
-def _record_pushes(log: Pushlog, pullop: pulloperation, pushes: Iterable[entry.Push]) -> None:
+def _record_pushes(log: Pushlog, pullop: pulloperation, pushes: list[entry.Push]) -> None:
     """Record pushes as the server has them, without the changesets that are not here."""
     session = None
     try:
-        for push in pushes:
+        for push in progress.show_count(log.repo.ui, b"recording pushes", pushes, len(pushes)):
             session = session or session_of(log, pullop.gettransaction())
             _record_push(log, session, push)
     except sqlite3.Error as problem:

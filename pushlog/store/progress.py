@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from mercurial.ui import ui as Ui
 
 from . import entry
 from .storage import Pushlog
+
+_Item = TypeVar("_Item")
 
 
 def show_pushes(ui: Ui, topic: bytes, pushes: Iterable[entry.Push], last: int) -> Iterator[entry.Push]:
@@ -28,3 +31,11 @@ def show_facts(log: Pushlog, topic: bytes) -> Iterator[entry.Fact]:
         for record in log.file.records():
             progress.update(record.start)
             yield log.fact_of(record)
+
+
+def show_count(ui: Ui, topic: bytes, items: Iterable[_Item], total: int | None = None) -> Iterator[_Item]:
+    """Yield the items, each for a push, and show how many there were, of ``total`` if that is known."""
+    with ui.makeprogress(topic, unit=b"pushes", total=total) as progress:
+        for done, item in enumerate(items, 1):
+            progress.update(done, total=max(done, total) if total else None)
+            yield item

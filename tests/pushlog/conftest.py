@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from mercurial import exchange, extensions, merge, repair
+from mercurial import exchange, extensions, merge, repair, scmutil
 from mercurial import ui as ui_module
 
 from pushlog import checking, wire
@@ -164,8 +164,11 @@ class Place:
         remote = factory.peer(local.ui, {}, os.fsencode(other.folder))
         exchange.push(local, remote, force=True, revs=[bytes.fromhex(node) for node in nodes] or None)
 
-    def pull_from(self, other, *nodes, answer=None):
-        """What a pull printed; ``answer`` replaces what the server says of its pushlog."""
+    def pull_from(self, other, *nodes, answer=None, capabilities=None):
+        """What a pull printed; ``answer`` replaces what the server says of its pushlog.
+
+        ``capabilities`` are more of the server's, with their values.
+        """
         local = self.repository
         remote = factory.peer(local.ui, {}, os.fsencode(other.folder))
         streams = []
@@ -176,7 +179,8 @@ class Place:
             streams.append(io.BytesIO(body + NEXT_ANSWER))
             return streams[-1]
 
-        remote.capable = lambda name: name == b"pushlog-stream" or type(remote).capable(remote, name)
+        more = {b"pushlog-stream": True, **(capabilities or {})}
+        remote.capable = lambda name: more.get(name) or type(remote).capable(remote, name)
         remote._callstream = call
         exchange.pull(local, remote, heads=[bytes.fromhex(node) for node in nodes] or None)
         assert {stream.read() for stream in streams} == {NEXT_ANSWER}, "not read up to the trailer"
@@ -221,3 +225,16 @@ def server(place):
         source.commit(name)
         source.push_to(place("server"))
     return place("server")
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The steps of all of Mercurial's bars, as topic, position and total."""
+    shown, update = [], scmutil.progress.update
+
+    def note(progress, position, item=b"", total=None):
+        update(progress, position, item, total)
+        shown.append((progress.topic, position, progress.total))
+
+    monkeypatch.setattr(scmutil.progress, "update", note)
+    return shown

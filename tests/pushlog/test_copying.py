@@ -148,6 +148,13 @@ def test_pushes_come_with_their_ids_and_the_next_one_is_free(theirs, copy, serve
     assert theirs.record(*ERIN) == 4
 
 
+def test_a_copy_shows_how_far_it_is(theirs, copy, shown):
+    theirs.pull()
+    shown.clear()
+    copy()
+    assert shown == [(b"copying pushes", done, None) for done in (1, 2, 3)]
+
+
 def test_what_was_copied_is_not_copied_again(theirs, copy):
     theirs.pull()
     copy()

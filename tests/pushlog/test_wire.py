@@ -309,3 +309,24 @@ def test_only_a_number_of_a_server_is_printed(announced, printed):
     remote = SimpleNamespace(capable=lambda name: announced)
     fetching._name_stale_mirror(user_interface, remote, newest=3)
     assert out.getvalue() == printed
+
+
+def test_a_pull_shows_how_many_pushes_it_received_and_recorded(place, server, shown):
+    place("client").pull_from(server)
+    assert [step for step in shown if b"pushes" in step[0]] == [
+        *((b"receiving pushes", done, None) for done in (1, 2, 3)),
+        *((b"recording pushes", done, 3) for done in (1, 2, 3)),
+    ]
+
+
+def test_a_bar_of_received_pushes_ends_at_the_newest_of_the_server(place, server, shown):
+    place("client").pull_from(server, capabilities={b"pushlog-last": b"4"})
+    totals = [total for topic, _done, total in shown if topic == b"receiving pushes"]
+    assert totals == [4, 4, 4]
+
+
+@pytest.mark.parametrize("newest", [b"2", b"0", b"many", b"9" * 50])
+def test_a_bar_of_received_pushes_is_no_longer_than_its_total(place, server, shown, newest):
+    client = place("client")
+    assert "added 3 pushes" in client.pull_from(server, capabilities={b"pushlog-last": newest})
+    assert all(total is None or done <= total for _topic, done, total in shown)

@@ -424,24 +424,8 @@ def interrupt(*_arguments):
 
 
 @pytest.mark.parametrize("command", [checking.repairpushlog, checking.verifypushlog])
-def test_a_repair_and_a_check_tell_mercurial_how_far_they_are_in_both_stores(server, command):
+def test_a_repair_and_a_check_tell_mercurial_how_far_they_are_in_both_stores(server, command, shown):
     repository = server.repository
-    shown = []
-    repository.ui.makeprogress = lambda topic, unit=b"", total=None: Shown(shown, topic, total)
     command(repository.ui, repository)
     assert {topic for topic, _position, _total in shown} >= {b"reading pushlog2.db", b"reading pushlog.log"}
     assert all(0 <= position <= total for _topic, position, total in shown)
-
-
-class Shown:
-    def __init__(self, shown, topic, total):
-        self.shown, self.topic, self.total = shown, topic, total
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error):
-        return
-
-    def update(self, position):
-        self.shown.append((self.topic, position, self.total))
