@@ -7,16 +7,19 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click.testing
 import pytest
 
-from hgext.vcsreplicator.cli import program, progress
+from hgext.vcsreplicator.cli import program, progress, status, verify
 from hgext.vcsreplicator.cli.progress import Meter, metered_log
 from hgext.vcsreplicator.config import load
-from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.mirror import MirrorSettings
+from hgext.vcsreplicator.mirror.jobs.verify import Round
 from notifier.state import StateDatabase
 from testing.builders.notifying import FILE
 from testing.clock import HandClock
@@ -114,6 +117,45 @@ def test_a_reader_closed_before_the_end_leaves_nothing_in_front_of_what_is_print
             assert len(reader.poll(0.0, limit=2)) == 2
             assert "2/5" in terminal.getvalue()
         assert terminal.getvalue().endswith(ERASED)
+
+
+def read_events(log: Log) -> None:
+    list(read_records(log, find_beginnings(log, EVENTS)))
+
+
+def test_a_comparison_shows_how_far_it_has_read_the_log(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(_settings: MirrorSettings, log: Log, *_: object, **_more: object) -> Round:
+        read_events(log)
+        return Round(left_out=0, undone=0)
+
+    assert "2/5" in draw(terminal, tmp_path, monkeypatch, verify.verify, "compare", compare, "verify")
+
+
+def test_a_watched_status_shows_how_far_it_has_read_the_log(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def follow(log: Log) -> io.StringIO:
+        read_events(log)
+        return io.StringIO()
+
+    monkeypatch.setattr(status, "_watch", lambda view: None)
+    assert "2/5" in draw(terminal, tmp_path, monkeypatch, status, "Follower", follow, "status", "--watch")
+
+
+def draw(
+    terminal: Terminal, folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, read: Any, *words: str
+) -> str:
+    """Run a verb that reads five events with `read`, which takes a name's place; return what it drew."""
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr("hgext.vcsreplicator.log.table.BATCH", 2)
+    monkeypatch.setattr(module, name, read)
+    file = write_log(folder, 5)
+    with file.open("a") as text:
+        text.write(f'[mirror.alpha]\nroot = "{folder}"\nmaster = "http://127.0.0.1/"\n')
+    click.testing.CliRunner().invoke(program, [*words, "-c", str(file)], catch_exceptions=False)
+    return terminal.getvalue()
 
 
 @pytest.mark.processes

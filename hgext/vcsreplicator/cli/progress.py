@@ -99,10 +99,17 @@ def metered_log(config: Config) -> Iterator[Log]:
     # Hundreds of thousands of levels are read and none is dropped: looking for garbage took a fifth of the time.
     gc.disable()
     try:
-        with log_of(config) as log, Meter("reading the log") as meter:
-            yield cast(Log, _MeteredLog(log, meter)) if _is_shown() else log
+        with log_of(config) as log, metered(log) as shown:
+            yield shown
     finally:
         gc.enable()
+
+
+@contextlib.contextmanager
+def metered(log: Log) -> Iterator[Log]:
+    """Give the log with a bar while it is read, on a terminal; the block erases the bar."""
+    with Meter("reading the log") as meter:
+        yield cast(Log, _MeteredLog(log, meter)) if _is_shown() else log
 
 
 class _MeteredLog:

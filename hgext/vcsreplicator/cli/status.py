@@ -22,7 +22,7 @@ from ..words.errors import Unavailable, visible
 from .asking import expect, find_summary, follow_summary, opening_log
 from .display import console, is_terminal, print_json, table
 from .options import log_of, with_config, with_json
-from .progress import metered_log
+from .progress import metered, metered_log
 
 
 @click.command()
@@ -36,7 +36,7 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
         with metered_log(config) as log:
             _print_data(log, expected)
     elif watch:
-        with log_of(config) as log, closing(Follower(log)) as follower:
+        with log_of(config) as log, metered(log) as shown, closing(Follower(shown)) as follower:
             _watch(lambda: _view(follow_summary(follower, log, expected)))
     else:
         with opening_log(config) as open_log:

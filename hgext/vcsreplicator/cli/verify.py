@@ -22,7 +22,7 @@ from ..words.errors import BadConfig, visible
 from ..words.shape import plain
 from .display import console
 from .options import Number, log_of, mirror_settings, with_config
-from .progress import Meter
+from .progress import Meter, metered
 
 # Outcomes that an operator must look into; they give exit code 2.
 ALARMS = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
@@ -80,7 +80,8 @@ def command(
         if continuous:
             sys.exit(_compare_continuously(config, mirrors, log, options))
         wanted = tuple(path.strip("/") for path in paths)
-        sys.exit(_compare_once(mirrors, log, replace(options, pace=0.0), wanted, as_json=as_json))
+        with metered(log) as shown:
+            sys.exit(_compare_once(mirrors, shown, replace(options, pace=0.0), wanted, as_json=as_json))
 
 
 def _local_mirrors(config: Config) -> list[str]:
