@@ -55,7 +55,7 @@ def of_pages() -> list[str]:
     """The hgrc files that pages show whole."""
     texts = [page.read_text() for page in (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md")))]
     found = [block for text in texts for block in re.findall(r"^```ini\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
-    return [block for block in found if block.startswith("[extensions]")]
+    return [block for block in found if "\nvcsreplicator =" in block]
 
 
 @pytest.mark.parametrize("hgrc", of_pages())

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
-from hgext.vcsreplicator.dashboard.readers import read_users
+from hgext.vcsreplicator.dashboard.readers import Readers, read_users
 from hgext.vcsreplicator.dashboard.settings import DashboardSettings
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import topics
@@ -31,6 +31,18 @@ def test_every_key_is_on_the_page() -> None:
         r"^\| `([a-z-]+)` \| (?:required|none) \|", (CHECKOUT / "docs/dashboard.md").read_text(), re.MULTILINE
     )
     assert rows == [field.name.replace("_", "-") for field in fields(DashboardSettings)]
+
+
+def test_the_recipe_of_the_page_makes_a_token(tmp_path: Path) -> None:
+    page = (CHECKOUT / "docs/dashboard.md").read_text()
+    [recipe] = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    made = recipe.replace("/etc/", f"{tmp_path}/")
+    token = subprocess.run(["sh", "-e", "-c", made], capture_output=True, text=True, check=True).stdout.strip()
+    [file] = tmp_path.iterdir()
+    readers = Readers(DashboardSettings(listen="127.0.0.1:8090", users=str(file)), read_users(str(file)))
+    user = readers.find_user([(b"authorization", f"Bearer {token}".encode())], "127.0.0.1")
+    assert user is not None
+    assert (user.name, user.role.value, len(token)) == ("dana", "reader", 64)
 
 
 def config(folder: Path, section: str) -> str:

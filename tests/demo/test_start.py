@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_a_newcomer_pushes_and_reads_the_notice_with_the_commands_of_the_page(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```\n(.*?)^```$", (CHECKOUT / "docs/start.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (CHECKOUT / "docs/start.md").read_text(), re.MULTILINE | re.DOTALL)
     start, push, look = blocks[-3:]
     assert start == ".venv/bin/vcsreplicator demo --dir demo --stay\n"
     (tmp_path / ".venv").symlink_to(sys.prefix)

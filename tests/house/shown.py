@@ -22,6 +22,7 @@ FOREIGN = {
     "dmesg": "",
     "find": "-type -exec",
     "flock": "",
+    "head": "",
     "install": "-d -o -g -m",
     "journalctl": "-u",
     "kafka-acls.sh": "--add --allow-principal --bootstrap-server",
@@ -29,13 +30,16 @@ FOREIGN = {
     "kafka-consumer-groups.sh": "--all-groups --bootstrap-server --describe --reset-offsets",
     "kafka-transactions.sh": "list --bootstrap-server",
     "ln": "-s",
+    "make": "",
     "mv": "-n",
     "pip": "install --no-build-isolation --no-deps --require-hashes -r",
+    "python": "-m -p -k -rn --costs",
     "python3": "-m",
     "rabbitmq-plugins": "enable",
     "rabbitmqctl": "add_user list_bindings list_queues set_parameter set_permissions status -p --vhost",
     "redis-cli": "-u",
     "rm": "-f -rf",
+    "sort": "-rn",
     "sqlite3": "-readonly",
     "ssh": "",
     "systemctl": "daemon-reload disable edit enable restart start status stop --now",
@@ -67,9 +71,16 @@ def hg_commands() -> dict[str, set[str]]:
 
     import hgext.vcsreplicator as extension
     import pushlog
-    from hgext import censor, share, strip  # type: ignore[attr-defined]
+    from hgext import blackbox, censor, share, strip  # type: ignore[attr-defined]
 
-    tables: list[Any] = [commands.table, debugcommands.command._table, strip.cmdtable, censor.cmdtable, share.cmdtable]
+    tables: list[Any] = [
+        commands.table,
+        debugcommands.command._table,
+        strip.cmdtable,
+        censor.cmdtable,
+        share.cmdtable,
+        blackbox.cmdtable,
+    ]
     tables += [extension.cmdtable, pushlog.cmdtable]  # type: ignore[attr-defined]
     found: dict[str, set[str]] = {}
     for table in tables:

@@ -101,12 +101,12 @@ def broker_blocked(on_call: OnCall, entry: Entry) -> None:
         broker.block_publishers()
         try:
             on_call.push(name)
-            eventually(lambda: on_call.metric("notifier", "vcsreplicator_notifier_blocked_flag") == 1)
+            eventually(lambda: entry.metric("notifier", "vcsreplicator_notifier_blocked_flag") == 1)
             assert "Memory alarm" in entry.do("rabbitmqctl status")
             entry.do("rabbitmqctl list_queues --vhost VHOST name messages", VHOST="/")
         finally:
             broker.unblock_publishers()
-        eventually(lambda: on_call.metric("notifier", "vcsreplicator_notifier_blocked_flag") == 0)
+        eventually(lambda: entry.metric("notifier", "vcsreplicator_notifier_blocked_flag") == 0)
         on_call.wait_announced(name)
 
 
@@ -198,17 +198,17 @@ def guardian_late(on_call: OnCall, entry: Entry) -> None:
         text = guardian(on_call, broker.vhost(), mailbox.url)
         with service(on_call, "guardian", text, "watch") as (_, metrics), section(on_call, text):
             stamp = "vcsreplicator_guardian_last_round_timestamp_seconds"
-            eventually(lambda: read_metric(metrics, stamp) > 0, "the first round")
+            eventually(lambda: entry.metric(metrics, stamp) > 0, "the first round")
             broker.stop_app()
             try:
                 eventually(lambda: "round not complete" in on_call.cluster.output("guardian"))
-                last = read_metric(metrics, stamp)
+                last = entry.metric(metrics, stamp)
                 answer = entry.type("vcsreplicator guardian check")
                 assert answer.code not in (0, 1)
                 assert "127.0.0.1" in answer.text
             finally:
                 broker.start_app()
-            eventually(lambda: read_metric(metrics, stamp) > last, "rounds are complete again")
+            eventually(lambda: entry.metric(metrics, stamp) > last, "rounds are complete again")
             assert entry.type("vcsreplicator guardian check").code in (0, 1)
 
 
@@ -233,10 +233,10 @@ def guardian_mails(on_call: OnCall, entry: Entry) -> None:
             fill(channel, queue)
             try:
                 with service(on_call, "guardian", text, "watch") as (config, metrics):
-                    eventually(lambda: read_metric(metrics, waiting) == 1, "no server takes the mail")
+                    eventually(lambda: entry.metric(metrics, waiting) == 1, "no server takes the mail")
                     mailbox.replies["wrong@owners.example"] = "550 no such user"
                     restart_with(on_call, "guardian", config, f"smtp://127.0.0.1:{closed}", mailbox.url)
-                    eventually(lambda: read_metric(metrics, waiting) == 0, "the operator got it")
+                    eventually(lambda: entry.metric(metrics, waiting) == 0, "the operator got it")
                     assert len(mailbox.to("operator@pulse.example")) == 1
                     assert '"mail refused"' in cluster.output("guardian")
                     assert "wrong@owners.example" in entry.do("vcsreplicator guardian user list")
@@ -286,11 +286,11 @@ def take_pushes(queue: HgQueueSender) -> list[int]:
 def poll_fails(on_call: OnCall, entry: Entry) -> None:
     failing = "vcsreplicator_poll_failing_repositories"
     with polled(on_call, "mistyped") as (host, queue, config, metrics):
-        eventually(lambda: read_metric(metrics, failing) == 1, "it is not there")
+        eventually(lambda: entry.metric(metrics, failing) == 1, "it is not there")
         assert host.url("mistyped") in on_call.cluster.output("poll")
         restart_with(on_call, "poll", config, "/mistyped", "/known")
         assert take_pushes(queue) == [1]
-        eventually(lambda: read_metric(metrics, failing) == 0)
+        eventually(lambda: entry.metric(metrics, failing) == 0)
 
 
 @provokes("VcsreplicatorPolledRepositoryReplaced")
@@ -299,8 +299,8 @@ def polled_replaced(on_call: OnCall, entry: Entry) -> None:
     with polled(on_call, "known") as (host, queue, config, metrics):
         assert take_pushes(queue) == [1]
         host.repositories["known"] = {1: ["b" * 40], 2: ["c" * 40]}
-        eventually(lambda: read_metric(metrics, replaced) == 1, "it shows another push 1")
+        eventually(lambda: entry.metric(metrics, replaced) == 1, "it shows another push 1")
         assert '"repository replaced"' in on_call.cluster.output("poll")
         restart_with(on_call, "poll", config, "interval = 0.2", 'interval = 0.2\non-replaced = "follow"')
         assert take_pushes(queue) == [1, 2]
-        eventually(lambda: read_metric(metrics, replaced) == 0)
+        eventually(lambda: entry.metric(metrics, replaced) == 0)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The runbook as an operator uses it: its entries, and the commands of each, typed as they stand on the page."""
 
+import fnmatch
 import json
 import os
 import re
@@ -22,8 +23,10 @@ from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
 COMMAND = re.compile(
-    r"`((?:vcsreplicator|hg|systemctl start|sqlite3|cp|mv|rm|chown|rabbitmqctl|rabbitmq-plugins|redis-cli)(?: [^`]+)?)`"
+    r"`((?:vcsreplicator|hg|systemctl start|systemctl status|journalctl|sqlite3|cp|mv|rm|chown|rabbitmqctl|rabbitmq-plugins"
+    r"|redis-cli)(?: [^`]+)?)`"
 )
+METRIC = re.compile(r"`(vcsreplicator_\w+)")
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z-]*[A-Z]\b")
 
 
@@ -61,6 +64,8 @@ class Entry:
     name: str
     text: str
     typed: set[str] = field(default_factory=set)
+    # Metrics that were read.
+    read: set[str] = field(default_factory=set)
     # What commands need that are not this project's.
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,14 +80,25 @@ class Entry:
             command for command in self.commands if not any(f"{done} ".startswith(f"{command} ") for done in self.typed)
         }
 
+    @property
+    def unread(self) -> set[str]:
+        """Metrics of the entry that were not read."""
+        return set(METRIC.findall(self.text)) - self.read
+
+    def metric(self, where: str, name: str) -> float:
+        """The sum of a metric of the entry, of a service or at an address; AssertionError if it does not stand there."""
+        assert f"`{name}" in self.text, f"{self.name} does not name {name}"
+        self.read.add(name)
+        address = where if ":" in where else tomllib.loads(self.cluster.config.read_text())["listen"][where]
+        return read_metric(address, name)
+
     def type(self, command: str, **filled: object) -> Answer:
         """Run this command of the entry; AssertionError if it does not stand there."""
         assert command in self.commands, f"{self.name} says {sorted(self.commands)}"
         self.typed.add(command)
         words = [PLACEHOLDER.sub(lambda found: str(filled[found[0]]), word) for word in shlex.split(command)]
-        if words[0] == "systemctl":
-            self.cluster.start(str(filled["unit"]))
-            return Answer(0, "")
+        if words[0] in ("systemctl", "journalctl"):
+            return self._ask_systemd(words, str(filled.get("unit")))
         if words[0] != "vcsreplicator":
             environment = {**self.cluster.about["master"]["env"], **self.environment}
             if words[0] == "hg":
@@ -92,6 +108,19 @@ class Entry:
             done = self.cluster.cli(*words[1:])
         assert "Traceback" not in done.stderr, done.stderr
         return Answer(done.returncode, done.stdout + done.stderr)
+
+    def _ask_systemd(self, words: list[str], unit: str) -> Answer:
+        """What systemd would do with our units, each of which is a role of the cluster."""
+        if words[1] == "start":
+            self.cluster.start(unit)
+            return Answer(0, "")
+        wanted = words[-1].removeprefix("vcsreplicator-").replace("@", "-")
+        roles = fnmatch.filter(self.cluster.roles, wanted)
+        assert roles, f"no unit {words[-1]}"
+        if words[0] == "journalctl":
+            return Answer(0, "".join(map(self.cluster.output, roles)))
+        down = [role for role in roles if not self.cluster.running(role)]
+        return Answer(3 if down else 0, "".join(f"{role} failed\n" for role in down))
 
     def do(self, command: str, **filled: object) -> str:
         """Run this command, which must succeed; what it printed."""
@@ -198,6 +227,7 @@ class OnCall:
         entry = Entry(self.cluster, name, entries()[name])
         yield entry
         assert not entry.untyped, f"{name}: not typed"
+        assert not entry.unread, f"{name}: not read"
 
 
 def read_metric(address: str, name: str) -> float:

@@ -97,6 +97,8 @@ def down(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
     on_call.cluster.kill("aggregator")
     on_call.push(name)
+    assert entry.type("systemctl status 'vcsreplicator-*'").text == "aggregator failed\n"
+    assert '"ready"' in entry.do("journalctl -u vcsreplicator-aggregator")
     entry.type("systemctl start", unit="aggregator")
     on_call.wait_announced(name)
     entry.until_ok()
@@ -109,12 +111,12 @@ def pushes_not_sent(on_call: OnCall, entry: Entry) -> None:
         log.execute("BEGIN IMMEDIATE")  # no other process can write
         assert "the push is kept and will be sent" in on_call.push(name)
         eventually(lambda: "will try again" in on_call.cluster.output("relay"))
-        assert on_call.metric("relay", "vcsreplicator_relay_unsent_repositories") == 1
+        assert entry.metric("relay", "vcsreplicator_relay_unsent_repositories") == 1
         assert "another process keeps it locked" in entry.type("vcsreplicator topics list").text
         log.execute("ROLLBACK")
     entry.do("chown -R USER:GROUP FOLDER", USER=os.getuid(), GROUP=os.getgid(), FOLDER=on_call.cluster.repository(name))
     on_call.wait_announced(name)
-    eventually(lambda: on_call.metric("relay", "vcsreplicator_relay_unsent_repositories") == 0)
+    eventually(lambda: entry.metric("relay", "vcsreplicator_relay_unsent_repositories") == 0)
     entry.until_ok()
 
 
@@ -185,7 +187,7 @@ def stalled(on_call: OnCall, entry: Entry) -> None:
     entry.until("vcsreplicator trace PATH", "beta: not applied", PATH=name)
     entry.do("vcsreplicator roster deactivate MIRROR --yes", MIRROR="beta")
     on_call.wait_announced(name)
-    assert on_call.metric("aggregator", "vcsreplicator_aggregator_stalled_seconds") < 60
+    assert entry.metric("aggregator", "vcsreplicator_aggregator_stalled_seconds") < 60
     entry.until_ok()
     back(on_call, "beta")
 
@@ -209,6 +211,9 @@ def silent(on_call: OnCall, entry: Entry) -> None:
     on_call.cluster.kill("mirror-beta")
     on_call.push(name)
     eventually(lambda: "mirror beta is silent" in on_call.cluster.cli("check").stdout, every=0.5)
+    assert entry.type("systemctl status vcsreplicator-mirror@MIRROR", MIRROR="beta").text == "mirror-beta failed\n"
+    held = "vcsreplicator_aggregator_mirror_held_notices"
+    eventually(lambda: entry.metric("aggregator", held) == 1, "one notice waits for it")
     entry.do("vcsreplicator roster deactivate MIRROR --yes", MIRROR="beta")
     on_call.wait_announced(name)
     on_call.cluster.start("mirror-beta")
@@ -229,6 +234,7 @@ def behind(on_call: OnCall, entry: Entry) -> None:
     eventually(lambda: line_of("beta", entry.do("vcsreplicator status")).split()[3] == "1", every=0.5)
     os.kill(on_call.cluster.pid("mirror-beta"), signal.SIGCONT)
     eventually(lambda: line_of("beta", entry.do("vcsreplicator status")).split()[3] == "0", every=0.5)
+    assert entry.metric("mirror-beta", "vcsreplicator_mirror_slow_workers") == 0
     on_call.wait_announced(name)
 
 
@@ -313,7 +319,7 @@ def destination_late(on_call: OnCall, entry: Entry) -> None:
     entry.do("vcsreplicator destination skip NAME --yes", NAME="late")
     assert "late" in on_call.cluster.cli("errors", "list").stdout
     folder.with_name("away").rename(folder)
-    eventually(lambda: on_call.metric("notifier", "vcsreplicator_notifier_oldest_age_seconds") < 300)
+    eventually(lambda: entry.metric("notifier", "vcsreplicator_notifier_oldest_age_seconds") < 300)
 
 
 @provokes("VcsreplicatorDestinationPaused")
@@ -481,6 +487,7 @@ def events_lost(on_call: OnCall, entry: Entry) -> None:
 def slow(on_call: OnCall, entry: Entry) -> None:
     name = push_to_workers_that_stand_still(on_call, signal.SIGCONT)
     on_call.wait_announced(name)
+    eventually(lambda: entry.metric("mirror-alpha", "vcsreplicator_mirror_slow_workers") == 0, "no task is slow")
 
 
 @provokes("reason gap")

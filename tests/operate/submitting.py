@@ -78,9 +78,9 @@ adapter.check_message = check_message
 QUEUED = "vcsreplicator_edge_queued_bytes"
 
 
-def metric_of(folder: Path, role: str, name: str) -> float:
-    """The sum of a metric's samples of the edge or the decoder."""
-    return read_metric(tomllib.loads((folder / "edge.toml").read_text())["listen"][role], name)
+def address_of(folder: Path, role: str) -> str:
+    """Where the edge or the decoder listens."""
+    return str(tomllib.loads((folder / "edge.toml").read_text())["listen"][role])
 
 
 @contextmanager
@@ -121,9 +121,9 @@ def edge_queues(on_call: OnCall, entry: Entry) -> None:
     with edge_and_decoder(on_call) as (folder, url):
         with locked_log(on_call):
             submit(url)
-            eventually(lambda: metric_of(folder, "edge", QUEUED) > 0, "the edge keeps the message")
+            eventually(lambda: entry.metric(address_of(folder, "edge"), QUEUED) > 0, "the edge keeps the message")
             assert "another process keeps it locked" in entry.type("vcsreplicator topics list").text
-        eventually(lambda: metric_of(folder, "edge", QUEUED) == 0, "the queue drains by itself")
+        eventually(lambda: entry.metric(address_of(folder, "edge"), QUEUED) == 0, "the queue drains by itself")
         eventually(lambda: list(folder.glob("*.ndjson")), "the message is delivered")
 
 
@@ -135,14 +135,14 @@ def edge_set_aside(on_call: OnCall, entry: Entry) -> None:
             submit(url)
             on_call.cluster.stop("edge")
         with other_release(on_call, "edge", REFUSES):
-            eventually(lambda: metric_of(folder, "edge", aside) == 1, "the log refuses the message")
+            eventually(lambda: read_metric(address_of(folder, "edge"), aside) == 1, "the log refuses the message")
             assert str(folder / "queue/rejected.log") in on_call.cluster.output("edge")
         assert not list(folder.glob("*.ndjson"))
         entry.do("mv -n QUEUE/rejected.log QUEUE/0000000000.log", QUEUE=folder / "queue")
         on_call.cluster.stop("edge")
         entry.type("systemctl start", unit="edge")
         eventually(lambda: list(folder.glob("*.ndjson")), "the message is delivered")
-        assert metric_of(folder, "edge", QUEUED) == 0
+        assert entry.metric(address_of(folder, "edge"), QUEUED) == 0
 
 
 @provokes("VcsreplicatorRepeatsPass")
@@ -154,13 +154,13 @@ def repeats_pass(on_call: OnCall, entry: Entry) -> None:
         eventually(lambda: delivered.exists(), "the message is delivered")
         redis.kill()
         submit(url)
-        eventually(lambda: metric_of(folder, "decode", away) == 1, "the store does not answer")
+        eventually(lambda: entry.metric(address_of(folder, "decode"), away) == 1, "the store does not answer")
         assert entry.type("redis-cli -u URL ping", URL=redis.url).code != 0
         redis.restart()
         assert entry.do("redis-cli -u URL ping", URL=redis.url).strip() == "PONG"
 
         def is_back() -> bool:
             submit(url)
-            return metric_of(folder, "decode", away) == 0
+            return entry.metric(address_of(folder, "decode"), away) == 0
 
         eventually(is_back, "ids are remembered again", every=0.5)

@@ -2,6 +2,7 @@
 """Pulse on a real RabbitMQ: bodies to the letter, properties, and everything that can happen to a broker."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from notifier.window import Delivery
 from testing.builders.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifying import Notifier, Scripted
 from testing.builders.receivers import FAST, PulseReceiver
+from testing.services.cache import CHECKOUT
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
@@ -242,6 +244,27 @@ def test_deleted_exchange_is_declared_again(log: Log, notifier: Notifier, pulse:
     notifier.settled("it")
     with kombu.Connection(pulse.url) as connection:
         connection.channel().exchange_declare(pulse.exchange, "topic", passive=True)
+
+
+def test_the_rights_of_the_page_suffice(rabbitmq: Any) -> None:
+    page = (CHECKOUT / "docs/destinations.md").read_text()
+    [add, allow] = re.findall(r"^rabbitmqctl (.+)$", page, re.MULTILINE)
+    [exchange] = re.findall(r'^exchange = "(.+?)"', page, re.MULTILINE)
+    assert re.fullmatch(r"add_user (\w+)", add)
+    verb, *_, name, configure, write, read = shlex.split(allow)
+    assert (verb, name) == ("set_permissions", add.split()[1])
+    url = rabbitmq.vhost()
+    vhost = url.rpartition("/")[2]
+    user = f"{name}-{vhost}"
+    rights = ", ".join(f'<<"{each}">>' for each in (user, vhost, configure, write, read, "test"))
+    rabbitmq.evaluate(f'rabbit_auth_backend_internal:add_user(<<"{user}">>, <<"secret">>, <<"test">>)')
+    try:
+        rabbitmq.evaluate(f"rabbit_auth_backend_internal:set_permissions({rights})")
+        destination = opened(PulseSettings(url=url.replace("guest:guest", f"{user}:secret"), exchange=exchange))
+        assert send(destination, a_message()) == [DeliveryOutcome(number=0)]
+        destination.close()
+    finally:
+        rabbitmq.evaluate(f'rabbit_auth_backend_internal:delete_user(<<"{user}">>, <<"test">>)')
 
 
 def test_exchange_that_is_not_ours_to_declare_is_waited_for(rabbitmq: Any, unique_name: str) -> None:
