@@ -3,6 +3,7 @@
 
 import contextlib
 import gc
+import re
 import socket
 import subprocess
 import threading
@@ -30,6 +31,7 @@ from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
 from testing.checks.requests import TRANSACTIONAL, watch_requests
+from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
@@ -149,6 +151,17 @@ def test_topics_are_kept_as_documented(log: Log, admin: KafkaAdminClient, unique
     assert (state["cleanup.policy"], state["segment.bytes"]) == ("compact", str(16 * 1024 * 1024))
     assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", str(30 * 24 * 3600 * 1000))
     assert state["max.message.bytes"] == events["max.message.bytes"] == str(8 * 1024 * 1024)
+
+
+def test_a_broker_has_the_settings_that_the_page_names(admin: KafkaAdminClient) -> None:
+    [block] = re.findall(
+        r"^```properties\n(.*?)^```$", (CHECKOUT / "docs/log.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    named = {line.partition("=")[0] for line in block.splitlines()}
+    found = admin.describe_configs([ConfigResource("broker", "1")], config_filter="all")
+    [[described]] = [kind.values() for kind in found.values()]
+    assert len(named) == 5
+    assert named <= set(described)
 
 
 def test_stock_clients_see_the_positions_of_a_group(kafka: Kafka, log: Log, unique_name: str) -> None:
