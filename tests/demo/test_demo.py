@@ -106,7 +106,10 @@ def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> No
     start = aggregator["argv"][: aggregator["argv"].index("aggregator")]
     asked = [*start, "aggregator", "--config", "nowhere.toml"]
     done = subprocess.run(asked, env=aggregator["env"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == "vcsreplicator: nowhere.toml: cannot be read: No such file or directory"
+    assert (
+        done.stderr.strip()
+        == "vcsreplicator: nowhere.toml: cannot be read: No such file or directory; vcsreplicator config example prints one"
+    )
 
 
 def test_a_service_that_dies_is_started_again_and_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:

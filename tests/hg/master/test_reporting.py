@@ -72,8 +72,14 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
             "Permission denied",
             b"the relay may not write here (Permission denied): the event is kept and will be sent\n",
         ),
+        (
+            Type.CHANGED,
+            False,
+            "Permission denied",
+            b"the relay may not write here (Permission denied): the push is kept and will be sent\n",
+        ),
     ],
-    ids=["log", "relay", "no push", "rights"],
+    ids=["log", "relay", "no push", "rights, no push", "rights"],
 )
 def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing_or_rights(
     monkeypatch: pytest.MonkeyPatch, kind: Type, is_sent: bool | None, failure: str | None, line_read: bytes
