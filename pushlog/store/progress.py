@@ -34,7 +34,10 @@ def show_facts(log: Pushlog, topic: bytes) -> Iterator[entry.Fact]:
 
 
 def show_count(ui: Ui, topic: bytes, items: Iterable[_Item], total: int | None = None) -> Iterator[_Item]:
-    """Yield the items, each for a push, and show how many there were, of ``total`` if that is known."""
+    """Yield the items, one for each push, and show how many there were.
+
+    ``total`` is None if it is not known.
+    """
     with ui.makeprogress(topic, unit=b"pushes", total=total) as progress:
         for done, item in enumerate(items, 1):
             progress.update(done, total=max(done, total) if total else None)

@@ -107,7 +107,10 @@ def metered_log(config: Config) -> Iterator[Log]:
 
 @contextlib.contextmanager
 def metered(log: Log) -> Iterator[Log]:
-    """Give the log with a bar while it is read, on a terminal; the block erases the bar."""
+    """Give the log with a bar while it is read, on a terminal.
+
+    Nothing of the bar remains after the block.
+    """
     with Meter("reading the log") as meter:
         yield cast(Log, _MeteredLog(log, meter)) if _is_shown() else log
 
