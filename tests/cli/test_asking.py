@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import asking, program
+from hgext.vcsreplicator.dashboard.asked import client
 from hgext.vcsreplicator.dashboard.server import _answer_questions
 from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log
 from hgext.vcsreplicator.status.follower import WATCH
@@ -43,6 +45,7 @@ class Verbs:
     """`status` and `check` on a machine whose services' file names a dashboard's socket."""
 
     def __init__(self, folder: Path, installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.warned = ""
         self.installation, self.socket, self.opened = installation, str(folder / "socket"), 0
         self.file = folder / "x.toml"
         self.file.write_text(CONFIG.format(socket=self.socket))
@@ -71,7 +74,8 @@ class Verbs:
     def say(self, *words: str, file: Path | None = None) -> tuple[int, str]:
         result = CliRunner().invoke(program, [*words, "--config", str(file or self.file)])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result.exit_code, result.output
+        self.warned = result.stderr
+        return result.exit_code, result.stdout
 
     def read(self, *words: str) -> tuple[int, str]:
         """What the verb reads itself."""
@@ -328,3 +332,22 @@ def test_a_stranger_at_the_socket_is_not_believed(verbs: Verbs, monkeypatch: pyt
         verbs.ask("check")
         monkeypatch.setattr("hgext.vcsreplicator.dashboard.asked.client.read_peer", lambda connection: (65533, 65533))
         assert verbs.read_in_doubt("check") == verbs.read("check")
+
+
+def test_a_socket_that_is_not_there_is_not_mentioned(verbs: Verbs) -> None:
+    verbs.read_in_doubt("check")
+    assert verbs.warned == ""
+
+
+def test_a_verb_says_why_it_read_the_log_although_there_is_a_socket(verbs: Verbs) -> None:
+    with closing(socket.socket(socket.AF_UNIX)) as left_behind:
+        left_behind.bind(verbs.socket)
+    verbs.read_in_doubt("check", "--json")
+    assert verbs.warned == f"dashboard not asked: {verbs.socket}: Connection refused; the log was read instead\n"
+
+
+def test_a_verb_says_that_it_does_not_trust_the_socket(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_is_believed", lambda user, path: False)
+    with verbs.dashboard():
+        verbs.read_in_doubt("status")
+    assert "nor the owner of a folder that only root could make; the log was read instead\n" in verbs.warned

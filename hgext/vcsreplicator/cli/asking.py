@@ -3,9 +3,12 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
+
+import click
 
 from ..config import Config
 from ..dashboard.asked.client import ask
@@ -35,12 +38,18 @@ def expect(config: Config, **limits: Any) -> Expectations:
 
 
 def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
-    """Ask the dashboard whose socket the file names; else read the log."""
+    """Ask the dashboard whose socket the file names; else read the log.
+
+    Standard error says why a socket that this user may use was of no use.
+    """
     section = config.tables.get("dashboard")
     path = section.get("socket") if isinstance(section, dict) else None
     if isinstance(path, str):
-        with contextlib.suppress(Unavailable):
+        try:
             return ask(path, StatusQuestion(log=identify_log(config.log), expected=expected))
+        except Unavailable as error:
+            if os.access(path, os.W_OK):
+                click.echo(f"dashboard not asked: {error}; the log was read instead", err=True)
     log = open_log()
     with closing(Follower(log)) as follower:
         return follow_summary(follower, log, expected)

@@ -24,14 +24,17 @@ def ask(path: str, question: StatusQuestion, *, patience: float = PATIENCE) -> S
             set_time_left(connection, deadline)
             connection.connect(path)
             if not _is_believed(read_peer(connection)[0], path):
-                raise Unavailable(f"{path}: held by a user who is not believed")
+                raise Unavailable(
+                    f"{path}: held by a user who is neither root, nor you, nor the owner of a folder that only root could make"
+                )
             connection.sendall(to_json(question))
             connection.shutdown(socket.SHUT_WR)
             answer = from_json(
                 StatusAnswer, receive(connection, limit=ANSWER_LIMIT, deadline=deadline), limit=ANSWER_LIMIT
             )
     except (OSError, MalformedEvent) as error:
-        raise Unavailable(f"{path}: {error}") from error
+        said = error.strerror if isinstance(error, OSError) else None
+        raise Unavailable(f"{path}: {said or error}") from error
     if answer.summary is None:
         raise Unavailable(f"{path}: declined: {answer.declined}")
     return answer.summary
