@@ -2,6 +2,7 @@
 """`vcsreplicator verify`: compares mirrors with the master, once or as a service."""
 
 import json
+import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -107,7 +108,9 @@ def _compare_once(
             click.echo(json.dumps(plain(verdict)))
         elif verdict.outcome is not ComparisonOutcome.EQUAL:
             where, style = f"{verdict.mirror} {visible(verdict.path)}: ", STYLES.get(verdict.outcome, "red")
-            output.print(Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}"))
+            output.print(
+                Text.assemble(where, (verdict.outcome.value, style), f" {visible(verdict.note)}{remedy(verdict)}")
+            )
 
     rounds = {}
     for settings in mirrors:
@@ -115,7 +118,7 @@ def _compare_once(
             rounds[settings.name] = verify.compare(
                 settings, log, options, report=report, stop=stop, paths=paths, show=meter.show
             )
-    counts = ", ".join(f"{number} {outcome.value}" for outcome, number in seen.items() if number)
+    counts = ", ".join(_count(number, outcome) for outcome, number in seen.items() if number)
     if not as_json:
         click.echo(counts or "nothing to compare")
         click.echo(f"not compared: {NOT_READ}hgrc" if not options.deep else "not compared: hgrc")
@@ -134,6 +137,18 @@ def _compare_once(
         return 130
     is_complete = not unknown and sum(seen.values()) == seen[ComparisonOutcome.EQUAL]
     return 0 if is_complete else 1
+
+
+def remedy(verdict: Verdict) -> str:
+    """Return the command that copies the repository again, if an operator must act."""
+    if verdict.outcome not in ALARMS:
+        return ""
+    return f"; to copy it again: vcsreplicator heal {verdict.mirror} {visible(shlex.quote(verdict.path))} --yes"
+
+
+def _count(number: int, outcome: ComparisonOutcome) -> str:
+    many = outcome is ComparisonOutcome.DIFFERS and number > 1
+    return f"{number} {'differ' if many else outcome.value}"
 
 
 def _compare_continuously(

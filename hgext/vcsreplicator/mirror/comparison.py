@@ -83,5 +83,6 @@ def judge(here: Fingerprint | None, there: Fingerprint) -> tuple[ComparisonOutco
         return outcome, f"at event {here.seq}, the master at {there.seq}"
     found = differences(here, there)
     if found:
-        return ComparisonOutcome.DIFFERS, f"at event {here.seq}: {', '.join(found)}"
+        longer = f" (length {here.length}, on the master {there.length})" if "length" in found else ""
+        return ComparisonOutcome.DIFFERS, f"at event {here.seq}: {', '.join(found)}{longer}"
     return ComparisonOutcome.EQUAL, ""

@@ -189,6 +189,7 @@ def test_contents_are_read_when_asked_for_and_what_was_not_compared_is_said(benc
     deep = CliRunner().invoke(program, [*words, "--deep"])
     assert deep.exit_code == 2, deep.output
     assert "one: differs contents: " in deep.output
+    assert f"; to copy it again: vcsreplicator heal {NAME} one --yes" in deep.output.replace("\n", " ")
     assert "not compared: hgrc" in deep.output
 
 
