@@ -8,6 +8,7 @@ Unavailable.
 
 import fcntl
 import os
+import pwd
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -166,4 +167,25 @@ def trouble(error: OSError | sqlite3.Error, key: str, path: str) -> ReplicationE
     """Translate an error of SQLite or the system to BadConfig or Unavailable."""
     kind = Unavailable if is_passing_for(path, error) else BadConfig
     said = (error.strerror if isinstance(error, OSError) else None) or error
-    return kind(f"{key}: {path}: cannot be used: {said}")
+    remedy = _name_owner(path) if isinstance(error, PermissionError) else ""
+    return kind(f"{key}: {path}: cannot be used: {said}{remedy}")
+
+
+def _name_owner(path: str) -> str:
+    """Return what to type if another user owns the file.
+
+    Of a file that cannot be seen, the folder that leads to it counts.
+    """
+    for place in (Path(path), *Path(path).parents):
+        with suppress(OSError):
+            owner = os.stat(place).st_uid
+            break
+    else:
+        return ""
+    if owner in (0, os.geteuid()):
+        return ""
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"'#{owner}'"
+    return f"; run it as its owner: sudo -u {name} ..."

@@ -65,6 +65,22 @@ def test_error_of_a_database_says_whose_turn_it_is(
     assert str(found).startswith("notifier.state: /s.db: cannot be used: ")
 
 
+def test_what_another_user_may_not_use_names_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.db"
+    path.touch()
+    if os.geteuid() == 0:  # root owns what may belong to no service
+        for named in (path, tmp_path):
+            os.chown(named, 1, -1)
+    error = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid)
+    assert str(trouble(error, "notifier.state", str(path))).endswith("cannot be used: Permission denied")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    remedy = f"; run it as its owner: sudo -u {path.owner()} ..."
+    for named in (path, tmp_path / "not-yet" / "s.db"):
+        assert str(trouble(error, "notifier.state", str(named))).endswith(f"Permission denied{remedy}")
+    assert remedy not in str(trouble(OSError(errno.EROFS, "Read-only file system"), "notifier.state", str(path)))
+
+
 def modes(folder: Path) -> dict[str, str]:
     return {file.name: oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
 
