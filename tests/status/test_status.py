@@ -261,6 +261,13 @@ def test_a_mirror_that_was_just_added_is_not_silent_yet(installation: Installati
     assert "mirror beta is silent" in installation.found(after=1.0)[0][1]
 
 
+def test_a_silent_mirror_comes_with_the_command_that_starts_it(installation: Installation) -> None:
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE)
+    installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta)))
+    [text] = [text for _, text in installation.found(after=1000.0) if "mirror beta is silent" in text]
+    assert "start it: systemctl start vcsreplicator-mirror@beta, or: vcsreplicator roster deactivate beta --yes" in text
+
+
 def test_a_silent_backup_holds_nothing_back_and_a_silent_mirror_what_it_gates(installation: Installation) -> None:
     backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=MirrorRole.BACKUP)
     beta = Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(exclude=("path:group/one",)))

@@ -55,7 +55,7 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
         return Finding(level=1, text=f"mirror {name} is silent {since}; it is a backup, so no notice waits for it")
     gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
     held = sum(state.seq - state.noticed for state in gated)
-    way_out = f"start it or: vcsreplicator roster deactivate {name} --yes"
+    way_out = f"start it: systemctl start vcsreplicator-mirror@{name}, or: vcsreplicator roster deactivate {name} --yes"
     return Finding(level=2, text=f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}")
 
 
