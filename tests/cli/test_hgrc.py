@@ -135,7 +135,11 @@ def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_pat
             "vcsreplicator: expected a line that loads",
         ),
         ("vcsreplicator =\n", "vcsreplicator = !\n", "vcsreplicator: expected a line that loads it"),
-        ("role = mirror", "role = mirrors", 'role: expected master or mirror, got "mirrors"'),
+        (
+            "role = mirror",
+            "role = mirrors",
+            'hgrc: hg root: config: [vcsreplicator] role: expected master or mirror, got "mirrors"',
+        ),
     ],
 )
 def test_an_hgrc_with_which_mercurial_would_continue_is_refused(

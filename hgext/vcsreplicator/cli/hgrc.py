@@ -148,5 +148,6 @@ def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[st
     if done.returncode and (arguments[0] != "config" or done.stderr):
         lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
         reasons = [line for line in lines if line.startswith(("abort:", "config error:"))]
-        raise BadConfig(f"{where}: hg {arguments[0]}: {(reasons or lines[-1:])[0]}")
+        verb = arguments[2] if arguments[0] == "-R" else arguments[0]
+        raise BadConfig(f"{where}: hg {verb}: {(reasons or lines[-1:])[0].removeprefix('config error: ')}")
     return done.stdout.splitlines()
