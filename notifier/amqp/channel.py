@@ -211,9 +211,12 @@ class ConfirmedChannel:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what is held back."""
+        """Write what is held back, unless the broker has said meanwhile that it takes nothing."""
         transport = self._connection.transport
-        if transport.held:
+        if not transport.held:
+            return
+        drain(self._connection, 0)
+        if not self.is_blocked:
             with transport.having_timeout(self.settings.confirm_timeout):
                 transport.flush()
 

@@ -28,7 +28,10 @@ _ANSWERS = {
     (60, 20): (CONSUMING, b"\1c"),
     (85, 10): (CONFIRMING, b"\0"),
 }
-_FIRST = struct.pack(">BBI", 0, 9, 0) + b"\0\0\0\5PLAIN" + b"\0\0\0\5en_US"
+# It says that it tells when it takes no messages, as brokers do.
+_CAPABILITIES = b"\x12connection.blockedt\1"
+_PROPERTIES = b"\x0ccapabilitiesF" + struct.pack(">I", len(_CAPABILITIES)) + _CAPABILITIES
+_FIRST = struct.pack(">BBI", 0, 9, len(_PROPERTIES)) + _PROPERTIES + b"\0\0\0\5PLAIN" + b"\0\0\0\5en_US"
 
 HEARTBEAT = struct.pack(">BHI", 8, 0, 0) + b"\xce"
 
@@ -72,6 +75,11 @@ def many_deliveries_without_a_message(connection: socket.socket, over: threading
 
 
 def silence(connection: socket.socket, over: threading.Event) -> None:
+    over.wait()
+
+
+def low_on_memory(connection: socket.socket, over: threading.Event) -> None:
+    connection.sendall(frame(0, (10, 60), b"\x0dlow on memory"))
     over.wait()
 
 

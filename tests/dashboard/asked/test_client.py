@@ -151,7 +151,10 @@ def test_a_stranger_is_asked_nothing(folder: Path, monkeypatch: pytest.MonkeyPat
         received.append(read_all(connection))
         connection.sendall(to_json(StatusAnswer(summary=SUMMARY)))
 
-    with answering(folder, act) as path, pytest.raises(Unavailable, match="nor the owner of a folder that only root could make"):
+    with (
+        answering(folder, act) as path,
+        pytest.raises(Unavailable, match="nor the owner of a folder that only root could make"),
+    ):
         ask(path, QUESTION, patience=60.0)
     assert received == [b""]
 

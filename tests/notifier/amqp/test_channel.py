@@ -3,16 +3,19 @@
 
 import contextlib
 import queue
+import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
+from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.amqp.channel import ConfirmedChannel, OutgoingMessage, Target
 from notifier.amqp.settings import BrokerSettings
-from testing.faults.broker import CONFIRMING, FakeBroker
+from testing.faults.broker import CONFIRMING, FakeBroker, low_on_memory
 
 pytestmark = pytest.mark.processes
 
@@ -29,12 +32,17 @@ def channel(received: "queue.Queue[bytes]") -> Iterator[ConfirmedChannel]:
         while part := connection.recv(1024 * 1024):
             received.put(part)
 
-    with FakeBroker(CONFIRMING, read_on) as broker:
-        settings = BrokerSettings(url=broker.url)
-        opened = ConfirmedChannel("it", settings, Target(name="x", declare=lambda channel: None), SystemClock())
-        with contextlib.closing(opened):
-            opened.start()
-            yield opened
+    with FakeBroker(CONFIRMING, read_on) as broker, opened(broker) as channel:
+        yield channel
+
+
+@contextlib.contextmanager
+def opened(broker: FakeBroker) -> Iterator[ConfirmedChannel]:
+    settings = BrokerSettings(url=broker.url)
+    made = ConfirmedChannel("it", settings, Target(name="x", declare=lambda channel: None), SystemClock())
+    with contextlib.closing(made):
+        made.start()
+        yield made
 
 
 def send(channel: ConfirmedChannel, number: int, text: str) -> None:
@@ -57,3 +65,21 @@ def test_many_bytes_go_before_the_outcomes_are_asked_for(
 ) -> None:
     send(channel, 1, "x" * 64 * 1024)
     assert b"x" in received.get(timeout=10)
+
+
+@pytest.mark.parametrize("size", [2_000, 20_000])
+def test_no_message_follows_once_the_broker_says_that_it_takes_none(size: int) -> None:
+    """Until it does it reads nothing: what is written fills the buffers, and the system gives the connection up after a second."""
+    with FakeBroker(CONFIRMING, low_on_memory) as broker, opened(broker) as channel:
+        assert select.select([channel._connection.sock], [], [], 60)[0], "it has said so"
+        taken = 0
+        while taken < 1000 and not channel.is_blocked:
+            send(channel, taken, "x" * size)
+            taken += 1
+        assert taken < 40
+        ends = time.monotonic() + 3
+        while time.monotonic() < ends:
+            assert channel.outcomes(0.2) == []
+        assert broker.connections == 1
+        with pytest.raises(Unavailable, match="blocks publishers"):
+            send(channel, taken, "x")
