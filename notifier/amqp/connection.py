@@ -96,8 +96,8 @@ def connect(kombu_client: Any) -> Any:
     try:
         return kombu_client.transport.establish_connection()
     except AccessRefused as error:
-        what = f"login of user {kombu_client.userid or 'guest'} refused: wrong password, or no such user"
-        raise AccessRefused(f"{what}: (403) ACCESS_REFUSED", reply_code=error.reply_code) from error
+        what = f"login of user {kombu_client.userid or 'guest'} refused, mostly for a wrong password or an unknown user"
+        raise AccessRefused(f"{what}: {describe_error(error)}", reply_code=error.reply_code) from error
 
 
 @contextmanager

@@ -368,7 +368,7 @@ def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_i
         reason = eventually(lambda: reason_of(master, folder))
         master.work.on_failed.assert_called_with(folder, "Permission denied")  # type: ignore[attr-defined]
     user = pwd.getpwuid(os.geteuid()).pw_name
-    assert reason == f"Permission denied: {lock}; as root, run: chown -R {user}: {shlex.quote(folder)}"
+    assert reason == f"Permission denied: {lock}; as root, run: chown -R {user} {shlex.quote(folder)}"
     master.until(lambda: not box.has_unsent())
 
 
@@ -615,6 +615,19 @@ def test_jobs_run_in_their_order_and_none_behind_one_that_failed(jobs: Jobs) -> 
     (jobs.root / "a" / ".hg").mkdir(parents=True)
     assert run_all(jobs) == (list(Job), set())
     assert run_all(jobs, Job.ANNOUNCE) == ([Job.RECOVER, Job.ANNOUNCE], set(Job))
+
+
+def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:
+    (jobs.root / "a" / ".hg").mkdir(parents=True)
+
+    def fail(folder: str) -> None:
+        raise Unavailable("no room")
+
+    jobs.work._table = {Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77")), Job.ANNOUNCE: fail}
+    with capture_logs() as lines:
+        both = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.RECOVER, Job.ANNOUNCE})
+    assert both == ({Job.RECOVER, Job.ANNOUNCE}, "no room")
+    assert [line["reason"] for line in lines if line["event"] == "will try again"] == ["no room"]
 
 
 def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:

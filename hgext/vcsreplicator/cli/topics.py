@@ -4,7 +4,9 @@
 It compares them with what the services need.
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
 
 import click
 
@@ -49,7 +51,7 @@ def command() -> None:
 def create(config: Config, partitions: int, retention: float) -> None:
     """Create the missing topics; existing topics are not changed."""
     with log_of(config) as log:
-        made = log.create(_needed(config, partitions, retention))
+        made = log.create(topics(partitions=partitions, retention=retention * DAY))
     click.echo("created " + ", ".join(made) if made else "all topics exist")
 
 
@@ -59,7 +61,7 @@ def create(config: Config, partitions: int, retention: float) -> None:
 def list_(config: Config, as_json: bool) -> None:
     """List the topics with their partitions and records."""
     with log_of(config) as log:
-        rows = [_row(log, topic.name) for topic in _needed(config)]
+        rows = [_row(log, topic.name) for topic in (*topics(), *_list_raw(config, log))]
     headings = ("topic", "partitions", "first", "end")
     print_listing(rows, headings, ([str(row[each]) for each in headings] for row in rows), as_json=as_json)
 
@@ -82,7 +84,7 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
     """
     with log_of(config) as log:
         count = partitions or _count_partitions(log)
-        found = log.compare(_needed(config, count, retention))
+        found = log.compare((*topics(partitions=count, retention=retention * DAY), *_list_raw(config, log)))
     remedies = [remedy for each in found for remedy in each.remedies]
     if any(each.found is None for each in found):
         remedies.insert(0, f"vcsreplicator topics create --partitions {count} --retention {retention:g}")
@@ -94,8 +96,8 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
     sys.exit(_severity(found))
 
 
-def _needed(config: Config, partitions: int = PARTITIONS, retention: float = RETENTION) -> tuple[Topic, ...]:
-    """Return the topics that services need, with those of edge and decoder."""
+def _list_raw(config: Config, log: Log) -> Iterator[Topic]:
+    """Yield the topics of [edge] and [decode] that the log has; these services make them."""
     from notifier.decode.settings import DecodeSettings
     from notifier.edge.settings import EdgeSettings
     from notifier.raw import raw_topic
@@ -105,7 +107,10 @@ def _needed(config: Config, partitions: int = PARTITIONS, retention: float = RET
         named.add(config.settings(EdgeSettings, "edge").topic)
     if "decode" in config.tables:
         named |= config.settings(DecodeSettings, "decode").topics
-    return (*topics(partitions=partitions, retention=retention * DAY), *map(raw_topic, sorted(named)))
+    for name in sorted(named):
+        with contextlib.suppress(TopicMissing):
+            log.partitions(name)
+            yield raw_topic(name)
 
 
 def _count_partitions(log: Log) -> int:

@@ -153,7 +153,7 @@ class Work:
             self._changed.notify_all()
 
     def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> tuple[set[Job], str | None]:
-        """Run jobs in their order; return those to retry, and why the first failed."""
+        """Run jobs in their order; return those to retry, and why one failed."""
         retried: set[Job] = set()
         reason = None
         for job in Job:
@@ -175,7 +175,7 @@ class Work:
                 if not os.path.isdir(os.path.join(folder, ".hg")):
                     logger.info("repository gone", job=job, folder=folder)
                     return retried, None
-                reason = reason or explain(folder, error)
+                reason = explain(folder, error)  # tells more than that an earlier job was busy
                 _report_failure(folder, job, task, error, reason)
                 if isinstance(error, PermissionError):
                     self.on_failed(folder, error.strerror or str(error))
@@ -201,7 +201,7 @@ def explain(folder: str, error: Exception) -> str:
     user = str(os.geteuid())
     with contextlib.suppress(KeyError):
         user = pwd.getpwuid(os.geteuid()).pw_name
-    return f"{error.strerror}: {path}; as root, run: chown -R {user}: {shlex.quote(folder)}"
+    return f"{error.strerror}: {path}; as root, run: chown -R {user} {shlex.quote(folder)}"
 
 
 def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Exception, reason: str) -> None:

@@ -47,7 +47,7 @@ def read_retry_after(value: str | None, now: float) -> float:
         return 0.0
     value = value.strip()
     if value.isascii() and value.isdigit():
-        return min(float(value[:9]), LONGEST_WAIT)
+        return min(float(value.lstrip("0")[:9] or 0), LONGEST_WAIT)
     try:
         when = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
