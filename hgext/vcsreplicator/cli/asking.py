@@ -48,7 +48,7 @@ def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectat
         try:
             return ask(path, StatusQuestion(log=identify_log(config.log), expected=expected))
         except Unavailable as error:
-            if os.access(path, os.W_OK):
+            if "\0" not in path and os.access(path, os.W_OK):
                 click.echo(f"dashboard not asked: {error}; the log was read instead", err=True)
     log = open_log()
     with closing(Follower(log)) as follower:
