@@ -7,17 +7,18 @@ from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord, topics
 from hgext.vcsreplicator.status.timeline import Stage, TimelineStep, find_event, find_notice, list_steps
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.levels import MirrorProof, Notice
+from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
 from tests.status.test_status import Installation
 
 
-def list_all(installation: Installation, seq: int) -> list[TimelineStep]:
+def list_all(installation: Installation, seq: int, *, later: float = 0.0) -> list[TimelineStep]:
     state, picture = installation.state, installation.picture()
     found = find_event(installation.log, state, None, seq)
     assert found is not None
     notice = find_notice(installation.log, state, found[0])
-    return list_steps(picture, state, *found, notice, installation.clock.now())
+    return list_steps(picture, state, *found, notice, installation.clock.now() + later)
 
 
 def prepare(*, noticed: int) -> Installation:
@@ -86,3 +87,16 @@ def test_a_mirror_that_has_detached_the_repository_says_why_and_since_when() -> 
     [level] = [step for step in list_all(installation, 3) if step.mirror == "alpha"]
     since = "for 50 s, since 2023-11-14 22:13:20 UTC"
     assert level.text == f"alpha: not applied (applied 2, serving 2, detached: locked ({since}): locked by vm/1:2)"
+
+
+def test_a_notice_names_the_mirrors_and_the_silent_aggregator_that_it_waits_for() -> None:
+    installation = prepare(noticed=2)
+    installation.ack(2)
+    installation.write("roster", "roster", Roster(mirrors=(active("alpha"), active("gamma"))))
+    assert list_all(installation, 3)[-1].text.endswith("; waits for alpha, gamma (never seen)")
+    last = list_all(installation, 3, later=1000.0)[-1].text
+    assert "; waits for the aggregator (silent for " in last
+
+
+def active(name: str) -> Mirror:
+    return Mirror(name=name, state=MirrorState.ACTIVE)

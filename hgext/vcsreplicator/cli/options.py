@@ -131,7 +131,7 @@ def run_daemon(
 
 @contextlib.contextmanager
 def naming(config: Config) -> Iterator[None]:
-    """Add the name of the file to a BadConfig of the block, unless it has it."""
+    """Add the name of the file to a BadConfig of the block that lacks it."""
     try:
         yield
     except BadConfig as error:

@@ -119,8 +119,11 @@ class Picture:
 
         They have not applied all of its events, or do not serve what is released.
         """
-        gating = (mirror for mirror in self._mirrors() if mirror.gates(state.repository, state.path))
-        return sorted(mirror.name for mirror in gating if self.measure_lag(mirror.name, state).is_late)
+        return [name for name in self.gating(state) if self.measure_lag(name, state).is_late]
+
+    def gating(self, state: RepositoryState) -> list[str]:
+        """Return the names of the mirrors that gate this repository."""
+        return sorted(mirror.name for mirror in self._mirrors() if mirror.gates(state.repository, state.path))
 
     def rests(self, state: RepositoryState, now: float) -> bool:
         """Return whether the aggregator has not written this state for SILENT seconds."""

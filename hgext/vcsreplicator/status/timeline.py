@@ -17,8 +17,11 @@ from ..words.errors import Rejected
 from ..words.event import Event
 from ..words.levels import Ack, Notice, RepositoryState
 from ..words.shape import from_json
-from . import Picture
+from . import AGGREGATOR, Picture
 from .mirrors import describe_detached
+
+# Seconds without a sign of life after which a step says so; one comes every five seconds.
+QUIET = 30.0
 
 
 class Stage(enum.StrEnum):
@@ -64,7 +67,7 @@ def list_steps(
             at=record.time,
         ),
         *_list_mirror_steps(picture, state, event, notice, now),
-        _find_last_step(state, event, notice, now),
+        _find_last_step(picture, state, event, notice, now),
     ]
     return sorted(steps, key=lambda step: (step.at is None, step.at or 0.0))
 
@@ -107,13 +110,33 @@ def _describe_level(picture: Picture, ack: Ack, event: Event, now: float) -> Tim
     )
 
 
-def _find_last_step(state: RepositoryState, event: Event, notice: Announcement | None, now: float) -> TimelineStep:
+def _find_last_step(
+    picture: Picture, state: RepositoryState, event: Event, notice: Announcement | None, now: float
+) -> TimelineStep:
     if notice:
         text = f"notice written: offset {notice[1].offset}, roster version {notice[0].roster}"
         return TimelineStep(stage=Stage.ANNOUNCED, text=text, at=notice[1].time)
     late = f"{now - event.time:.0f} s after the commit"
-    text = f"no notice yet, {late} (released {state.released}, noticed {state.noticed})"
+    waits = _name_obstacles(picture, state, event, now)
+    text = f"no notice yet, {late} (released {state.released}, noticed {state.noticed}){waits}"
     return TimelineStep(stage=Stage.ANNOUNCED, text=text, is_done=False)
+
+
+def _name_obstacles(picture: Picture, state: RepositoryState, event: Event, now: float) -> str:
+    """Name the silent aggregator and the gating mirrors that the notice waits for."""
+    found = [f"the aggregator ({_describe_silence(picture, AGGREGATOR, now)})"]
+    if picture.silence(AGGREGATOR, now) <= QUIET:
+        found.clear()
+    for name in picture.gating(state):
+        ack = picture.acks.get((name, state.repository))
+        if ack is None or ack.incarnation != event.incarnation or ack.serving < event.seq:
+            is_quiet = picture.silence(name, now) > QUIET
+            found.append(f"{name} ({_describe_silence(picture, name, now)})" if is_quiet else name)
+    return f"; waits for {', '.join(found)}" if found else ""
+
+
+def _describe_silence(picture: Picture, name: str, now: float) -> str:
+    return f"silent for {picture.silence(name, now):.0f} s" if picture.seen(name) else "never seen"
 
 
 def is_wanted(event: Event, push: int | None, seq: int | None) -> bool:
