@@ -63,10 +63,7 @@ def group(name: str) -> str:
 
 
 class NoticeFeed:
-    """The reader of one destination's notices.
-
-    `window` says how much it may read, and what is settled.
-    """
+    """The reader of a destination's notices, as far as its `window` lets it read."""
 
     def __init__(
         self,

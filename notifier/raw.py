@@ -176,10 +176,7 @@ def from_line(line: bytes) -> RawMessage:
 
 
 def to_record(raw: RawMessage, topic: str) -> NewRecord:
-    """Return the record of a raw message.
-
-    Its key is None: order means nothing here.
-    """
+    """Return the record of a raw message, without key: order means nothing here."""
     return NewRecord(topic=topic, key=None, value=to_line(raw), partition=0)
 
 

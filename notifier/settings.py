@@ -134,10 +134,7 @@ def _require_mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _underscore_keys(value: Any) -> Any:
-    """Return the table with keys as members are named.
-
-    Free mappings (URLs, headers, outputs) keep their keys.
-    """
+    """Return the table with keys as members are named, free mappings as they are."""
     return {name.replace("-", "_"): _underscore_below(name, member) for name, member in value.items()}
 
 

@@ -193,10 +193,7 @@ def _show_all(log: Pushlog, connection: sqlite3.Connection) -> Iterator[entry.Pu
 
 
 def _rebuild_database(log: Pushlog) -> None:
-    """Replace the database by one that is complete before it takes the name.
-
-    An interrupt leaves the former database, and nothing else.
-    """
+    """Replace the database by a complete one; an interrupt leaves the former."""
     new = log.path + ".new"
     _remove(new)
     try:

@@ -62,10 +62,7 @@ def copypushlog(ui: Ui, repo: localrepository, source: bytes) -> int:
 
 
 def _copy_pushes(log: Pushlog, remote: IPeer, name: bytes) -> int:
-    """Copy the server's pushes, all or none; return how many changed the database.
-
-    The caller holds the store lock.
-    """
+    """Copy all pushes or none, under the store lock; return how many were written."""
     with contextlib.closing(log.open_for_writing(log.path, spills=True, is_truth=True)) as connection:
         copy = Copy(log, connection)
         for push in progress.show_count(log.repo.ui, b"copying pushes", _receive_pushes(remote, name)):
@@ -78,10 +75,7 @@ def _copy_pushes(log: Pushlog, remote: IPeer, name: bytes) -> int:
 
 
 def _receive_pushes(remote: IPeer, name: bytes) -> Iterator[entry.Push]:
-    """Yield all pushes of the server.
-
-    Raises Abort if the answer breaks off or a row cannot be read.
-    """
+    """Yield all pushes of the server; Abort if the answer breaks off or is malformed."""
     try:
         for row in fetching.receive_lines(remote, 1):
             yield wire.parse_row(row)
@@ -138,10 +132,7 @@ class Copy:
             self._lines.append(b"push %d: here %s; there %s\n" % (push.id, here, _describe(push)))
 
     def refuse_contradictions(self, name: bytes) -> None:
-        """Abort if an id has different pushes here and at the server.
-
-        The first of them are shown.
-        """
+        """Abort, and show the first, if ids have different pushes here and there."""
         if not self._contradictions:
             return
         for line in self._lines:

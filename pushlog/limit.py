@@ -23,10 +23,7 @@ def visible_limit(repo: localrepository) -> int | None:
 
 
 def with_hidden(repo: localrepository) -> Any:
-    """Return the view in which to look up changesets.
-
-    It has hidden changesets too, but no withheld ones.
-    """
+    """Return the view to look up changesets: with hidden ones, without withheld ones."""
     everything = repo.unfiltered()
     decide = getattr(everything, "_pushlog_view", None)
     return everything if decide is None else everything.filtered(decide())

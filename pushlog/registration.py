@@ -33,10 +33,7 @@ keyword = registrar.templatekeyword()
 
 
 def wrap() -> None:
-    """Wrap Mercurial's functions for the pushlog, and offer both wire commands.
-
-    Called once per process.
-    """
+    """Wrap Mercurial's functions and offer both wire commands, once per process."""
     seams.wrap("mercurial.wireprotov1server", "_capabilities", _announce)
     seams.wrap("mercurial.exchange", "_pullobsolete", seams.loading(f"{__package__}.fetching", "pull"))
     seams.wrap("mercurial.repair", "strip", seams.loading(f"{__package__}.stripping", "strip"))

@@ -150,10 +150,7 @@ def check(module: str, *names: str) -> None:
 
 
 def _check_places(module: str, name: str) -> tuple[versions.SeamPlace, ...]:
-    """Return the places in this Mercurial of an entry of the table.
-
-    Raises MissingSeam unless all are as expected.
-    """
+    """Return where an entry of the table is in this Mercurial, or raise MissingSeam."""
     places = versions.find_places(module, name, SEAMS[module][name])
     for place in places:
         expected, where = place.parameters.split(), f"{place.module}.{place.name}"

@@ -125,10 +125,7 @@ def read_revisions(log: Any, first: int, last: int) -> tuple[int, bytes, bool]:
 
 
 def temporary_files(tr: Transaction) -> Iterable[bytes]:
-    """Return the files that a transaction removes at its end.
-
-    6.3 keeps them elsewhere, so it gets none.
-    """
+    """Return the files that a transaction removes at its end; none in 6.3."""
     files: Iterable[bytes] = getattr(tr, "_tmp_files", ())
     return files
 

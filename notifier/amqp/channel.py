@@ -78,10 +78,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingMessage:
-    """A message of JSON.
-
-    Without `exchange` it goes to the queue that `routing_key` names.
-    """
+    """A message of JSON; without `exchange` it goes to the queue `routing_key`."""
 
     routing_key: str
     body: str | bytes
@@ -252,10 +249,7 @@ class ConfirmedChannel:
                 self._confirms.hold_nacked(number, self.clock.monotonic())
 
     def _pass_nacked(self) -> None:
-        """Confirm nacked deliveries if the broker is well.
-
-        All other queues have them then.
-        """
+        """Confirm nacked deliveries if the broker is well: other queues have them then."""
         now = self.clock.monotonic()
         due = self._confirms.nacked_before(now - NACK_PATIENCE)
         if not due or self.is_blocked:
@@ -285,19 +279,13 @@ class ConfirmedChannel:
         logger.info("broker takes messages again", broker=self._where)
 
     def _lose_connection(self, error: BaseException) -> None:
-        """Disconnect; give every unconfirmed delivery the outcome Unavailable.
-
-        It may have arrived, and is sent again.
-        """
+        """Disconnect; what is unconfirmed may have arrived, and ends as Unavailable."""
         trouble = Unavailable(f"{self._where}: {describe_error(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self.close()
 
 
 def declare_queues(channel: Any, *names: str) -> None:
-    """Declare durable queues without arguments.
-
-    Every sender and receiver of a queue must declare it so.
-    """
+    """Declare durable queues without arguments, as all who use them do."""
     for name in names:
         channel.queue_declare(name, durable=True, auto_delete=False)

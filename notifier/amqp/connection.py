@@ -280,10 +280,7 @@ def _with_readable_names(content: bytes) -> bytes:
 
 
 def _readable(name: bytes) -> bytes:
-    """Return a name, which follows its length, as UTF-8.
-
-    If it is none, `?` replaces each byte that is not ASCII.
-    """
+    """Return the name behind its length; if no UTF-8, with `?` for all but ASCII."""
     try:
         name[1:].decode()
     except UnicodeDecodeError:

@@ -80,10 +80,7 @@ class DecoderInput(Protocol):
     """The decoder's input, to write to; used by one thread at a time."""
 
     def start(self) -> None:
-        """Connect, and create the topic or queue if it is missing.
-
-        Raises Unavailable.
-        """
+        """Connect, and create the topic or queue if it is missing; raises Unavailable."""
 
     def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
         """Write messages with their ids, in order; return once all are durable.
@@ -161,10 +158,7 @@ class DecoderDestination(Threads):
         self._lookup.close()
 
     def _deliver(self, message: Message) -> None:
-        """Write all changesets of a notice; return once the input has them.
-
-        Raises Unavailable.
-        """
+        """Write all changesets of a notice, durable on return; raises Unavailable."""
         found = [raw for push in self._lookup.pushes(message) for raw in raw_messages(message, push)]
         with self._writing:
             if self._is_closed:
@@ -173,10 +167,7 @@ class DecoderDestination(Threads):
 
 
 def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawMessage]]:
-    """Yield the id and the raw message of each changeset of a push, in order.
-
-    Pure.
-    """
+    """Yield id and raw message of each changeset of a push, in order. Pure."""
     event = uuid.UUID(hex=message.id.partition(".")[0])
     moment = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
     common = {

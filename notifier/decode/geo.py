@@ -61,10 +61,7 @@ def client_address(attributes: Mapping[str, str], load_balancers: int) -> str | 
 
 
 def open_geo(database: str, cities: str | None, population: int, load_balancers: int) -> GeoLookup:
-    """Open the database and read the list of cities.
-
-    Raises BadConfig, which names the key and the file.
-    """
+    """Open database and list of cities; BadConfig names the key and the file."""
     try:
         reader = maxminddb.open_database(database)
     except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:

@@ -46,10 +46,7 @@ def unpack(payload: bytes, largest: int) -> bytes:
 
 
 def read_object(content: bytes, largest: int) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises DecodingError if the content is not a JSON object.
-    """
+    """Read a JSON object; raises DecodingError for any other content."""
     try:
         found = parse(content, "payload", limit=largest)
     except MalformedEvent as error:
@@ -60,10 +57,7 @@ def read_object(content: bytes, largest: int) -> dict[str, Any]:
 
 
 def write_object(content: dict[str, Any]) -> bytes:
-    """Return an object as one line of ASCII JSON.
-
-    Raises DecodingError if the object is nested too deep.
-    """
+    """Return an object as a line of ASCII JSON; DecodingError if nested too deep."""
     try:
         return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
     except RecursionError as error:

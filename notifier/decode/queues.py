@@ -49,10 +49,7 @@ class OutputQueues:
         self._stop, self._numbers = stop, itertools.count()
 
     def keep_connected(self) -> None:
-        """Connect, unless connected, and show the broker a sign of life.
-
-        Raises Unavailable.
-        """
+        """Connect if need be, and show the broker a sign of life; raises Unavailable."""
         self._channel.start()
         self._channel.outcomes(0)
 
@@ -112,10 +109,7 @@ class InputQueue(OutputQueues):
 
 
 def open_input(settings: DecodeSettings, queue: str, prefetch: int) -> QueueConsumer:
-    """Declare and consume the queue of the input.
-
-    Raises Unavailable.
-    """
+    """Declare and consume the queue of the input; raises Unavailable."""
     broker = _broker(settings)
     return QueueConsumer(
         broker.client(_NAME),

@@ -19,10 +19,7 @@ SERVICE = "decode"
 
 
 def error_record(reject: DecodeReject, arrival: RawArrival, now: float) -> NewRecord:
-    """Return the record of a reject.
-
-    It has the whole payload, or nothing of it if no record can hold it.
-    """
+    """Return the record of a reject, without the payload if no record can hold it."""
     try:
         return _make_record(reject, arrival, now)
     except Rejected:

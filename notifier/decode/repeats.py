@@ -126,16 +126,10 @@ class SqliteIds:
 
 
 class RedisIds:
-    """Ids in Redis, for several processes; used as `SqliteIds` are.
-
-    Redis forgets the ids by itself.
-    """
+    """Ids in Redis, for several processes; used as `SqliteIds`. Redis forgets them."""
 
     def __init__(self, settings: DecodeSettings) -> None:
-        """Prepare the client, without connecting.
-
-        Raises BadConfig for a password that cannot be read.
-        """
+        """Prepare the client without connecting; BadConfig for an unreadable password."""
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -157,10 +151,7 @@ class RedisIds:
         )
 
     def check_credentials(self) -> None:
-        """Raise BadConfig if Redis refuses user or password.
-
-        Other errors are ignored, since they may pass.
-        """
+        """Raise BadConfig if Redis refuses user or password; other errors may pass."""
         try:
             self._client.mget([_redis_key("")])
         except self._refusals as error:
@@ -218,10 +209,7 @@ class Repeats:
             self._store = None
 
     def _ask(self, question: Callable[[IdStore], Any], otherwise: Any) -> Any:
-        """Return the store's answer, or `otherwise`.
-
-        After a failure, the store is not asked for a while.
-        """
+        """Return the store's answer, or `otherwise`, also for a while after a failure."""
         if self._open_store is None or self._clock.monotonic() < self._rests_until:
             return otherwise
         try:

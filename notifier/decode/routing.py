@@ -30,10 +30,7 @@ class Outputs:
     _files: dict[str, JsonLines] = field(default_factory=dict)
 
     def record_of(self, message: Decoded) -> NewRecord | None:
-        """Return the record of a message for the log.
-
-        Return None if the message goes to a queue or a file.
-        """
+        """Return a message's record for the log; None if it goes to a queue or a file."""
         place = self.settings.place_of(message.route)
         if place.kind is not PlaceKind.LOG:
             return None
@@ -63,10 +60,7 @@ class Outputs:
             self._append(path, b"".join(found))
 
     def keep_connected(self) -> None:
-        """Keep the connection to the broker, if there is one.
-
-        Raises Unavailable.
-        """
+        """Keep the connection to the broker, if there is one; raises Unavailable."""
         if self.queues is not None:
             self.queues.keep_connected()
 

@@ -73,10 +73,7 @@ class LogSource:
             raise
 
     def renew(self) -> None:
-        """Store the position again, once all that was read is acknowledged.
-
-        Raises Unavailable or Fenced.
-        """
+        """Store the position again, once all is acknowledged; Unavailable or Fenced."""
         self._transactor.commit((), group=GROUP, positions=self._reader.positions())
 
     def keep_alive(self) -> None:
@@ -111,17 +108,11 @@ class QueueSource:
         """Do nothing: a queue has no position."""
 
     def keep_alive(self) -> None:
-        """Show the broker a sign of life.
-
-        Raises Unavailable.
-        """
+        """Show the broker a sign of life; raises Unavailable."""
         self._consumer.keep_alive()
 
     def finish(self) -> None:
-        """Make sure that the last acknowledgement arrives.
-
-        Raises Unavailable.
-        """
+        """Make sure that the last acknowledgement arrives; raises Unavailable."""
         self._consumer.finish()
 
     def close(self) -> None:
@@ -132,10 +123,7 @@ RawSource = LogSource | QueueSource
 
 
 def _positions(log: Log, topic: str) -> dict[tuple[str, int], int]:
-    """Return the position of each partition at which to read on.
-
-    It is the partition's beginning if the log lost the message that comes next.
-    """
+    """Return where to read on in each partition: the beginning if messages are lost."""
     stored, ends, found = log.stored(GROUP, topic), log.ends(topic), {}
     for partition, beginning in log.beginnings(topic).items():
         position = stored.get(partition, beginning)

@@ -30,10 +30,7 @@ logger = structlog.get_logger()
 
 
 def open_tools(settings: DecodeSettings) -> Tools:
-    """Load schemas and databases.
-
-    Raises BadConfig, which names the key.
-    """
+    """Load schemas and databases; BadConfig names the key."""
     geo = None
     if settings.geoip is not None:
         geo = open_geo(settings.geoip, settings.cities, settings.city_population, settings.load_balancers)
@@ -98,10 +95,7 @@ def _open_loop(
     stop: threading.Event,
     opened: contextlib.ExitStack,
 ) -> DecodeLoop:
-    """Open input and outputs, and create missing topics and queues.
-
-    Raises Unavailable or BadConfig.
-    """
+    """Open input and outputs, created if missing; raises Unavailable or BadConfig."""
     given = read_place(settings.input)
     places = [settings.place_of(route) for route in sorted(tools.schemas.routes)]
     used = {place.name for place in (given, *places) if place.kind is PlaceKind.LOG}

@@ -56,10 +56,7 @@ logger = structlog.get_logger()
 
 
 class RefusedRequest(Exception):
-    """A request that is answered with an error.
-
-    `allow` are the methods that the path supports.
-    """
+    """A request answered with an error; `allow` are the methods of its path."""
 
     def __init__(self, status: HTTPStatus, reason: str, *, allow: str | None = None) -> None:
         super().__init__(reason)
@@ -97,10 +94,7 @@ class EdgeApplication:
         await send({"type": "http.response.body", "body": content})
 
     async def _take(self, scope: Message, receive: Receive) -> Answer | None:
-        """Take a submission and return the answer.
-
-        Returns None if the client did not send all of it; then no answer reaches the client.
-        """
+        """Take a submission and return the answer; None if not all of it came."""
         attributes = self._attributes(scope)
         self._check(scope, attributes)
         body = await _read_body(receive)
@@ -129,10 +123,7 @@ class EdgeApplication:
             raise RefusedRequest(status, str(error)) from None
 
     def _attributes(self, scope: Message) -> dict[str, str]:
-        """Return the attributes of a request.
-
-        The values of a repeated header are joined by a comma.
-        """
+        """Return a request's attributes; a repeated header's values are joined by comma."""
         received = datetime.fromtimestamp(self._clock.now(), UTC)
         attributes = {
             "submission_timestamp": received.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -163,10 +154,7 @@ class EdgeApplication:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """Return the whole body; None if the connection ended before.
-
-    The caller has checked the size of the body.
-    """
+    """Return the body, of a checked size; None if the connection ended before."""
     pieces = []
     while True:
         message = await receive()

@@ -244,10 +244,7 @@ def _value_of(line: bytes) -> bytes | None:
 
 
 def _is_torn(file: BinaryIO) -> bool:
-    """Return whether the last line of a file has no newline.
-
-    The position in the file must be at its end.
-    """
+    """Return whether a file, read to its end, ends without a newline."""
     if not file.tell():
         return False
     file.seek(-1, os.SEEK_END)

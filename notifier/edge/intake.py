@@ -61,10 +61,7 @@ class EdgeIntake:
         self._wake_drain = threading.Event()
 
     def prepare(self) -> None:
-        """Create the topic if it is missing.
-
-        Raises BadConfig. A log that is unavailable is no error.
-        """
+        """Create the topic if it is missing and the log available; raises BadConfig."""
         try:
             self._create_topic()
         except Unavailable as error:
@@ -72,10 +69,7 @@ class EdgeIntake:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run both threads within the block.
-
-        At its end, every submitted message has its outcome.
-        """
+        """Run both threads within the block; at its end all messages have their outcome."""
         writer, drain = (
             threading.Thread(target=contextvars.copy_context().run, args=(run,), name=f"edge-{name}")
             for name, run in (("writer", self._write), ("drain", self._drain))
@@ -123,10 +117,7 @@ class EdgeIntake:
             _report(batch, outcomes)
 
     def _take(self) -> list[_Waiting]:
-        """Wait for messages; return all that are there, within a batch's limits.
-
-        Returns none at the end.
-        """
+        """Wait for messages; return those there within a batch's limits, none at the end."""
         batch: list[_Waiting] = []
         size = 0
         while len(batch) < BATCH_MESSAGES and size < BATCH_BYTES:

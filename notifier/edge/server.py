@@ -131,10 +131,7 @@ class EdgeConnection(HttpToolsProtocol):
         self._enter(_Phase.HEAD)
 
     def close_if_slow(self, now: float) -> None:
-        """Close the connection if it has been in its phase for too long.
-
-        uvicorn closes idle connections.
-        """
+        """Close a connection too long in its phase; uvicorn closes idle ones."""
         if now - self._since > self._limits.get(self._phase, float("inf")):
             self._close(f"slow {self._phase.value}")
 

@@ -69,10 +69,7 @@ def check(
 def _try_as_client(
     management: Management, settings: GuardianSettings, exchanges: Sequence[str], seconds: float, stop: threading.Event
 ) -> list[CheckResult]:
-    """Make a client, try the broker and sample messages with it, and remove it.
-
-    What the client left behind is removed, too.
-    """
+    """Try the broker and sample messages as a new client; remove all that it leaves."""
     clients, name = Clients(management, settings.vhost), f"guardian-check-{secrets.token_hex(4)}"
     trial = Trial(settings=settings, client=name, token=clients.add(name, settings.operator, lambda _: None))
     try:
@@ -165,10 +162,7 @@ def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[Ch
 
 
 def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: Sequence[str]) -> CheckResult:
-    """Return a pass if none is wrong, else a fail.
-
-    If there are none at all, there is nothing to check: the result is unknown.
-    """
+    """Return a pass if none is wrong, else a fail; unknown if there are none."""
     if not every:
         return unknown(requirement, f"no {what}")
     if not wrong:
@@ -180,10 +174,7 @@ def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: S
 
 
 def _part(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object in a row of the management API.
-
-    The object is empty if it is missing or of another type.
-    """
+    """Return an object in a row of the management API, an empty one if there is none."""
     found = row.get(name)
     return found if isinstance(found, Mapping) else {}
 

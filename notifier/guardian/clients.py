@@ -27,10 +27,7 @@ _OWNER = "vcsreplicator-guardian-owner."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientUser:
-    """A client.
-
-    `is_confined` says whether its rights are those that the specification gives it.
-    """
+    """A client; `is_confined` if its rights are those of the specification."""
 
     name: str
     owner: str
@@ -95,10 +92,7 @@ class Clients:
         self._write_owner(client, owner)
 
     def owner(self, client: str) -> str:
-        """Return the owner's address.
-
-        Raises Refused if the guardian did not make this client.
-        """
+        """Return the owner's address; raises Refused for a client that is not ours."""
         found = self._management.get("global-parameters", _OWNER + client)
         if found is None:
             raise Refused(f"{client!r} is not a client of the guardian; `user list` shows those")
@@ -114,10 +108,7 @@ class Clients:
         self._management.delete("global-parameters", _OWNER + client)
 
     def owners(self) -> dict[str, str]:
-        """Return the owner of each client.
-
-        The owner is "" where the broker's parameter holds no address.
-        """
+        """Return the owner of each client, "" where the parameter holds no address."""
         found = self._management.get("global-parameters") or []
         names = ((str(each.get("name", "")), each) for each in found)
         return {name.removeprefix(_OWNER): _address(each) for name, each in names if name.startswith(_OWNER)}

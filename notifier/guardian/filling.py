@@ -35,10 +35,7 @@ class QueueStep(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedQueue:
-    """A queue as the broker lists it.
-
-    `messages` is None while the broker has not counted them.
-    """
+    """A queue as the broker lists it; `messages` is None if it has not counted them."""
 
     name: str
     messages: int | None
@@ -49,10 +46,7 @@ class WatchedQueue:
 
 
 def read_queue(row: Mapping[str, Any]) -> WatchedQueue:
-    """Read a row of the management API.
-
-    What is missing or of another type counts as absent.
-    """
+    """Read a row of the management API; a member of another type counts as absent."""
     arguments, policy = row.get("arguments"), row.get("effective_policy_definition")
     given = {key.removeprefix("x-") for key in arguments} if isinstance(arguments, Mapping) else set()
     given |= set(policy) if isinstance(policy, Mapping) else set()

@@ -33,17 +33,11 @@ Consume the messages, or limit the queue (x-max-length), or delete it if you do 
 
 
 class Postponed(Unavailable):
-    """The server does not take this mail now; it may take others.
-
-    For example, the mailbox is full.
-    """
+    """The server takes this mail later (a mailbox is full); it may take others."""
 
 
 def compose(reports: Sequence[QueueReport], settings: GuardianSettings, *, to: str, now: float) -> EmailMessage:
-    """Return one mail with all these reports, oldest first.
-
-    A mail should have at most `LISTED`.
-    """
+    """Return one mail with these reports, oldest first and at most `LISTED`."""
     first = reports[0]
     mail = EmailMessage()
     mail["From"], mail["To"] = settings.sender, to

@@ -214,10 +214,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_nonsense(error: BaseException) -> bool:
-    """Return whether the other side answered, but not in HTTP.
-
-    Returns False if nothing answered at all.
-    """
+    """Return whether the other side answered, and in something else than HTTP."""
     return any(
         isinstance(each, http.client.BadStatusLine) and not isinstance(each, http.client.RemoteDisconnected)
         for each in _chain(error)

@@ -63,10 +63,7 @@ class Sample:
                 self.offenders.setdefault(requirement, visible(f"{exchange} {key}".strip())[:200])
 
     def results(self) -> Iterator[CheckResult]:
-        """Yield what the sample shows about each requirement.
-
-        Without messages that is unknown.
-        """
+        """Yield what the sample shows about each requirement; unknown without messages."""
         for requirement in OF_MESSAGES:
             if not self.count:
                 yield unknown(requirement, "no message came while the sample was taken")

@@ -28,10 +28,7 @@ class Deletion(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardianSettings:
-    """A virtual host of a RabbitMQ, and the limits of its queues.
-
-    docs/guardian.md explains each key.
-    """
+    """A virtual host, and limits of its queues; docs/guardian.md explains each key."""
 
     management_url: str
     broker_url: str
@@ -68,8 +65,5 @@ class GuardianSettings:
 
     @property
     def vhost(self) -> str:
-        """The guarded virtual host.
-
-        A URL without a path, or with `/` alone, means `/`, as clients read it.
-        """
+        """The guarded virtual host, as clients read it: `/` for no path, or `/` alone."""
         return unquote(urlsplit(self.broker_url).path[1:]) or "/"

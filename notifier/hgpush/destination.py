@@ -72,10 +72,7 @@ Looked = tuple[Delivery, tuple[QueuedPush, ...], ReplicationError | None]
 
 
 class HgPush:
-    """The destination `hg-push`.
-
-    It looks changesets up in threads, and sends in the courier's thread.
-    """
+    """The destination `hg-push`: looks up in threads, sends in the courier's thread."""
 
     def __init__(self, name: str, settings: HgPushSettings, clock: Clock) -> None:
         self.settings = settings

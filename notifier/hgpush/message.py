@@ -79,10 +79,7 @@ class PushesAnswer:
 
 
 def to_body(repository_id: int, pushes: Sequence[QueuedPush]) -> str:
-    """Return the body of a message.
-
-    Raises Rejected if it is larger than receivers take.
-    """
+    """Return the body of a message; Rejected if it is larger than receivers take."""
     plain = [
         {"id": push.id, "date": push.date, "user": push.user, "changesets": list(push.changesets)} for push in pushes
     ]

@@ -50,10 +50,7 @@ logger = structlog.get_logger()
 def run(
     settings: PollSettings, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
-    """Poll until `stop` is set.
-
-    Raises BadConfig, or Unavailable if the state is unavailable at start.
-    """
+    """Poll until `stop`; BadConfig, or Unavailable if the state is so at start."""
     clock = clock or SystemClock()
     check_credentials(settings, "poll")
     with alone(settings.state, KEY, "poller"):
@@ -127,10 +124,7 @@ class Poller:
             await asyncio.sleep(max(0.0, began + delay - loop.time()))
 
     async def _ask_for_all(self, repository: "_Repository") -> None:
-        """Ask until the repository is caught up.
-
-        The poller hands on each part before it asks for the next.
-        """
+        """Ask until the repository is caught up; hand on each part before the next."""
         if repository.followed.last == UNDECIDED:
             await self._begin_at_the_end(repository)
         question: Question | None = first_question(repository.followed, repository.page)
@@ -188,10 +182,7 @@ class Poller:
         return asked
 
     def _note_failure(self, repository: "_Repository", error: Exception) -> None:
-        """Log once that a repository is in trouble.
-
-        An unexpected error is logged with its traceback.
-        """
+        """Log once that a repository is in trouble, with a traceback if unexpected."""
         repository.failures += 1
         if repository.failures == 1:
             known = isinstance(error, ReplicationError)

@@ -32,10 +32,7 @@ class StartAt(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollSettings(QueueSettings):
-    """The queue, and the URLs of the `repositories` to follow.
-
-    docs/poll.md explains each key.
-    """
+    """The queue, and URLs of the repositories to follow; see docs/poll.md."""
 
     repositories: tuple[str, ...]
     state: str = "/var/lib/vcsreplicator/poll.db"

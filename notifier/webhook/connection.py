@@ -73,10 +73,7 @@ class RunningAnswers:
 
 
 class _Timed:
-    """A connection whose answers end in time.
-
-    A socket's timeout only limits the wait for the next byte.
-    """
+    """A connection whose answers end in time, unlike with a socket's own timeout."""
 
     sock: socket.socket
     timeout: float | None

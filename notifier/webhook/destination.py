@@ -41,10 +41,7 @@ class WebhookSettings(DeliverySettings):
 
 
 class Webhooks:
-    """The destination `webhook`.
-
-    It accepts messages by writing rows; its dispatcher delivers them.
-    """
+    """The destination `webhook`: it writes rows, which its dispatcher delivers."""
 
     def __init__(self, name: str, settings: WebhookSettings, clock: Clock) -> None:
         self.name, self.clock = name, clock

@@ -78,10 +78,7 @@ class Dispatcher(threading.Thread):
             self._inbox.put(items)
 
     def stop(self) -> None:
-        """Stop; wait some seconds for what is under way.
-
-        The next start continues with the rest.
-        """
+        """Stop; wait some seconds for what is under way. The next start continues."""
         self._stop_asked.set()
         self._inbox.put(None)
         if self.is_alive():
@@ -118,17 +115,11 @@ class Dispatcher(threading.Thread):
                 self._take_in(deliveries, IDLE_WAIT)
 
     def _find_start(self) -> float:
-        """Return when the monotonic clock began.
-
-        It changes only if the time of day is set.
-        """
+        """Return when the monotonic clock began: it moves only if the time of day is set."""
         return self.clock.now() - self.clock.monotonic()
 
     def _follow_clock(self, deliveries: Deliveries) -> None:
-        """Move the repeats with a clock that was set back.
-
-        They would wait as much longer.
-        """
+        """Move the repeats, which would wait longer, with a clock that was set back."""
         before, start = self._time_of_start, self._find_start()
         if start < before - SET_BACK:
             logger.warning("clock set back", seconds=round(before - start))

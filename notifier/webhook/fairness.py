@@ -83,10 +83,7 @@ class Queues:
     _busy: dict[AttemptLane, int] = field(default_factory=lambda: dict.fromkeys(AttemptLane, 0))
 
     def add(self, items: Iterable[WaitingDelivery], under_way: Mapping[int, WaitingDelivery] = NOTHING) -> None:
-        """Add waiting deliveries in the order of their messages.
-
-        Those in `under_way` are begun already.
-        """
+        """Add waiting deliveries in the order of their messages; `under_way` are begun."""
         for item in under_way.values():
             self._count_busy(item, 1)
         for item in items:
@@ -103,10 +100,7 @@ class Queues:
                 self._queue_delivery(item)
 
     def next(self, now: float) -> list[WaitingDelivery]:
-        """Return the deliveries to begin now.
-
-        The caller answers each with `again` or `finished`.
-        """
+        """Return the deliveries to begin now; answer each with `again` or `finished`."""
         return [item for lane in AttemptLane for item in self._begin_delivery(lane, now)]
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:

@@ -20,10 +20,7 @@ from .subscription import Subscription
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
-    """How deliveries are made; docs/destinations.md explains each key.
-
-    Times are seconds.
-    """
+    """How deliveries are made; docs/destinations.md explains each key."""
 
     database: str
     subscriptions: Mapping[str, Subscription] | None = None

@@ -17,10 +17,7 @@ from .subscription import Subscription
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSubscription:
-    """A subscription as it stands in the table.
-
-    `origin` is `file` (configuration) or `command`.
-    """
+    """A stored subscription; `origin` is `file` (configuration) or `command`."""
 
     id: int
     name: str
@@ -55,10 +52,7 @@ class SubscriptionTable:
         return True
 
     def remove(self, name: str, *, who: str, now: float) -> bool:
-        """Remove a subscription and cancel what waits for it.
-
-        Returns False if there is none of this name.
-        """
+        """Remove a subscription and cancel what waits for it; False if there is none."""
         number = self._find_number(name)
         if number is None:
             return False

@@ -104,10 +104,7 @@ class HgFailed(ReplicationError):
 
     @property
     def lacked_room(self) -> bool:
-        """Whether a disk of this machine was full.
-
-        Mercurial made room again when it undid its work.
-        """
+        """Whether a disk of this machine was full, until Mercurial undid its work."""
         return not self.is_of_host and any(words in str(self) for words in _NO_ROOM)
 
 
@@ -162,10 +159,7 @@ class CommandServer:
         return output.decode("utf-8", "replace")
 
     def end(self) -> None:
-        """End the process, even amid a command, and let no other start.
-
-        Any thread may call this.
-        """
+        """End the process, even amid a command, for good; any thread may call this."""
         with self._starting:
             self.is_ended = True
             if self._process is not None:

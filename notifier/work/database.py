@@ -75,10 +75,7 @@ class ChangesetRecord:
 
 
 class WorkDatabase:
-    """The worker's database; used by several threads.
-
-    Every call may raise Unavailable or BadConfig.
-    """
+    """The worker's database, for several threads; raises Unavailable or BadConfig."""
 
     def __init__(self, url: str, password: Secret | None = None) -> None:
         """Prepare for the database without connecting to it; raises BadConfig."""

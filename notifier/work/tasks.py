@@ -167,10 +167,7 @@ def _configuration(settings: WorkSettings) -> dict[str, Any]:
 
 
 class _MandatoryChannel(kombu.transport.pyamqp.Channel):
-    """A channel that calls nothing sent that no queue got.
-
-    The broker confirms that, too.
-    """
+    """A channel that calls nothing sent that no queue got, though it was confirmed."""
 
     def basic_publish_confirm(self, *arguments: Any, **more: Any) -> Any:
         returned: list[str] = []

@@ -114,10 +114,7 @@ class PushRecorder:
                 stop.wait(delay)
 
     def close(self) -> None:
-        """Stop, and end the commands of Mercurial.
-
-        Messages that were not acknowledged come again.
-        """
+        """Stop, and end Mercurial; messages that were not acknowledged come again."""
         for server in self._all_servers:
             server.end()
         self._pool.shutdown(wait=True, cancel_futures=True)

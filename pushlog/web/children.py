@@ -31,10 +31,7 @@ _lock = threading.Lock()
 
 
 class Children:
-    """The children of each changeset of a repository, hidden ones too.
-
-    Several threads may use it.
-    """
+    """The children of each changeset, hidden ones too; for several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

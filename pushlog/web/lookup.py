@@ -151,10 +151,7 @@ class Lookup:
         return last if self._limit is None else min(last, self._limit)
 
     def _find_push_id(self, connection: sqlite3.Connection, parameter: str, name: str) -> int:
-        """Return the id of the push of a changeset, 0 if it was never pushed.
-
-        Hidden changesets count, those after the limit do not.
-        """
+        """Return the push of a changeset, hidden or not, before the limit; 0 for none."""
         if not name:
             raise error.LookupError(b"", b"", b"no changeset named")
         context = scmutil.revsymbol(self._everything, local(name))

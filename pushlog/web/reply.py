@@ -60,10 +60,7 @@ def address(web: requestcontext) -> bytes:
 
 
 def _path(web: requestcontext) -> bytes:
-    """Return the path of the repository's URL.
-
-    It begins with one slash, because two would be followed by a host.
-    """
+    """Return the path of the URL; it begins with one slash, as two mean a host."""
     path: bytes = util.urlreq.quote(web.req.apppath).strip(b"/")
     return b"/%s/" % path if path else b"/"
 

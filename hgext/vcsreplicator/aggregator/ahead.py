@@ -58,10 +58,7 @@ class AheadLevels:
         return found
 
     def _read_again(self, levels: set[Level]) -> bool:
-        """Begin to read the partitions that were not read since the last check.
-
-        Return whether any partition is being read again.
-        """
+        """Begin to read what was not read since the last check; return whether any is."""
         count = self._log.partitions(EVENTS)
         for partition in sorted({partition_of(repository, count) for _, repository in levels}):
             if self._rereading.whole.get(partition, -1) < self._ends[partition]:

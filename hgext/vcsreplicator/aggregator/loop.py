@@ -200,10 +200,7 @@ class Session:
             self._reader.wake()
 
     def close(self) -> None:
-        """Free everything.
-
-        What was not committed is forgotten; the next session reads it again.
-        """
+        """Free everything; the next session reads again what was not committed."""
         self._closing.close()
 
     def _load_acks(self, log: Log) -> dict[TopicPartition, int]:
@@ -318,10 +315,7 @@ class Session:
             self._transactor.expect(topics)
 
     def _read(self, timeout: float) -> None:
-        """Read what is there; under load read some more.
-
-        So fewer transactions hold more decisions.
-        """
+        """Read what is there; under load some more, for fewer transactions."""
         assert self._reader is not None
         for _ in range(READS):
             records = self._reader.poll(timeout, limit=READ_LIMIT)

@@ -84,10 +84,7 @@ class Conversion:
             yield from ((key, value or "") for key, value in sections.get(section, {}).items())
 
     def _read_values(self, section: str) -> dict[str, str]:
-        """Return the values of a section by key.
-
-        If several files have a key, the first file counts.
-        """
+        """Return the values of a section by key; the first file that has a key counts."""
         found: dict[str, str] = {}
         for key, value in self._list_settings(section):
             found.setdefault(key, value)
@@ -287,10 +284,7 @@ def _write_toml(value: str | list[str]) -> str:
 
 
 def _write_line(value: str) -> str:
-    """Write a value of an hgrc in one line.
-
-    So Mercurial reads no part of it as a section or a key.
-    """
+    """Write a value of an hgrc in one line, so that none of it is a section or key."""
     return visible(" ".join(value.split("\n")))
 
 

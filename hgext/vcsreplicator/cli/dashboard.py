@@ -66,10 +66,7 @@ def read_settings(config: Config) -> DashboardSettings:
 
 
 def _read_public(config: Config) -> Callable[[str], bool]:
-    """Return a function that says whether a path is public.
-
-    Without a section [public] no path is public.
-    """
+    """Return a function that says whether a path is public; without [public] none is."""
     if "public" not in config.tables:
         return lambda path: False
     from notifier.public import public_url

@@ -22,10 +22,7 @@ def read_notifier(config: Config) -> "NotifierSettings | None":
 
 
 def describe_delivery(settings: "NotifierSettings | None", name: str, event: Event, *, is_passed: bool) -> str:
-    """Describe the delivery of an event's messages to one destination.
-
-    Some events have no messages.
-    """
+    """Describe the delivery of an event's messages, if it has any, to a destination."""
     from notifier.public import public_url
 
     wanted = streams(event)

@@ -34,10 +34,7 @@ class PipedConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console on standard output or error.
-
-    It prints brackets and colons as they are.
-    """
+    """Return a console that prints brackets and colons as they are."""
     width = None if is_terminal(sys.stderr if stderr else sys.stdout) else WIDE
     return PipedConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 

@@ -119,10 +119,7 @@ def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """A message to submit again.
-
-    `numbers` are those of its rejects, `place` is where it came from.
-    """
+    """A message to submit again: its rejects' `numbers`, and where it came from."""
 
     numbers: list[int]
     place: str

@@ -54,10 +54,7 @@ def command(config: Config, repository: str, yes: bool) -> None:
 
 
 def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
-    """Raise Refused if the repository or its unsent deletion is on this machine.
-
-    The repository may be at its path or elsewhere below the roots.
-    """
+    """Raise Refused if the repository, or its unsent deletion, is below a root."""
     for folder in find_places(state.path, relay.roots):
         if os.path.lexists(folder):
             raise Refused(f"{state.path}: there is {folder}; to delete it, run `hg replicatedelete` in it")

@@ -173,10 +173,7 @@ def _settings(config: Config) -> Any:
 
 @contextlib.contextmanager
 def _clients(config: Config) -> Iterator[Any]:
-    """Connect to the management API within the block.
-
-    Raises BadConfig if the address is not that of a management API.
-    """
+    """Connect to the management API within the block; raises BadConfig if it is none."""
     from notifier.guardian.clients import Clients
     from notifier.guardian.management import Management
 

@@ -88,10 +88,7 @@ def command(
 
 
 def _write_line(arrival: "ReceivedMessage", content: Any, *, whole: bool) -> str:
-    """Return what is printed of a message with this content.
-
-    Raises RecursionError if the content is too deep.
-    """
+    """Return what is printed of a message; raises RecursionError if it is too deep."""
     if whole:
         content = {
             "body": content,

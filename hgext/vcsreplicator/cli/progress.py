@@ -83,10 +83,7 @@ class Meter:
 
 
 def _is_shown() -> bool:
-    """Return whether bars are shown.
-
-    A process that starts with standard error closed has none in `sys`.
-    """
+    """Return whether bars are shown; `sys` has no standard error that was closed."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 

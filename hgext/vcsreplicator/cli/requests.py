@@ -148,10 +148,7 @@ def _require_report(destination: str, condition: Mapping[str, Any] | None) -> No
 
 
 def find_webhook(config: Config, destination: str | None) -> tuple[str, "DeliverySettings"]:
-    """Return the name and the settings of the webhook destination.
-
-    Raises Refused unless exactly one fits.
-    """
+    """Return name and settings of the webhook destination; Refused unless one fits."""
     from notifier.settings import read
     from notifier.webhook.settings import DeliverySettings
 

@@ -62,10 +62,7 @@ register_url_convertor("seq", _SeqConvertor())
 def make_application(
     sources: Sources, watcher: LogWatcher, readers: Readers, journal: ActJournal | None, *, hosts: Sequence[str]
 ) -> Starlette:
-    """Make the application.
-
-    Clients may call it by the names in `hosts`, beside those of this machine.
-    """
+    """Make the application; its names are `hosts` and those of this machine."""
     forms = Forms()
     pages = _Pages(sources, watcher, journal, forms)
     routes = [
@@ -141,10 +138,7 @@ class _Pages:
         return lambda repository, path: path if self._is_public(path) else repository[:SHORT]
 
     def may_see(self, request: Request, path: str) -> bool:
-        """Return whether this reader may see the repository at this path.
-
-        That is its name, and so its page.
-        """
+        """Return whether this reader may see the name, and so the page, of this path."""
         return request.state.role.sees_all or self._is_public(path)
 
     def show_overview(self, request: Request) -> Response:
@@ -193,10 +187,7 @@ class _Pages:
         )
 
     def _find(self, request: Request, view: View) -> Any:
-        """Find the repository that the address names.
-
-        Raises HTTPException with 404, the same if there is none and if the reader may not see it.
-        """
+        """Find the repository of the address, or raise 404, also if it may not be seen."""
         state = view.picture.states.get(request.path_params["repository"])
         if state is None or not self.may_see(request, state.path):
             raise HTTPException(404, "There is no such repository, or you may not see it.")
@@ -295,10 +286,7 @@ class _Pages:
 
 
 def _read_query(request: Request) -> tuple[str, Condition | None, int]:
-    """Return the text, the condition and the page that the request asks for.
-
-    What the dashboard cannot understand counts as not asked for.
-    """
+    """Return text, condition and page that are asked for; nonsense counts as absent."""
     query = request.query_params
     condition, page = query.get("state", ""), query.get("page", "1")
     return (

@@ -61,10 +61,7 @@ class NotifierDatabases:
         return is_there(self._settings.state)
 
     def list_destinations(self, now: float) -> tuple[list[DestinationRow], list[DestinationRequest]]:
-        """List the destinations, and the newest requests to them.
-
-        `now` is this machine's time.
-        """
+        """List the destinations as of `now`, and the newest requests to them."""
         with closing(StateDatabase(self._settings.state)) as state:
             reported, requests = state.conditions(), state.requests(REQUESTS)
         rows = [

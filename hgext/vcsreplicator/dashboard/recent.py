@@ -202,10 +202,7 @@ class RecentEvents:
 
 
 def _open_reader(log: Log) -> Reader:
-    """Open a reader of the last records of events and notices, and of what follows.
-
-    Of `state` it reads only what follows.
-    """
+    """Open a reader of the last events and notices, and of all that follows."""
     positions = {}
     for topic, before in ((EVENTS, EVENTS_BEFORE), (NOTICES, NOTICES_BEFORE), (STATE, 0)):
         beginnings = log.beginnings(topic)

@@ -94,10 +94,7 @@ def _search(sources: Sources, state: RepositoryState, seq: int) -> tuple[Event, 
 
 @contextmanager
 def _searching() -> Iterator[threading.Event]:
-    """Yield an event that is set at the deadline.
-
-    Raises NotRead if too many searches run at the time.
-    """
+    """Yield an event that is set at the deadline; NotRead while too many search."""
     if not _searches.acquire(blocking=False):
         raise NotRead("other searches of the log are under way; load the page again in a few seconds")
     stop = threading.Event()

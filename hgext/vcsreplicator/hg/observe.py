@@ -163,10 +163,7 @@ def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], 
 
 
 def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: Mark, end: int) -> tuple[PhaseMove, ...]:
-    """Return the phase moves of revisions before `end`.
-
-    The phases at the mark are compared with those of now.
-    """
+    """Return the phase moves of revisions before `end` since the mark."""
     changelog = repo.changelog
     moved = {rev: move for revs, move in changes for rev in revs}
     before = _PhasesBefore(repo, moved, since)
@@ -186,10 +183,7 @@ def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: M
 
 
 class _PhasesBefore:
-    """The phases of revisions at a mark.
-
-    Those of added revisions must be asked for in ascending order.
-    """
+    """The phases of revisions at a mark; ask for added ones in ascending order."""
 
     def __init__(self, repo: localrepository, moved: Mapping[int, tuple[int | None, int]], since: Mark) -> None:
         self._repo, self._moved, self._since = repo, moved, since

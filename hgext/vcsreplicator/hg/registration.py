@@ -61,10 +61,7 @@ def _collect_rarely() -> None:
 
 
 def extsetup(ui: Ui) -> None:
-    """Wrap what a master must see.
-
-    Each wrapper acts on repositories of a master only.
-    """
+    """Wrap what a master must see; each wrapper acts on its repositories only."""
     _setup.run(functools.partial(_wrap_seams, locking=bool(ui.config(settings.SECTION, b"lock"))))
 
 

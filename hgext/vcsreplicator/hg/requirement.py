@@ -42,10 +42,7 @@ def understand() -> None:
 
 
 def lock_out(repo: localrepository) -> None:
-    """Add the entry if it is missing.
-
-    If this process cannot lock the repository, another one adds it.
-    """
+    """Add the entry if it is missing, or leave that to the process with the lock."""
     if LOCK in repo.requirements or repo.sharedpath != repo.path:
         return
     try:
@@ -56,10 +53,7 @@ def lock_out(repo: localrepository) -> None:
 
 
 def keep(repo: localrepository) -> None:
-    """Add or remove a mirror's entry as the setting says.
-
-    The caller holds both locks.
-    """
+    """Add or remove the entry as the setting says; the caller holds both locks."""
     wanted = dict(repo.ui.configitems(MIRROR_LOCK[0])).get(MIRROR_LOCK[1])
     if wanted is not None and (wanted == b"yes") != (LOCK in repo.requirements):
         scmutil.writereporequirements(repo, repo.requirements ^ {LOCK})

@@ -264,10 +264,7 @@ class Log(Protocol):
         """
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
-        """Return the stored positions of a group.
-
-        Partitions without a stored position are absent.
-        """
+        """Return the stored positions of a group, without partitions that have none."""
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
         """Return the stored positions of all groups that have any on this topic."""

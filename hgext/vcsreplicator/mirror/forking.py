@@ -11,10 +11,7 @@ SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 
 def can_fork() -> bool:
-    """Return whether this machine has what a nursery needs.
-
-    Linux has descriptors of processes since 5.3.
-    """
+    """Return whether this machine has what a nursery needs (Linux 5.3)."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):

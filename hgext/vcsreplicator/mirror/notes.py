@@ -61,10 +61,7 @@ class Detached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedRepository:
-    """A repository that event `seq` deleted here.
-
-    Its older events need no work any more.
-    """
+    """A repository that event `seq` deleted here; older events need no work."""
 
     repository: str
     path: str
@@ -116,10 +113,7 @@ class Notes:
             self._database.execute(_RECORD_DELETION, astuple(deleted))
 
     def forget(self, repository: str) -> None:
-        """Remove what is known of a deletion.
-
-        Neither the log nor the disk names the repository as living.
-        """
+        """Remove what is known of a deletion that neither log nor disk contradicts."""
         with _translated():
             self._database.execute(_FORGET, (repository,))
 

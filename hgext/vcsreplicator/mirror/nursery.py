@@ -25,10 +25,7 @@ logger = structlog.get_logger()
 
 
 class ForkedProcess:
-    """A child of this process that it did not start itself.
-
-    It has what is needed of `Popen`.
-    """
+    """A child that a nursery started, with what is needed of `Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -85,10 +82,7 @@ class Nursery:
         self.is_ready = False
 
     def wait(self, timeout: float) -> bool:
-        """Return whether it has imported everything, or has ended, in time.
-
-        Waits at most `timeout` seconds.
-        """
+        """Return whether it has imported everything, or ended, within `timeout` seconds."""
         self._socket.settimeout(timeout)
         try:
             self.is_ready = self._socket.recv(1) == b"r"

@@ -132,10 +132,7 @@ class WorkerPool:
         return worker
 
     def fill(self) -> None:
-        """Start all light workers.
-
-        So the first events need not wait for their start.
-        """
+        """Start all light workers, so that the first events need not wait for that."""
         for _ in range(self._settings.workers - sum(worker.lane is Lane.LIGHT for worker in self.workers)):
             self.start(Lane.LIGHT)
 
@@ -153,10 +150,7 @@ class WorkerPool:
         return None
 
     def give(self, worker: Worker, task: object, now: float | None = None) -> None:
-        """Hand the task over at the time `now`.
-
-        A worker that has ended is reported as died.
-        """
+        """Hand the task over at the time `now`; a worker that ended is reported as died."""
         worker.busy, worker.since = task, now
         worker.tasks += 1
         worker.requests.put(task)
@@ -173,10 +167,7 @@ class WorkerPool:
             self._end(worker)
 
     def progress(self, worker: Worker) -> float:
-        """Return the worker's seconds of processor time.
-
-        They grow while it makes progress.
-        """
+        """Return the worker's seconds of processor time, which grow with its progress."""
         try:
             times = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
             return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
@@ -184,10 +175,7 @@ class WorkerPool:
             return time.monotonic()
 
     def kill(self, worker: Worker) -> None:
-        """Kill a worker in its task.
-
-        It is reported as died, at once or when its disk answers.
-        """
+        """Kill a worker in its task; reported as died, at once or when its disk answers."""
         worker.is_killed = True
         worker.process.kill()
 
@@ -240,10 +228,7 @@ def _begin(
 
 
 def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
-    """Hand requests to the worker.
-
-    After None the worker ends with the task it has, and so does this thread.
-    """
+    """Hand requests to the worker; after None it ends with its task."""
     with worker.pipe:
         while (request := worker.requests.get()) is not None:
             try:

@@ -46,10 +46,7 @@ logger = structlog.get_logger()
 def run(
     settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
-    """Follow the log until `stop` is set.
-
-    Raises BadConfig if the mirror cannot begin at all.
-    """
+    """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
     with lock_folder(settings), closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
         # Where to read on; the beginning of a partition without a stored position.
         positions = _retry(stop, lambda: {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)})
@@ -102,10 +99,7 @@ def _prepare(
     inbox: "queue.SimpleQueue[Any]",
     stop: threading.Event,
 ) -> bool:
-    """Start the workers, and put together what is on the disk and in the log.
-
-    Returns False if stopped.
-    """
+    """Start the workers, combine disk and log; return False if stopped."""
     own_acks = _read_own_acks(settings, table)
     if not pool.prepare(stop):
         raise BadConfig("mirror: its workers cannot start; their output says why")
@@ -167,10 +161,7 @@ def _expect_one_mount(settings: MirrorSettings) -> None:
 
 
 def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:
-    """Return this mirror's newest acks by repository.
-
-    Acks that cannot be read are left out.
-    """
+    """Return this mirror's newest acks by repository, without unreadable ones."""
     prefix = f"{settings.name}/"
     acks = {}
     for (topic, key), record in table.records.items():
@@ -185,10 +176,7 @@ def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:
 def _scan(
     pool: WorkerPool, inbox: "queue.SimpleQueue[Answered]", stop: threading.Event
 ) -> tuple[FoundRepository, ...] | None:
-    """Return what a worker finds on the disk; None if stopped.
-
-    A worker that is killed is replaced.
-    """
+    """Return what a worker, or its successor, finds on the disk; None if stopped."""
     pool.give(pool.start(Lane.LIGHT), Scan())
     while not stop.is_set():
         try:
@@ -208,10 +196,7 @@ def _scan(
 
 
 def _retry(stop: threading.Event, ask: Callable[[], T]) -> T | None:
-    """Ask the log until it answers; return None if stopped meanwhile.
-
-    It is asked again and again while it is unavailable or has lost records.
-    """
+    """Ask until the log is available and has the records; None if stopped."""
     attempt = 0
     while not stop.is_set():
         try:

@@ -50,10 +50,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """The log no longer holds the position of the stream's reader.
-
-    The reader goes on at `positions`.
-    """
+    """The log lost the position of a stream's reader, which goes on at `positions`."""
 
     positions: Mapping[tuple[str, int], int]
 

@@ -105,10 +105,7 @@ class FoundRepository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """A request for every repository below the root.
-
-    Answered by a tuple of `FoundRepository`.
-    """
+    """A request for each repository below the root, answered by `FoundRepository`s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +160,7 @@ class Warm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """The reason why a task ended early.
-
-    `passing` when trying the same again soon may be enough.
-    """
+    """Why a task ended early; `passing` when trying it again soon may be enough."""
 
     reason: Reason
     note: str

@@ -112,10 +112,7 @@ class AckWriter:
                 return
 
     def _wait_for_work(self) -> _Outgoing | None:
-        """Take everything that waits.
-
-        Returns None once the writer is stopped and nothing is left.
-        """
+        """Take everything that waits; None once the writer is stopped and all is done."""
         with self._condition:
             while not (self._waiting.has_work() or self._is_stopping):
                 self._condition.wait()

@@ -37,10 +37,7 @@ class Entry(Value):
 
 
 class NewestEvent(Value):
-    """A repository's identity and newest event.
-
-    Before the first event `seq` is 0 and `id` is empty.
-    """
+    """A repository's newest event; before the first `seq` is 0 and `id` empty."""
 
     repository: str
     incarnation: str

@@ -49,10 +49,7 @@ def configure(application: Any, **options: Any) -> uvicorn.Config:
 
 
 class StoppableServer(uvicorn.Server):
-    """A server that runs until `is_over` returns true.
-
-    It calls `ready` once it accepts connections.
-    """
+    """A server until `is_over`; it calls `ready` once it accepts connections."""
 
     def __init__(self, config: uvicorn.Config, is_over: Callable[[], bool], ready: Callable[[], None]) -> None:
         super().__init__(config)

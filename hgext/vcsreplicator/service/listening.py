@@ -54,10 +54,7 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
 
 
 def _find_host(host: str) -> None:
-    """Raise OSError if there is no such host.
-
-    Its text has the reason, which waitress does not give.
-    """
+    """Raise OSError with the reason, which waitress hides, if there is no such host."""
     try:
         socket.getaddrinfo(None if host == "*" else host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except UnicodeError as error:

@@ -130,10 +130,7 @@ class Picture:
         return abs(now - self.moved.get(state.repository, now)) > SILENT
 
     def measure_lag(self, mirror: str, state: RepositoryState) -> Lag:
-        """Measure what this mirror lacks of the repository.
-
-        Only a level of the present incarnation counts.
-        """
+        """Measure what this mirror lacks of the present incarnation of the repository."""
         ack = self.acks.get((mirror, state.repository))
         counts = ack if ack and ack.incarnation == state.incarnation else None
         return measure_lag(counts, seq=state.seq, released=state.released)

@@ -182,10 +182,7 @@ def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> l
 
 
 def _describe_silence(seen: float | None, now: float) -> str:
-    """Say since when a service is silent.
-
-    `seen` is None if it never gave a sign of life.
-    """
+    """Say since when a service is silent; `seen` is None if it never spoke."""
     if seen is None:
         return "has never given a sign of life"
     return f"has given no sign of life {format_since(seen, now)}"

@@ -32,10 +32,7 @@ class Follower:
         self._begin()
 
     def _begin(self) -> None:
-        """Open a reader, then begin with an empty picture.
-
-        If it cannot be opened, nothing changes.
-        """
+        """Open a reader, then begin anew; nothing changes if it cannot be opened."""
         has_services = self._has_services()
         topics = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
         self._reader = self._log.reader(find_beginnings(self._log, *topics))

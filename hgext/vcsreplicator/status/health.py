@@ -190,17 +190,11 @@ class Endpoint:
             self._hung += lasted
 
     def _measure_time(self) -> float:
-        """Return the monotonic time without that for which the log hung.
-
-        While it hangs no sign of life can arrive, so that is no silence.
-        """
+        """Return the monotonic time without that for which the log hung."""
         return self._clock.monotonic() - self._hung
 
     def _judge_without_log(self, reason: str) -> HealthVerdict:
-        """Return the last known verdict, degraded by `reason`.
-
-        Without a known verdict the mirror is not ready.
-        """
+        """Return the last verdict, degraded by `reason`; not ready without one."""
         if self._known is None:
             return HealthVerdict(reasons=(reason,))
         return _degrade(HealthVerdict(reasons=self._known.reasons), reason, self._settings)

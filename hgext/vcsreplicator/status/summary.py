@@ -38,10 +38,7 @@ class Expectations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorLine:
-    """A mirror.
-
-    `state` is None if it is not in the roster, `seen` if it was never seen.
-    """
+    """A mirror; `state` is None if no roster has it, `seen` if it was never seen."""
 
     name: str
     state: str | None = None
@@ -196,10 +193,7 @@ def _list_mirrors(picture: Picture, lags: dict[str, MirrorLags]) -> Iterator[Mir
 
 
 def _list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
-    """Yield relays and destinations.
-
-    They are those that reported, that have a position, or that must be there.
-    """
+    """Yield relays and destinations that reported, have a position, or must exist."""
     groups = {DESTINATION_KEY + group.removeprefix(DESTINATION): group for group in picture.lags}
     expected = {RELAY_KEY + relay} if relay else set()
     for name in sorted(picture.reports.keys() | groups.keys() | expected, reverse=True):

@@ -13,10 +13,7 @@ class Clock(Protocol):
     """The clock of a stage; tests move theirs by hand."""
 
     def now(self) -> float:
-        """Return the seconds since the epoch, UTC.
-
-        They jump when the system's time is set.
-        """
+        """Return the seconds since the epoch, UTC; they jump when the time is set."""
 
     def monotonic(self) -> float:
         """Return seconds that never go back; only differences have a meaning."""

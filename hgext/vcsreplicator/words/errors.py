@@ -26,10 +26,7 @@ class Rewound(Expired):
 
 
 class Fenced(ReplicationError):
-    """A newer instance with the same identity took over.
-
-    This instance must exit and stay down.
-    """
+    """A newer instance of the same identity took over: this one must exit for good."""
 
 
 class Rejected(ReplicationError):

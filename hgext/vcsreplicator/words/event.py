@@ -115,10 +115,7 @@ class MarkerNode(Value):
 
 
 class Marker(Value):
-    """An obsolescence marker in its public form.
-
-    The bundle has its exact bytes.
-    """
+    """An obsolescence marker in its public form; the bundle has its exact bytes."""
 
     precursor: MarkerNode
     successors: tuple[MarkerNode, ...]

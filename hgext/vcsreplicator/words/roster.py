@@ -61,10 +61,7 @@ class MirrorState(enum.StrEnum):
 
 
 class MirrorRole(enum.StrEnum):
-    """The roles of a mirror.
-
-    A backup applies everything but deletions, and nothing waits for it.
-    """
+    """The role of a mirror; nothing waits for a backup, which applies no deletion."""
 
     SERVING = "serving"
     BACKUP = "backup"

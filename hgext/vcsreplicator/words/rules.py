@@ -48,10 +48,7 @@ class Rules(Value):
 
 
 def check_rules(rules: Rules) -> Rules:
-    """Return the rules if all can be evaluated.
-
-    Raises MalformedEvent that names the first that cannot.
-    """
+    """Return the rules, or raise MalformedEvent naming the first that is refused."""
     for rule, problem in refused((*rules.include, *rules.exclude)).items():
         raise MalformedEvent(f"rule {rule[:200]!r}: {problem}")
     return rules

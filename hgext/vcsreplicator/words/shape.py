@@ -138,10 +138,7 @@ def parse(text: bytes | memoryview, where: str, *, limit: int = MAX_TEXT) -> Any
 
 
 def read(kind: type[T], data: Any, where: str | None = None) -> T:
-    """Read a `kind` from parsed JSON or TOML.
-
-    Raises MalformedEvent, which names the member below `where`.
-    """
+    """Read a `kind` from parsed data; MalformedEvent names the member below `where`."""
     reader: Reader = _make_reader(typing.cast(Any, kind))
     return typing.cast(T, reader(data, where or kind.__name__))
 
@@ -321,10 +318,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def hyphened(message: str) -> str:
-    """Return a complaint about a setting in the words of a TOML file.
-
-    That is, its keys have hyphens.
-    """
+    """Return a complaint about a setting with the keys of TOML, which have hyphens."""
     where, colon, rest = message.partition(":")
     before, listed, names = rest.partition(", expected one of ")
     if " unknown member " in before:

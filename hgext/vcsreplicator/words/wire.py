@@ -91,10 +91,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A decoded and checked record of `events`.
-
-    `body` is empty unless the attachment is inline.
-    """
+    """A checked record of `events`; `body` is empty unless it is inline."""
 
     header: Header
     body: bytes

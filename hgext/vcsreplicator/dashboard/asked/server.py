@@ -75,10 +75,7 @@ class AnswerServer:
                 logger.exception("question failed")
 
     def _converse(self, connection: socket.socket) -> None:
-        """Answer one question.
-
-        Raise OSError if the peer does not ask or read in time.
-        """
+        """Answer one question; raise OSError if the peer is too slow to ask or read."""
         deadline = time.monotonic() + PATIENCE
         if not self._held.is_admitted(connection):
             logger.warning("peer refused")

@@ -66,10 +66,7 @@ def refuse_odd_markers(markers: list[_Marker]) -> None:
 
 
 def refuse_odd_phases(tr: Transaction) -> None:
-    """Raise Abort for a phase that is not replicated.
-
-    Mirrors would show the content of its changesets.
-    """
+    """Abort for a phase that is not replicated: mirrors would show what it hides."""
     for revs, (_old, new) in tr.changes[b"phases"]:
         if revs and new not in observe.PHASES:
             raise error.Abort(

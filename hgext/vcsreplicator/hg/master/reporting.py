@@ -107,10 +107,7 @@ def _report_mirrors(captured: Capture, line: RelayLine | None, deadline: float) 
 
 
 def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> bool | None:
-    """Return whether the log has the event.
-
-    Return None if the relay, which alone knows, cannot be asked.
-    """
+    """Return whether the log has the event; None if the relay cannot be asked."""
     settings = captured.configuration
     if line is not None:
         return line.wait_until_sent(patience=settings.patience)

@@ -42,10 +42,7 @@ def replicated(repo: localrepository) -> MasterRepository | None:
 
 @contextlib.contextmanager
 def silenced(repo: localrepository) -> Iterator[None]:
-    """Let transactions write no event within the block.
-
-    The caller writes one event for all of them.
-    """
+    """Let transactions write no event within the block; the caller writes one."""
     repo = repo.unfiltered()
     setattr(repo, SILENT, True)
     try:

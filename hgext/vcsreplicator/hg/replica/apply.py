@@ -151,10 +151,7 @@ def _unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -
 
 
 def _check_form(repo: localrepository, part: Any) -> None:
-    """Raise BundleUnknownFeatureError for changesets in a form that is not known.
-
-    Mercurial alone would fail at them without saying why.
-    """
+    """Raise BundleUnknownFeatureError for an unknown form: Mercurial says no reason."""
     version = part.params.get(b"version", b"01")
     if part.type == b"changegroup" and version not in changegroup.allsupportedversions(repo):
         raise error.BundleUnknownFeatureError(part.type, (b"version",), (version,))

@@ -63,10 +63,7 @@ def heal(
 
 
 def _choose_folder(local: LocalRepository, settings: MirrorSettings, task: Task) -> str:
-    """Choose the folder in which a copy belongs.
-
-    The repository, or what is damaged, may have moved.
-    """
+    """Choose a copy's folder: the repository, or what is damaged, may have moved."""
     waiting = place.waiting_of(settings.folder, task.repository)
     folders = [*filter(None, (local.folder, task.folder)), waiting, settings.local(task.path)]
     ours = (folder for folder in folders if _is_of(task.repository, folder))
@@ -85,10 +82,7 @@ def _is_damaged(folder: str) -> bool:
 
 
 def url_of(settings: MirrorSettings, path: str) -> str:
-    """Return the URL of a wire path on the master.
-
-    Raises Unavailable if the settings name no master.
-    """
+    """Return the URL of a wire path on the master; raises Unavailable without one."""
     if settings.master is None:
         raise Unavailable(f"mirror.{settings.name}.master is not set: there is nothing to heal from")
     return settings.master.rstrip("/") + "/" + urllib.parse.quote(path.encode("utf-8", "surrogateescape"))

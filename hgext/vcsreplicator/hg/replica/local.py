@@ -50,10 +50,7 @@ class LocalRepository:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[place.LockedPlace]:
-        """Lock the repository against other processes within the block.
-
-        Raises Busy or LockHeld.
-        """
+        """Lock the repository within the block; raises Busy or LockHeld."""
         assert self.folder is not None
         assert self.checkpoint is not None
         with place.hold(self.folder) as held:

@@ -54,10 +54,7 @@ class LockedPlace:
             self._note_move(target, name, store)
 
     def exchange(self, made: str) -> None:
-        """Put the `.hg` in `made` in place of this one, in one step.
-
-        This one is in `made` afterwards.
-        """
+        """Put the `.hg` in `made` in place of this one, which is then there, in one step."""
         with self._lock_store(os.path.join(self.folder, self._name)) as store:
             _exchange(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
             self._note_move(made, ".hg", store)
@@ -232,10 +229,7 @@ def _exchange(new: str, old: str) -> None:
 
 
 def prune(state: str, root: str, folder: str) -> None:
-    """Remove the folder and those above it while they are empty.
-
-    The mirror's own folders stay.
-    """
+    """Remove the empty folder and empty ones above it, but none of the mirror's own."""
     own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN))}
     with contextlib.suppress(OSError):
         while os.path.realpath(folder) not in own:

@@ -131,10 +131,7 @@ def _make_room(
 
 
 def _may_displace(settings: MirrorSettings, shown: Checkpoint, folder: str, target: str) -> bool:
-    """Return whether what is in the target makes room.
-
-    Raises Halted if neither repository ever does.
-    """
+    """Return whether what is in the target makes room; Halted if neither ever does."""
     found = scan.inspect(target)
     if found is None or (occupant := found.checkpoint) is None:
         return True

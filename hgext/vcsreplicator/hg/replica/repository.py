@@ -60,10 +60,7 @@ _Identity = tuple[int, ...]
 
 
 class OpenRepositories:
-    """At most `size` repositories kept open.
-
-    The least recently used one is closed first.
-    """
+    """At most `size` open repositories; the least recently used is closed first."""
 
     def __init__(self, ui: Ui, size: int) -> None:
         self.ui = ui

@@ -138,10 +138,7 @@ class TaskRunner:
         return not is_for_new or tip(repo) != item.event.after
 
     def _create(self, local: LocalRepository, item: ReadEvent) -> int:
-        """Make the repository beside, with its first event.
-
-        It has no URL before its release.
-        """
+        """Make the repository beside, with its first event and no URL before its release."""
         event, settings = item.event, self.settings
         if foreign := sorted({name.decode() for name in REFUSED_REQUIREMENTS} & set(event.settings.requirements)):
             raise Halted(Reason.REFUSED, f"repositories with {', '.join(foreign)} are not replicated")

@@ -60,10 +60,7 @@ def main() -> None:
 
 
 def serve(pipe: Connection, ui: Ui | None) -> None:
-    """Serve the pipe until it ends.
-
-    Uses `ui` if it was prepared before, and prepares one otherwise.
-    """
+    """Serve the pipe until it ends, with `ui`, or one that is prepared now."""
     try:
         settings = pipe.recv()
     except (EOFError, OSError):

@@ -14,20 +14,14 @@ from mercurial.localrepo import localrepository
 
 
 class _StandingFolder(vfs.vfs):
-    """A folder in which files are written while it is there.
-
-    A writer of a cache goes on without it.
-    """
+    """A folder in which files are written while it is there; writers go on without."""
 
     def __call__(self, path: bytes, mode: bytes = b"rb", atomictemp: bool = False, **named: Any) -> Any:
         return super().__call__(path, mode, atomictemp=atomictemp, **{**named, "makeparentdirs": False})
 
 
 def keep_in_place(repo: localrepository) -> None:
-    """Have caches written only where the repository is.
-
-    Makes their folders there if they are missing.
-    """
+    """Have caches written, and their folders made, only where the repository is."""
     for opener in (repo.cachevfs, repo.wcachevfs):
         opener.__class__ = _StandingFolder
         opener.__dict__.pop("open", None)  # bound to the class before

@@ -37,10 +37,7 @@ def install() -> None:
 
 
 def _offer_stream(orig: Callable[..., bool], repo: localrepository) -> bool:
-    """Offer a stream clone while everything is released.
-
-    The stream checks that again when it begins.
-    """
+    """Offer a stream clone while all is released; the stream checks that again."""
     is_answering = getattr(repo.unfiltered(), _STREAMING, False)
     return (is_answering or everything_is_released(repo)) and orig(repo)
 

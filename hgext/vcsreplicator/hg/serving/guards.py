@@ -84,10 +84,7 @@ def _serve(repo: localrepository) -> None:
 
 
 def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accesshidden: bool) -> bytes:
-    """Choose the view that a peer serves.
-
-    Raises Abort for one that cannot be limited, and while the mirror is stale.
-    """
+    """Choose a peer's view; Abort if it cannot be limited, or the mirror is stale."""
     view = orig(repo, accesshidden)
     if not is_mirror(repo.ui):
         return view
@@ -115,10 +112,7 @@ def _is_stale(ui: Ui) -> bool:
 def _answer_web_request(
     orig: Callable[..., Iterable[bytes]], web: hgweb, req: parsedrequest, res: wsgiresponse, repo: localrepository
 ) -> Iterable[bytes]:
-    """Answer a request to hgweb, page or wire protocol.
-
-    Each request has a repository object of its own.
-    """
+    """Answer a request to hgweb, which has a repository object of its own."""
     if not is_mirror(repo.ui):
         return orig(web, req, res, repo)
     _serve(repo)

@@ -138,10 +138,7 @@ def first_unreleased(repo: localrepository) -> int:
 
 
 def everything_is_released(repo: localrepository) -> bool:
-    """Return whether all that is on disk may be shown.
-
-    That is sure only while the caller holds the lock.
-    """
+    """Return whether all on disk may be shown: sure only while the lock is held."""
     repo = repo.unfiltered()
     if not is_mirror(repo.ui):
         return True

@@ -61,10 +61,7 @@ class _Topic:
 
 
 class SqliteLog:
-    """The log in the database at `path`, created if missing.
-
-    Raises BadConfig or Unavailable.
-    """
+    """The log at `path`, created if missing; raises BadConfig or Unavailable."""
 
     def __init__(self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE) -> None:
         self.path = path
@@ -141,10 +138,7 @@ class SqliteLog:
         )
 
     def streams(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the row ids of these partitions in the present file.
-
-        In another file they may differ.
-        """
+        """Return the row ids of these partitions in the present file; others may differ."""
         with self._reading() as connection:
             return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
 

@@ -36,10 +36,7 @@ class Connection:
                 raise
 
     def current(self) -> bool:
-        """Return whether the path still names the file that is open here.
-
-        Raises Unavailable if it names none.
-        """
+        """Return whether the path still names the open file; Unavailable if it is gone."""
         with self._translated():
             return os.path.samestat(self._file, os.stat(self._path))
 

@@ -23,10 +23,7 @@ _numbers = itertools.count()
 
 
 class Bell:
-    """A bell for `ring` of one of `topics`, or for `wake`.
-
-    One thread uses it, except for `wake`.
-    """
+    """A bell for `ring` of one of `topics` or `wake`; for one thread, but for `wake`."""
 
     def __init__(self, folder: Path, topics: Iterable[int]) -> None:
         mask = sum(1 << topic for topic in set(topics))

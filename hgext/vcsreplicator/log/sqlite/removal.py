@@ -41,10 +41,7 @@ def _correct_pauses(connection: Connection, now: float) -> None:
 
 
 def before(connection: Connection, now: float, age: float) -> float:
-    """Return the time before which records are older than `age` seconds.
-
-    Pauses are not counted.
-    """
+    """Return the time before which records are `age` seconds old, pauses left out."""
     cutoff = now - age
     for until, seconds in connection.rows(sql.PAUSES):
         if until <= cutoff:

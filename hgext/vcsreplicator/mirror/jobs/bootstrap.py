@@ -72,10 +72,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFailed:
-    """A repository that could not be copied just now.
-
-    `is_final` when this run tries no more.
-    """
+    """A repository that was not copied; `is_final` when this run tries no more."""
 
     path: str
     note: str
@@ -105,10 +102,7 @@ def bootstrap(
     rules: Rules | None = None,
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> bool:
-    """Fill the mirror; return True once it has joined, False if stopped.
-
-    Raises Refused.
-    """
+    """Fill the mirror; return whether it joined (else stopped). Raises Refused."""
     with lock_folder(settings), closing(Follower(events)) as follower:
         _make_known(follower.update(), settings.name, ask, rules)
         if stop.is_set():
@@ -151,10 +145,7 @@ def store_start(events: Log, group: str) -> None:
 def _missing(
     settings: MirrorSettings, wanted: list[RepositoryState], stop: threading.Event, clock: Clock
 ) -> list[_BootstrapJob]:
-    """Return a job for each repository.
-
-    A job is done already if what is here reaches as far as the log did.
-    """
+    """Return a job for each repository, done already if it reaches as far as the log."""
     found: list[FoundRepository] = []
 
     def take(_job: None, answer: Any) -> float | None:
@@ -230,10 +221,7 @@ def _progress(jobs: list[_BootstrapJob], half_made: int) -> Progress:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder.
-
-    A file that vanishes meanwhile does not count.
-    """
+    """Return the bytes of all files below a folder, but for those that vanish."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -228,10 +228,7 @@ def run(
     stop: threading.Event,
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> None:
-    """Compare round after round until `stop` is set.
-
-    What is wrong becomes a log line and a metric.
-    """
+    """Compare in rounds until `stop`; what is wrong is logged and measured."""
     while not stop.is_set():
         began, counts = clock.monotonic(), dict.fromkeys(ComparisonOutcome, 0)
 

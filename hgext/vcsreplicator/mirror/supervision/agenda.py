@@ -55,10 +55,7 @@ class Agenda:
         heapq.heappush(self._alarms, (following.rests_until, following.id))
 
     def remind(self, following: Following, seconds: float) -> None:
-        """Let `take_due` yield the repository after this many seconds.
-
-        It may get work meanwhile.
-        """
+        """Let `take_due` yield the repository, idle or not, after this many seconds."""
         heapq.heappush(self._alarms, (self._clock.monotonic() + seconds, following.id))
 
     def is_rested(self, following: Following) -> bool:

@@ -43,10 +43,7 @@ class Backlog:
         self.bytes += item.size
 
     def skip(self, partition: int, offset: int) -> None:
-        """Go on at this offset.
-
-        The log holds nothing before it any more, or was made anew.
-        """
+        """Go on at this offset: the log lost what is before it, or was made anew."""
         self._next[partition] = offset
 
     def queued_from(self, partition: int, offset: int) -> list[str]:
@@ -58,10 +55,7 @@ class Backlog:
         ]
 
     def peek(self, repository: str, *, events: int, size: int) -> tuple[ReadEvent, ...]:
-        """Return the oldest queued events of a repository.
-
-        At least one if there is any, then as many as fit.
-        """
+        """Return the oldest queued events of a repository: one, and more if they fit."""
         taken: list[ReadEvent] = []
         total = 0
         for item, _ in self._queues.get(repository, ()):
@@ -86,10 +80,7 @@ class Backlog:
             del self._queues[repository], self._sizes[repository]
 
     def drop(self, repository: str) -> None:
-        """Remove all events of a repository.
-
-        A durable note says where to read them again.
-        """
+        """Remove all events of a repository; a durable note says where to read again."""
         self.finish(repository, len(self._queues.get(repository, ())))
 
     def has(self, repository: str) -> bool:
@@ -113,8 +104,5 @@ class Backlog:
         return min((queue[0][0].time for queue in self._queues.values() if queue), default=None)
 
     def positions(self) -> dict[int, int]:
-        """Return the position of each partition.
-
-        Everything before it is applied or durably noted.
-        """
+        """Return each partition's position: what precedes it is applied or noted."""
         return {partition: next(iter(self._open[partition]), after) for partition, after in self._next.items()}

@@ -44,17 +44,11 @@ class Control:
         self._aggregator_beat: AggregatorBeat | None = None
 
     def state_of(self, repository: str) -> RepositoryState | None:
-        """Return the newest state of a repository.
-
-        None if there is none, or if its deletion is noticed.
-        """
+        """Return a repository's newest state; None without one, or after its deletion."""
         return self._states.get(repository)
 
     def take(self, topic: str, key: str | None, value: bytes | None) -> None:
-        """Take a new record of `state` or `roster`.
-
-        Raises MalformedEvent; what was known before then holds.
-        """
+        """Take a record of `state` or `roster`; MalformedEvent leaves what was known."""
         if topic == STATE:
             self._take_state(key, value, is_new=True)
         elif topic == ROSTER and key == ROSTER_KEY:
@@ -92,10 +86,7 @@ class Control:
         self._learn(state)
 
     def _renew_fresh(self) -> None:
-        """Note by this machine's clock that the aggregator was heard.
-
-        Clocks of machines are never compared.
-        """
+        """Note that the aggregator was heard, by this machine's clock and no other."""
         now = self._clock.now()
         metrics.AGGREGATOR_BEAT.set(now)
         try:

@@ -136,10 +136,7 @@ class Departures:
             self.abandon_if_finished(following)
 
     def forget_if_finished(self, deleted: DeletedRepository) -> None:
-        """Remove the note of a deletion that is noticed.
-
-        `state` says the same from now on.
-        """
+        """Remove the note of a deletion that is noticed: `state` says so from now on."""
         state = self._finished.get(deleted.repository)
         if state is None or state.incarnation != deleted.incarnation or state.seq < deleted.seq:
             return

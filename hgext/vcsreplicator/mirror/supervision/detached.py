@@ -187,10 +187,7 @@ class Detachments:
                 self.detach(following, Reason.DIVERGED, found)
 
     def _plan_attempt(self, following: Following, note: Detached) -> None:
-        """Set the time of the next attempt to heal.
-
-        A slow task that is under way ends first.
-        """
+        """Plan the next attempt to heal, after the end of a slow task under way."""
         following.troubled_since, following.tries = None, 0
         if following.is_running and note.reason is Reason.SLOW:
             return

@@ -89,10 +89,7 @@ class TaskDispatch:
         )
 
     def _next_items(self, following: Following) -> tuple[ReadEvent, ...]:
-        """Return the oldest queued events that one task takes.
-
-        An event whose bundle must be fetched goes alone.
-        """
+        """Return the oldest events for one task; one with a bundle to fetch goes alone."""
         count = 1 if following.takes_single_events else self._settings.batch_events
         items = self._backlog.peek(following.id, events=count, size=self._settings.batch_bytes)
         if not items or not items[0].inline:

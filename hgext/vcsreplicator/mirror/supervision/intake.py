@@ -42,10 +42,7 @@ class Intake:
         self._control, self._departures, self._detachments = control, departures, detachments
 
     def take(self, record: Record) -> None:
-        """Take one record of `events`, `state` or `roster`.
-
-        A record that can never work is rejected.
-        """
+        """Take a record of `events`, `state` or `roster`; reject one that never works."""
         try:
             if record.topic == EVENTS:
                 self._take_event(record)

@@ -56,10 +56,7 @@ class Maintenance:
             self._pool.give(worker, task, self._clock.monotonic())
 
     def give_due(self, now: float) -> None:
-        """Begin the next reading through and the next removal.
-
-        Each begins if it is time and a worker is idle.
-        """
+        """Begin the next reading through and removal, if due and a worker is idle."""
         if self._settings.check_interval and now >= self._check_at:
             self._check_next(now)
         if now >= self._sweep_at and (worker := self._pool.idle(Lane.CHECK)) is not None:

@@ -9,10 +9,7 @@ from ..task import ReadEvent
 
 
 def checked_event(record: Record, partitions: int) -> ReadEvent | None:
-    """Return the event of a record of `events`; None for a heartbeat.
-
-    Raises Rejected.
-    """
+    """Return the event of a record, None for a heartbeat; raises Rejected."""
     try:
         return _decode(record, partitions)
     except Exception as error:

@@ -22,10 +22,7 @@ logger = structlog.get_logger()
 
 
 class Startup:
-    """Adopts every repository found on the disk.
-
-    It then settles what notes and acks say otherwise.
-    """
+    """Adopts what is on the disk, and settles what notes and acks say otherwise."""
 
     def __init__(
         self, state: State, departures: Departures, detachments: Detachments, maintenance: Maintenance
@@ -37,10 +34,7 @@ class Startup:
         self._moved_aside: dict[str, Checkpoint] = {}
 
     def adopt_all(self, found: Iterable[FoundRepository], acks: Mapping[str, Ack]) -> None:
-        """Take everything that was found on the disk.
-
-        It is then settled with the last acks of this mirror.
-        """
+        """Take all that is on the disk, and settle it with this mirror's last acks."""
         for each in self._choose(found):
             self.adopt(each, acks.get(each.checkpoint.repository) if each.checkpoint else None)
         self.settle(acks)

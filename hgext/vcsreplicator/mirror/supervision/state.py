@@ -75,10 +75,7 @@ class RepositoryTable:
 
 
 class Membership:
-    """What the newest roster says of this mirror.
-
-    Without a word about it, the mirror carries everything.
-    """
+    """What the newest roster says of this mirror; without a word, it carries all."""
 
     def __init__(self, settings: MirrorSettings) -> None:
         self.roster = Roster()
@@ -91,10 +88,7 @@ class Membership:
 
     @property
     def is_backup(self) -> bool:
-        """Whether nothing that is here may go.
-
-        The roster says so, or the configuration does.
-        """
+        """Whether nothing here may go, by the roster or the configuration."""
         return self._is_backup or (self.member is not None and self.member.role is MirrorRole.BACKUP)
 
     def carries(self, path: str) -> bool:
@@ -103,10 +97,7 @@ class Membership:
 
 
 class AckBook:
-    """This mirror's acks.
-
-    An ack is written when it differs from the last one of its repository.
-    """
+    """This mirror's acks, each written when it differs from its repository's last."""
 
     def __init__(self, name: str, writer: AckWriter) -> None:
         self._name, self._writer = name, writer
@@ -124,10 +115,7 @@ class AckBook:
             self._writer.ack(f"{self._name}/{following.id}", to_json(ack))
 
     def send_again(self, following: Following) -> None:
-        """Write how far the repository is, though the last ack may say so.
-
-        The log may have lost that ack.
-        """
+        """Write how far the repository is again: the log may have lost the last ack."""
         following.sent_ack = None
         self.send(following)
 

@@ -27,10 +27,7 @@ logger = structlog.get_logger()
 
 
 class WorkerWatch:
-    """Looks at all workers from time to time.
-
-    So none of them holds up other repositories.
-    """
+    """Looks at all workers from time to time, so that none holds up the others."""
 
     def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
         self._settings, self._table, self._pool, self._detachments = state.settings, state.table, pool, detachments
