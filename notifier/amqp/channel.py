@@ -208,7 +208,7 @@ class ConfirmedChannel:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what is held back, unless the broker has said meanwhile that it takes nothing."""
+        """Write what is held back, unless the broker says that it takes nothing."""
         transport = self._connection.transport
         if not transport.held:
             return

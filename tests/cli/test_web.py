@@ -104,3 +104,18 @@ def test_a_root_that_cannot_be_used_is_named_and_not_the_address(tmp_path: Path,
     done = subprocess.run([*command, "--root", str(tmp_path / name)], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 78
     assert json.loads(done.stderr)["reason"] == f"--root: {tmp_path / name}: cannot be used: {reason}"
+
+
+def test_the_folder_of_a_mirror_is_not_served_without_the_extension(tmp_path: Path) -> None:
+    """Mercurial alone shows what is not released yet."""
+    (tmp_path / "root" / "~vcsreplicator").mkdir(parents=True)
+    (tmp_path / "hgrc").touch()
+    root = str(tmp_path / "root")
+    command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--listen", f"127.0.0.1:{free_port()}"]
+    environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
+    done = subprocess.run(
+        [*command, "--root", root], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
+    )
+    assert done.returncode == 78
+    reason = json.loads(done.stderr)["reason"]
+    assert reason.startswith(f"--root: {root} is a mirror's, and no hgrc loads vcsreplicator")

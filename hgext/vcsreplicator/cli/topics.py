@@ -97,7 +97,7 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
 
 
 def _list_raw(config: Config, log: Log) -> Iterator[Topic]:
-    """Yield the topics of [edge] and [decode] that the log has; these services make them."""
+    """Yield the topics of [edge] and [decode] that these services have made."""
     from notifier.decode.settings import DecodeSettings
     from notifier.edge.settings import EdgeSettings
     from notifier.raw import raw_topic

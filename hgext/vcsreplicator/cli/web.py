@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator web`: serves repositories over HTTP by hgweb."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -32,6 +33,20 @@ def load_hgweb() -> Callable[..., Any]:
     return application
 
 
+def _check_extension(root: str) -> None:
+    """Raise BadConfig for a mirror's folder that is served without the extension."""
+    from mercurial import extensions
+
+    try:
+        extensions.find(b"vcsreplicator")
+    except KeyError:
+        if os.path.isdir(os.path.join(root, "~vcsreplicator")):
+            raise BadConfig(
+                f"--root: {root} is a mirror's, and no hgrc loads vcsreplicator, which hides what is not released: "
+                "set HGRCPATH=/etc/mercurial/mirror.hgrc"
+            ) from None
+
+
 @click.command()
 @click.option("--root", required=True, metavar="DIR", help="The folder with the repositories.")
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Address to listen on.")
@@ -57,6 +72,7 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
             repositories = load_hgweb()(root, threads=threads)
         except OSError as error:
             raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
+        _check_extension(root)
         try:
             server = create_server(
                 repositories,
