@@ -143,12 +143,6 @@ def test_a_port_in_use_is_named_with_file_and_key(tmp_path: Path, words: tuple[s
         assert end_of(tmp_path, file, *words) == (1, reason)
 
 
-def test_a_relay_whose_root_is_missing_ends_with_file_and_key(tmp_path: Path) -> None:
-    file = f'[relay]\nsocket = "{tmp_path}/s"\nsource = "hg://m"\n[relay.roots]\n"{tmp_path}/repo" = ""\n'
-    reason = f"FILE: relay.roots: {tmp_path}/repo does not exist on this machine; is it mounted?"
-    assert end_of(tmp_path, file, "relay") == (EXIT_CONFIG, reason)
-
-
 def test_what_a_mirror_refuses_at_its_start_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     mirror = f'[mirror.alpha]\nroot = "{tmp_path}/file/alpha"\nmaster = "https://master.example/"\n'

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's service from its start to its end: rounds, checks of the log, old blobs, and what a stop waits for."""
 
-import errno
 import os
 import shutil
 import tempfile
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -245,10 +243,14 @@ def test_a_repository_that_is_gone_is_reported_since_the_first_round_without_it(
     assert (first.since, second.since) == (began, began + 500)
 
 
-def test_a_root_that_cannot_be_read_stops_the_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    roots = {str(bench.folder / "repos"): "", str(bench.folder / "none"): "n"}
-    with pytest.raises(BadConfig, match=r"^relay\.roots: .*/none does not exist on this machine"):
-        daemon.run(bench.settings(roots=roots), bench.log, bench.port, stop=bench.stop, ready=bench.ready)
-    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
-    with pytest.raises(BadConfig, match=r"^relay\.roots: .*/repos cannot be read: Permission denied$"):
-        daemon.run(bench.settings(), bench.log, bench.port, stop=bench.stop, ready=bench.ready)
+def test_a_root_that_is_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(bench: Bench) -> None:
+    roots, began = {str(bench.folder / "repos"): "", str(bench.folder / "none"): "n"}, bench.clock.now()
+    record = gone("b")
+    bench.log.append([NewRecord(topic=record.topic, key=record.key, value=record.value.replace(b"gone-b", b"n/b"))])
+    with bench.running(roots=roots):
+        eventually(lambda: bench.reports())
+        bench.clock.advance(500)
+        eventually(lambda: bench.reports()[-1].time > began)
+        [trouble] = bench.reports()[-1].troubles
+    assert trouble.text.startswith(f"{bench.folder}/none: cannot be read: ")
+    assert (trouble.is_urgent, trouble.since) == (True, began)

@@ -12,6 +12,7 @@ import pytest
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import rounds
+from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.port import MasterPort
 from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, find_work
@@ -33,9 +34,9 @@ class Round:
         """The jobs, and what is wrong."""
         self.jobs.clear()
         port, work, losses = cast(MasterPort, self), cast(Work, self), cast(LossWatch, self)
-        folders, found = find_work([str(self.root)], port, work, losses, now)
-        assert set(folders) >= {str(file.parent) for file in self.root.glob("*/.hg")}
-        return sorted(self.jobs), [trouble.text.partition(": ")[2] for trouble in found]
+        self.found = find_work([str(self.root)], port, work, losses, now)
+        assert {*self.found.folders, *self.found.unreadable} >= {str(file.parent) for file in self.root.glob("*/.hg")}
+        return sorted(self.jobs), [trouble.text.partition(": ")[2] for trouble in self.found.troubles]
 
     def finish(self, root: str) -> list[str]:
         return []
@@ -54,6 +55,9 @@ class Round:
 
     def failure(self, folder: str) -> Failure | None:
         return self.failed
+
+    def forget_failures(self, folders: Sequence[str]) -> None:
+        self.remembered = folders
 
     def create(self, name: str, pushes: int = 0, *, sent: bool = True) -> Outbox:
         """A repository with this many events."""
@@ -143,22 +147,32 @@ def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
 ) -> None:
     made = Round(tmp_path)
     made.create("a", 1, sent=False)
-    made.failed = Failure(failure, 1000.0) if failure else None
+    made.failed = Failure(Job.SEND, failure, 1000.0) if failure else None
     assert made.make(2_000_000_000.0)[1] == [told]
 
 
 def test_a_repository_that_cannot_get_its_first_event_is_reported_after_a_while(round_: Round) -> None:
     round_.create("a")
-    round_.failed = Failure("another process holds its lock", 2000.0)
+    round_.failed = Failure(Job.ANNOUNCE, "another process holds its lock", 2000.0, is_busy=True)
     assert round_.make(2000.0 + SILENT) == ([("a", "announce")], [])
     assert round_.make(2001.0 + SILENT)[1] == ["has no first event: another process holds its lock"]
+    assert not round_.found.troubles[0].is_urgent, "an operation may take long"
+    round_.failed = Failure(Job.ANNOUNCE, "no mirror can have this name", 2000.0)
+    round_.make(2001.0 + SILENT)
+    assert round_.found.troubles[0].is_urgent
 
 
-def test_an_abandoned_transaction_that_cannot_be_rolled_back_is_reported_after_a_while(round_: Round) -> None:
+@pytest.mark.parametrize("confirmed", [True, False], ids=["confirmed", "after a start"])
+def test_an_abandoned_transaction_that_cannot_be_rolled_back_is_reported_after_a_while(
+    round_: Round, confirmed: bool
+) -> None:
     round_.create("a", 1)
+    round_.confirmed = confirmed
     (round_.root / "a/.hg/store/journal").touch()
-    round_.failed = Failure("Permission denied: lock", 1000.0)
+    round_.failed = Failure(Job.RECOVER, "Permission denied: lock", 1000.0)
     assert round_.make(1001.0 + SILENT)[1] == ["its transaction is not rolled back: Permission denied: lock"]
+    round_.failed = Failure(Job.SEND, "another process sends its events", 1000.0)
+    assert round_.make(1001.0 + SILENT)[1] == []
 
 
 def test_an_act_that_cannot_be_finished_is_reported(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,14 +184,39 @@ def test_what_the_relay_may_not_read_is_reported_for_it_may_be_a_repository(
     round_: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
-        for name in ("a/.hg", "lost+found"):
+        for name in ("a/.hg", "group", "lost+found", ".snapshot", ".move-x1"):
             on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/{name}"))
         yield from ()
 
     monkeypatch.setattr(rounds, "find_repositories", find)
-    [text] = round_.make(1000.0)[1]
+    [text, other] = round_.make(1000.0)[1]
     assert text.startswith(f"cannot be read: Permission denied: {round_.root}/a/.hg; as root, run: chown -R ")
     assert text.endswith(f" {round_.root}/a")
+    assert other == f"cannot be read: [Errno 13] Permission denied: '{round_.root}/group'"
+    assert not any(trouble.is_urgent for trouble in round_.found.troubles), "a glance may fail"
+    assert {f"{round_.root}/a", f"{round_.root}/group"} <= set(round_.found.unreadable)
+
+
+def test_a_root_that_is_missing_is_urgent(round_: Round) -> None:
+    """It was not mounted yet, or is not any more; nothing below it is called gone."""
+    round_.root = round_.root / "none"
+    [text] = round_.make(1000.0)[1]
+    assert text.startswith("cannot be read: [Errno 2] No such file or directory: ")
+    assert round_.found.troubles[0].is_urgent
+    assert round_.found.unreadable == [str(round_.root)]
+
+
+def test_what_cannot_be_read_inside_a_working_copy_is_no_trouble(
+    round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    round_.create("a", 1)
+
+    def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
+        yield f"{root}/a"
+        on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/a/node_modules"))
+
+    monkeypatch.setattr(rounds, "find_repositories", find)
+    assert round_.make(1000.0)[1] == []
 
 
 def test_a_store_that_cannot_be_read_is_reported_but_not_one_that_is_gone(

@@ -515,7 +515,7 @@ def test_since_when_no_attempt_succeeds_is_known_also_of_a_job_that_is_refused(
     for later in (0, 60):
         master.work.announce(folder)
         eventually(lambda: reason_of(master, folder) and not master.work._tasks)
-        assert master.work.failure(folder) == Failure("no mirror can have this name", began), later
+        assert master.work.failure(folder) == Failure(Job.ANNOUNCE, "no mirror can have this name", began), later
         master.clock.advance(60)
     master.poke("a")
     master.until_done(box)
@@ -626,8 +626,28 @@ def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:
     jobs.work._table = {Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77")), Job.ANNOUNCE: fail}
     with capture_logs() as lines:
         both = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.RECOVER, Job.ANNOUNCE})
-    assert both == ({Job.RECOVER, Job.ANNOUNCE}, "no room")
+    assert both == ({Job.RECOVER, Job.ANNOUNCE}, Failure(Job.ANNOUNCE, "no room", jobs.clock.now()))
     assert [line["reason"] for line in lines if line["event"] == "will try again"] == ["no room"]
+
+
+def test_a_transaction_that_is_left_alone_for_now_is_known_to_be_stuck(jobs: Jobs) -> None:
+    """Its lock may be that of a killed process whose parent has not noticed."""
+    jobs.work._table = {Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77"))}
+    folder = str(jobs.root / "a")
+    stuck = Failure(Job.RECOVER, "locked by 77", jobs.clock.now(), is_busy=True)
+    for _ in range(2):
+        task = relay_work._RepositoryTask(jobs={Job.RECOVER}, failures=RECOVERY_RETRIES)
+        jobs.work._run_task(folder, task)
+        assert jobs.work.failure(folder) == stuck
+        assert not task.jobs
+        jobs.clock.advance(600)
+
+
+def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> None:
+    jobs.work._failed = {name: Failure(Job.ANNOUNCE, "refused", 1.0) for name in ("a", "b")}
+    jobs.work.forget_failures(["b", "c"])
+    assert jobs.work.failure("a") is None
+    assert jobs.work.failure("b") is not None
 
 
 def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:

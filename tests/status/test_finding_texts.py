@@ -116,6 +116,14 @@ def test_a_mirror_that_is_behind_is_named_with_the_time_of_its_oldest_event_and_
     )
 
 
+def test_a_fresh_event_does_not_hide_how_long_a_detached_repository_is_behind() -> None:
+    installation = Installation()
+    installation.ack(1)
+    beat = ahead(installation, oldest=installation.clock.now() + 49.0)
+    [text] = texts(installation, beat=beat, after=50.0, warn=2)
+    assert "2 events behind (at least for 50 s, since 2023-11-14 22:13:20 UTC); see: vcsreplicator trace" in text
+
+
 def test_a_mirror_that_does_not_say_how_old_its_backlog_is_was_behind_at_its_last_ack_of_it() -> None:
     installation = Installation()
     installation.ack(1)

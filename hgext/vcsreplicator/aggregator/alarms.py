@@ -69,23 +69,23 @@ class Alarm:
     @property
     def text(self) -> str:
         """The alarm in one line, for readers without the log lines."""
-        if self.story is not None:
-            return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {self.story}"
-        numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
-        where = f" ({', '.join(self.paths)})" if self.paths else ""
-        step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
-        return f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: {numbers}{where}{step}"
+        return self._write("")
 
     def describe(self, since: float) -> str:
         """Return the text with the time since which the alarm lasts.
 
-        A successor's alarm says itself since when the repository waits.
+        The alarm of waiting notices, and that of a successor, tell that themselves.
         """
-        if self.kind == SUCCESSOR:
-            return self.text
-        what, separator, step = self.text.partition("; ")
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(since))
-        return f"{what} (since {at} UTC){separator}{step}"
+        return self._write(time.strftime(" (since %Y-%m-%d %H:%M:%S UTC)", time.gmtime(since)))
+
+    def _write(self, since: str) -> str:
+        begin = f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: "
+        if self.story is not None:
+            return f"{begin}{self.story}{since if self.kind == OLDER else ''}"
+        numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
+        where = f" ({', '.join(self.paths)})" if self.paths else ""
+        step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
+        return f"{begin}{numbers}{where}{since}{step}"
 
     @property
     def named(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ from ..log import EVENTS, Log, NewRecord
 from ..outbox.entry import NewestEvent, next_event
 from ..outbox.file import outbox_of
 from ..relay.lacking import find_places
-from ..relay.scan import find_repositories
+from ..relay.scan import find_repositories, may_hold_repositories
 from ..relay.settings import RelaySettings
 from ..status.timeline import find_event
 from ..words import wire
@@ -56,17 +56,28 @@ def command(config: Config, repository: str, yes: bool) -> None:
 def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
     """Raise Refused if the repository, or its unsent deletion, is below a root."""
     for folder in find_places(state.path, relay.roots):
-        if os.path.lexists(folder):
-            raise Refused(f"{state.path}: there is {folder}; to delete it, run `hg replicatedelete` in it")
+        try:
+            os.lstat(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            _refuse_unseen(error)
+        raise Refused(f"{state.path}: there is {folder}; to delete it, run `hg replicatedelete` in it")
     for root in relay.roots:
         if os.path.isdir(os.path.join(root, ".vcsreplicator", "deleted", state.repository)):
             raise Refused(f"{state.path}: it was deleted, and the relay will send that: does it run?")
-        for folder in find_repositories(root):
+        for folder in find_repositories(root, _refuse_unseen):
             newest = None
             with suppress(MalformedEvent, OSError):
                 newest = outbox_of(folder).newest()
             if newest is not None and newest.repository == state.repository:
                 raise Refused(f"{state.path}: it was moved to {folder}; run `hg replicaterename` in it")
+
+
+def _refuse_unseen(error: OSError) -> None:
+    """Raise Refused if the repository may be in a folder that this user cannot read."""
+    if may_hold_repositories(error):
+        raise Refused(f"{error.filename} cannot be read ({error.strerror}), and the repository may be there")
 
 
 def _make_deletion(log: Log, state: RepositoryState) -> Event:

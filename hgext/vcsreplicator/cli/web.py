@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator web`: serves repositories over HTTP by hgweb."""
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -33,20 +32,6 @@ def load_hgweb() -> Callable[..., Any]:
     return application
 
 
-def _check_extension(root: str) -> None:
-    """Raise BadConfig for a mirror's folder that is served without the extension."""
-    from mercurial import extensions
-
-    try:
-        extensions.find(b"vcsreplicator")
-    except KeyError:
-        if os.path.isdir(os.path.join(root, "~vcsreplicator")):
-            raise BadConfig(
-                f"--root: {root} is a mirror's, and no hgrc loads vcsreplicator, which hides what is not released: "
-                "set HGRCPATH=/etc/mercurial/mirror.hgrc"
-            ) from None
-
-
 @click.command()
 @click.option("--root", required=True, metavar="DIR", help="The folder with the repositories.")
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Address to listen on.")
@@ -68,11 +53,14 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
     configure_logging(role)
 
     def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
+        application = load_hgweb()
+        from ..hg.serving.web import refuse_unguarded
+
         try:
-            repositories = load_hgweb()(root, threads=threads)
+            repositories = application(root, threads=threads)
         except OSError as error:
             raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
-        _check_extension(root)
+        refuse_unguarded(root)
         try:
             server = create_server(
                 repositories,

@@ -49,7 +49,8 @@ class ServiceReporter:
             return
         self._due, self._reported = started + INTERVAL, named
         kept = tuple(
-            ServiceTrouble(text=each.text[:KEPT], since=each.since, is_urgent=each.is_urgent) for each in found[:NAMED]
+            ServiceTrouble(text=each.text[:KEPT], since=max(0.0, each.since), is_urgent=each.is_urgent)
+            for each in found[:NAMED]
         )
         report = ServiceReport(time=now, version=VERSION, count=len(found), troubles=kept)
         try:

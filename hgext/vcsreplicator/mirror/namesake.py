@@ -29,6 +29,8 @@ PATIENCE_BEATS = 3
 # Seconds to wait for what came since the last look: at least this mirror's own beat, so the log answers at once. Fewer records than
 # FEW in one answer: there were no more.
 RECENT, FEW = 1.0, 50
+# Answers that are read at one look, at most: what comes without end is looked through by and by.
+MOST_ANSWERS = 20
 logger = structlog.get_logger()
 
 
@@ -159,7 +161,7 @@ def _read_recent(reader: Reader) -> Iterator[Record]:
 
     Unlike `read_on` it does not ask the log where it ends, which costs more than the records.
     """
-    while True:
+    for _ in range(MOST_ANSWERS):
         records = reader.poll(RECENT)
         yield from records
         if len(records) < FEW:

@@ -7,10 +7,10 @@ sends from many repositories at once, one batch at a time from each. It also rol
 repositories that have no event, and compares the outboxes with what the aggregator saw (`fork`).
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -95,8 +95,6 @@ class _Relay:
 
     def start(self) -> None:
         """Serve pushes, and make the first round."""
-        for folder in self._settings.roots:
-            _expect_readable(folder)
         self._server.start()
         self._watch.start()
         self._make_round()
@@ -139,8 +137,14 @@ class _Relay:
     def _make_round(self) -> None:
         """Make one round, and report what is wrong with the repositories."""
         settings, now, states = self._settings, self._clock.now(), self._watch.states()
-        folders, self._found = find_work(settings.roots, self._port, self._work, self._losses, now)
-        self._gone = find_gone(states, settings.roots, folders, self._gone, now, source=settings.source)
+        found = find_work(settings.roots, self._port, self._work, self._losses, now)
+        began = {trouble.text: trouble.since for trouble in self._found}
+        self._found = [
+            replace(each, since=began.get(each.text, now)) if each.since == now else each for each in found.troubles
+        ]
+        self._gone = find_gone(
+            states, settings.roots, found.folders, self._gone, now, source=settings.source, unreadable=found.unreadable
+        )
         for name, since in self._gone.items():
             path = states[name].path
             text = (
@@ -149,16 +153,6 @@ class _Relay:
             )
             self._found.append(ServiceTrouble(text=text, since=since))
         self._reporter.report(self._found, now=self._clock.now())
-
-
-def _expect_readable(root: str) -> None:
-    """Raise BadConfig if there is no such folder, as before it is mounted."""
-    try:
-        os.scandir(root).close()
-    except FileNotFoundError as error:
-        raise BadConfig(f"relay.roots: {root} does not exist on this machine; is it mounted?") from error
-    except OSError as error:
-        raise BadConfig(f"relay.roots: {root} cannot be read: {error.strerror}") from error
 
 
 def _open_blobs(settings: RelaySettings) -> BlobStore | None:

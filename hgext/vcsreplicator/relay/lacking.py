@@ -61,11 +61,13 @@ def find_gone(
     now: float,
     *,
     source: str,
+    unreadable: Collection[str] = (),
 ) -> dict[str, float]:
     """Return the repositories that are gone from these roots, and since when, by id.
 
     The log knows of them, but no folder of the roots has them any more. `known` are the folders of the last round, `before` what
-    this function returned after the round before. What a master with another `source` sent is none of this one's.
+    this function returned after the round before. What a master with another `source` sent is none of this one's. What may be in an
+    `unreadable` folder is not gone.
     """
     there, found = set(known), {}
     for name, state in states.items():
@@ -73,7 +75,14 @@ def find_gone(
             continue
         places = list(find_places(state.path, roots))
         aside = (os.path.join(root, ".vcsreplicator", "deleted", name) for root in roots)
-        if places and not state.deleted and there.isdisjoint(places) and not any(map(os.path.isdir, aside)):
+        hidden = any(f"{place}/".startswith(f"{folder}/") for place in places for folder in unreadable)
+        if (
+            places
+            and not hidden
+            and not state.deleted
+            and there.isdisjoint(places)
+            and not any(map(os.path.isdir, aside))
+        ):
             found[name] = before.get(name, now)
     return found
 

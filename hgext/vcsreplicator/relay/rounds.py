@@ -4,16 +4,18 @@
 import os
 import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import structlog
 
 from ..outbox.file import outbox_of
 from ..status import SILENT
 from ..words.levels import ServiceTrouble
+from .jobs import Job
 from .lacking import find_trouble
 from .loss import LossWatch
 from .port import MasterPort
-from .scan import find_repositories
+from .scan import find_repositories, may_hold_repositories
 from .work import Failure, Work, explain
 
 logger = structlog.get_logger()
@@ -22,31 +24,46 @@ logger = structlog.get_logger()
 ANNOUNCE_AFTER = 10.0
 
 
-def find_work(
-    roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float
-) -> tuple[list[str], list[ServiceTrouble]]:
-    """Start the jobs that are due in every repository below the roots.
+@dataclass(slots=True)
+class RelayRound:
+    """Folders of repositories and unreadable ones, and what is wrong with them.
 
-    Return the folders of the repositories, with those that cannot be read, and what is wrong in them.
+    A trouble that the round sees but does not date has the time of the round.
     """
-    folders, found = [], []
+
+    folders: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    troubles: list[ServiceTrouble] = field(default_factory=list)
+
+
+def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWatch, now: float) -> RelayRound:
+    """Start the jobs that are due in every repository below the roots."""
+    found = RelayRound()
     for root in roots:
         for problem in port.finish(root):
             logger.error("interrupted act not finished", reason=problem)
-            found.append(ServiceTrouble(text=problem, since=now, is_urgent=True))
+            found.troubles.append(ServiceTrouble(text=problem, since=now, is_urgent=True))
         unreadable: list[OSError] = []
         for folder in find_repositories(root, unreadable.append):
-            folders.append(folder)
+            found.folders.append(folder)
             trouble = _check_repository(folder, work, losses, now)
             if trouble is not None:
-                found.append(trouble)
-        for error in filter(_concerns_repositories, unreadable):
-            folder = f"{error.filename}/".partition("/.hg/")[0].rstrip("/")
-            folders.append(folder)
-            found.append(_report_unreadable(folder, error, now))
+                found.troubles.append(trouble)
+        for error in unreadable:
+            _note_unreadable(found, root, error, now)
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
             _check_deleted(folder, work)
-    return folders, found
+    work.forget_failures(found.folders)
+    return found
+
+
+def _note_unreadable(found: RelayRound, root: str, error: OSError, now: float) -> None:
+    """Note a folder that cannot be read; it is no trouble inside a working copy."""
+    folder = f"{error.filename}/".partition("/.hg/")[0].rstrip("/")
+    found.unreadable.append(folder)
+    is_ours = may_hold_repositories(error) and not any(folder.startswith(f"{each}/") for each in found.folders)
+    if is_ours:
+        found.troubles.append(_report_unreadable(folder, error, now, is_urgent=folder == root))
 
 
 def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> ServiceTrouble | None:
@@ -55,42 +72,41 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
     For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it.
     """
     failure = work.failure(folder)
-    is_failing = failure is not None and now - failure.since > SILENT
     try:
         names = set(os.listdir(os.path.join(folder, ".hg", "store")))
+        stuck = None
         if "journal" in names:
             work.recover(folder)
+            stuck = _describe_failure(folder, Job.RECOVER, "its transaction is not rolled back", failure, now)
         if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
                 work.announce(folder)
-                if failure is not None and is_failing:
-                    return _describe_failure(folder, "has no first event", failure)
+                return stuck or _describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now)
         elif (is_due := not losses.is_confirmed(folder) or outbox_of(folder).has_unsent()) or "outbox.fork" in names:
             if is_due:
                 work.poke(folder)
             hint = failure.reason if failure else "see the relay's log lines"
-            return find_trouble(folder, outbox_of(folder), now, hint)
-        if failure is not None and is_failing and "journal" in names:
-            return _describe_failure(folder, "its transaction is not rolled back", failure)
+            return find_trouble(folder, outbox_of(folder), now, hint) or stuck
+        return stuck
     except FileNotFoundError:  # deleted or renamed meanwhile
         return None
     except OSError as error:
         return _report_unreadable(folder, error, now)
-    return None
 
 
-def _describe_failure(folder: str, what: str, failure: Failure) -> ServiceTrouble:
-    return ServiceTrouble(text=f"{folder}: {what}: {failure.reason}", since=failure.since, is_urgent=True)
+def _describe_failure(folder: str, job: Job, what: str, failure: Failure | None, now: float) -> ServiceTrouble | None:
+    """Describe a job that has failed for SILENT seconds; None for another one."""
+    if failure is None or failure.job is not job or now - failure.since <= SILENT:
+        return None
+    text = f"{folder}: {what}: {failure.reason}"
+    return ServiceTrouble(text=text, since=failure.since, is_urgent=not failure.is_busy)
 
 
-def _concerns_repositories(error: OSError) -> bool:
-    """Return whether a folder that cannot be read is not that of `fsck` on ext4."""
-    return os.path.basename(str(error.filename)) != "lost+found"
-
-
-def _report_unreadable(folder: str, error: OSError, now: float) -> ServiceTrouble:
+def _report_unreadable(folder: str, error: OSError, now: float, *, is_urgent: bool = False) -> ServiceTrouble:
+    """Describe a folder that cannot be read, with a command only for a repository."""
     logger.warning("repository not readable", folder=folder, reason=str(error))
-    return ServiceTrouble(text=f"{folder}: cannot be read: {explain(folder, error)}", since=now, is_urgent=True)
+    reason = explain(folder, error) if "/.hg" in str(error.filename) else str(error)
+    return ServiceTrouble(text=f"{folder}: cannot be read: {reason}", since=now, is_urgent=is_urgent)
 
 
 def _list_deleted(folder: str) -> list[str]:

@@ -38,6 +38,15 @@ def find_repositories(root: str, on_unreadable: Callable[[OSError], object] = la
         stack.extend(os.path.join(folder, name) for name in folders - _NOT_ENTERED)
 
 
+def may_hold_repositories(error: OSError) -> bool:
+    """Return whether the folder of this error is one of ours to report.
+
+    It is not that of `fsck` or of a file system's snapshots, nor one in which a repository is being moved.
+    """
+    name = os.path.basename(str(error.filename))
+    return "/.hg" in str(error.filename) or not (name == "lost+found" or name.startswith("."))
+
+
 def _is_complete(control: str) -> bool:
     """Return whether Mercurial finished making this repository with its own store.
 

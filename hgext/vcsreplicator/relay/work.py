@@ -11,9 +11,9 @@ import random
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import prometheus_client
 import structlog
@@ -52,10 +52,15 @@ class _RepositoryTask:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the newest attempt in a repository failed, and since when none succeeded."""
+    """Why the newest attempt at a job failed, and since when none succeeded.
 
+    `is_busy` says that another process works there, which may take long.
+    """
+
+    job: Job
     reason: str
     since: float
+    is_busy: bool = False
 
 
 class Work:
@@ -101,6 +106,12 @@ class Work:
         """Return why the newest attempt in a repository failed; None if it did not."""
         return self._failed.get(folder)
 
+    def forget_failures(self, folders: Collection[str]) -> None:
+        """Forget the failures in all other folders than these."""
+        with self._changed:
+            for folder in self._failed.keys() - folders:
+                del self._failed[folder]
+
     def drain(self, timeout: float) -> None:
         """Let running jobs end, up to `timeout` seconds, and start no other."""
         deadline = time.monotonic() + timeout
@@ -131,7 +142,7 @@ class Work:
     def _run_task(self, folder: str, task: _RepositoryTask) -> None:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
-        retried, reason = self._run_jobs(folder, task, jobs)
+        retried, failure = self._run_jobs(folder, task, jobs)
         with self._changed:
             task.running = False
             task.jobs |= retried
@@ -140,11 +151,10 @@ class Work:
                 task.not_before = self._clock.monotonic() + RECONNECT.delay(task.failures, random.random())
             else:
                 task.failures, task.not_before = 0, 0.0
-            if reason is None:
-                self._failed.pop(folder, None)
-            else:
-                known = self._failed.get(folder)
-                self._failed[folder] = Failure(reason, known.since if known else self._clock.now())
+            known = self._failed.pop(folder, None)
+            if failure is not None:
+                since = known.since if known is not None and known.job is failure.job else failure.since
+                self._failed[folder] = replace(failure, since=since)
             if task.jobs:
                 self._start_task(folder, task)
             else:
@@ -152,10 +162,10 @@ class Work:
             WAITING.set(len(self._tasks))
             self._changed.notify_all()
 
-    def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> tuple[set[Job], str | None]:
-        """Run jobs in their order; return those to retry, and why one failed."""
+    def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> tuple[set[Job], Failure | None]:
+        """Run jobs in their order; return those to retry, and a failure."""
         retried: set[Job] = set()
-        reason = None
+        failure, now = None, self._clock.now()
         for job in Job:
             if job not in jobs:
                 continue
@@ -163,13 +173,13 @@ class Work:
                 self._table[job](folder)
             except RepositoryBusy as error:
                 logger.debug("busy", job=job, folder=folder, reason=str(error))
+                # Later jobs may be busy because an earlier one was.
+                failure = failure or Failure(job, str(error), now, is_busy=True)
                 if job is not Job.RECOVER or task.failures < RECOVERY_RETRIES:
                     retried.add(job)
-                    # Later jobs may be busy because an earlier one was.
-                    reason = reason or str(error)
             except Refused as error:
                 logger.error("refused", job=job, folder=folder, **outbox_of(folder).names(), reason=str(error))
-                reason = reason or str(error)
+                failure = failure or Failure(job, str(error), now)
             except Exception as error:
                 # Deleted or renamed: the next round finds it at its new place.
                 if not os.path.isdir(os.path.join(folder, ".hg")):
@@ -179,8 +189,8 @@ class Work:
                 _report_failure(folder, job, task, error, reason)
                 if isinstance(error, PermissionError):
                     self.on_failed(folder, error.strerror or str(error))
-                return jobs, reason
-        return retried, reason
+                return jobs, Failure(job, reason, now)
+        return retried, failure
 
     def _start_due_tasks(self) -> None:
         while self._has_tasks.wait() and not self._stop.wait(0.1):

@@ -62,17 +62,19 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
 def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, warn: int, critical: int) -> list[Finding]:
     """Find a mirror that is behind.
 
-    A mirror that does not say how old its oldest event is has lacked it since the repository's state was written, at least.
+    A mirror says how old the oldest event is that it queues, but not of a detached repository: that has lacked its events since its
+    state was written, at least.
     """
     lag = count_unapplied(lacks)
     if lag < warn:
         return []
     worst, _ = min(lacks, key=lambda each: (-each[1].unapplied, each[0].path))
     beat = picture.beats.get(name)
-    if beat is not None and beat.oldest is not None:
+    since = (
+        f"at least {format_since(known := min(picture.moved.get(state.repository, now) for state, _ in lacks), now)}"
+    )
+    if beat is not None and beat.oldest is not None and beat.oldest <= known:
         since = f"the oldest {format_since(beat.oldest, now)}"
-    else:
-        since = f"at least {format_since(min(picture.moved.get(state.repository, now) for state, _ in lacks), now)}"
     return [describe_lag(f"mirror {name}", f"{lag} events", since, name_trace(worst), lag >= critical)]
 
 

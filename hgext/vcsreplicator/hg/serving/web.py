@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import structlog
-from mercurial import demandimport, error
+from mercurial import demandimport, error, extensions
 from mercurial.hgweb import hgwebdir_mod
 
 from pushlog.versions import factory, initialize
 
 from ...words import path as wire
+from ...words.errors import BadConfig
 
 logger = structlog.get_logger()
 
@@ -92,6 +93,18 @@ def application(root: str, *, threads: int | None = None) -> Application:
         return _answer_or_refuse(hgweb.serve_more(unlisted) if unlisted else hgweb, environ, start_response)
 
     return answer
+
+
+def refuse_unguarded(root: str) -> None:
+    """Raise BadConfig for a mirror's folder that is served without the extension."""
+    try:
+        extensions.find(b"vcsreplicator")
+    except KeyError:
+        if os.path.isdir(os.path.join(root, "~vcsreplicator")):
+            raise BadConfig(
+                f"--root: {root} is a mirror's, and no hgrc loads vcsreplicator, which hides what is not released: "
+                "set HGRCPATH=/etc/mercurial/mirror.hgrc"
+            ) from None
 
 
 def _waiters(threads: int) -> int:
