@@ -219,6 +219,26 @@ def test_a_metric_measures_how_long_the_first_event_of_a_repository_has_waited(l
     assert measured("mirror_lag_events", mirror="alpha") == 0.0
 
 
+def test_metrics_tell_what_each_mirror_has_not_applied_from_the_notices_that_wait_for_it(log: CountingLog) -> None:
+    clock, chain = log._clock, Chain("x")
+    assert isinstance(clock, HandClock)
+    session = open_session(log)
+    ask(log, Verb.ADD, "beta")
+    send(log, chain.take(3))
+    for ack in (chain.ack("alpha", 3, serving=2), chain.ack("beta", 1)):
+        log.append([NewRecord(topic=ACKS, key=f"{ack.mirror}/{chain.repository}", value=to_json(ack))])
+    step(session, clock, 3)
+
+    def figures(mirror: str) -> tuple[float | None, float | None]:
+        return measured("mirror_lag_events", mirror=mirror), measured("mirror_held_notices", mirror=mirror)
+
+    assert (figures("alpha"), figures("beta")) == ((0.0, 0.0), (2.0, 2.0))
+    ack = chain.ack("beta", 3, serving=1)
+    log.append([NewRecord(topic=ACKS, key=f"beta/{chain.repository}", value=to_json(ack))])
+    step(session, clock)
+    assert (figures("alpha"), figures("beta")) == ((0.0, 1.0), (0.0, 2.0))
+
+
 def test_a_metric_counts_the_alarms_that_last_and_forgets_those_that_are_over(log: CountingLog) -> None:
     clock, chain = log._clock, Chain("x")
     assert isinstance(clock, HandClock)
