@@ -64,10 +64,10 @@ class Entry:
     name: str
     text: str
     typed: set[str] = field(default_factory=set)
-    # Metrics that were read.
-    read: set[str] = field(default_factory=set)
     # What commands need that are not this project's.
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Metrics that were read.
+    read: set[str] = field(default_factory=set)
 
     @property
     def commands(self) -> set[str]:

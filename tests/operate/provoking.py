@@ -454,7 +454,7 @@ def lose_events(on_call: OnCall) -> str:
     prune(on_call.cluster.repository(name) / ".hg/store", kept=1)
     restore_the_log(on_call, copy)
     on_call.cluster.start("relay")
-    eventually(lambda: f"({name}); they get no notice" in on_call.cluster.cli("check").stdout, every=0.5)
+    eventually(lambda: f"({name}) (since " in on_call.cluster.cli("check").stdout, every=0.5)
     return name
 
 
