@@ -9,7 +9,7 @@ import ctypes
 import signal
 from typing import Any
 
-testedwith = b"7.2"
+testedwith = b"6.3 6.9 7.0 7.1 7.2"
 
 # Of prctl: the signal that a process gets when the thread that started it ends.
 _PR_SET_PDEATHSIG = 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from mercurial import bundle2, url
 
-testedwith = b"7.2"
+testedwith = b"6.3 6.9 7.0 7.1 7.2"
 
 # Characters of an address that are shown.
 _SHOWN = 200

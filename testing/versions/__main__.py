@@ -29,7 +29,9 @@ PARTS = {
     "master": ("hg/master", "hg/install.t"),
     "mirror": ("hg/replica", "hg/test_observe.py", "hg/test_bundles.py"),
     "guards": ("hg/serving", "house/test_seams.py"),
+    "worker": ("notifier/work/test_clones.py", "notifier/work/test_commandserver.py"),
 }
+ON_ALL = ("pushlog", "hooks", "worker")
 # A master and mirrors that run on different versions.
 TOGETHER = ("hg/test_across.py",)
 # Warnings of this Mercurial's own code: it imports an old module, and leaves files for the collector to close.
@@ -42,8 +44,8 @@ QUICK, ALL = "not slow and not services", "not services"
 
 
 def is_supported(version: str, part: str) -> bool:
-    """Whether a part is promised on a version: pushlog and hooks on all."""
-    return part in ("pushlog", "hooks") or tuple(map(int, version.split("."))) >= versions.OLDEST_REPLICATED
+    """Whether a part is promised on a version."""
+    return part in ON_ALL or tuple(map(int, version.split("."))) >= versions.OLDEST_REPLICATED
 
 
 def select_tests(places: Sequence[str]) -> list[str]:
