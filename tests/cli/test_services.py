@@ -64,9 +64,7 @@ def test_a_service_runs_with_standard_error_closed_and_no_file_takes_its_place(t
 def test_no_file_of_a_child_takes_the_place_of_a_closed_stream(tmp_path: Path, number: int) -> None:
     answer = tmp_path / "answer"
     child = f"import os; found = os.readlink('/proc/self/fd/{number}'); open('{answer}', 'w').write(found)"
-    code = (
-        "import subprocess, sys; from hgext.vcsreplicator.cli import _open_standard_streams; _open_standard_streams()"
-    )
+    code = "import subprocess, sys; from hgext.vcsreplicator.cli.verbs import _open_standard_streams; _open_standard_streams()"
     run = f"subprocess.run([sys.executable, '-c', {child!r}])"
     words = ["/bin/sh", "-c", f'exec {sys.executable} -P -c "$0" {number}>&-', f"{code}; {run}"]
     subprocess.run(words, check=True, stderr=subprocess.DEVNULL)

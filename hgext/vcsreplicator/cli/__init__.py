@@ -1,160 +1,45 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command `vcsreplicator`: one file per verb, loaded when its verb is used.
 
-A verb is a module of this folder with a click command named `command`. A mistake of the user gives one line on standard error and
-exit code 2, a mistake in the configuration 78, a condition that may pass (a full disk) 1. A traceback means a bug in vcsreplicator.
+A verb is a module of this folder with a click command named `command`; `verbs` lists them. This module imports almost nothing, so
+that `main` decides what Ctrl-C does before anything else is loaded. `program`, `VERBS` and `SERVICES` are those of `verbs`.
 """
 
-import importlib
-import os
+import signal
 import sys
-from types import ModuleType
-from typing import cast
 
-import click
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` need not be loaded for it
+    from typing import Any
 
-from ..words.errors import BadConfig, ReplicationError
-from ..words.version import VERSION
-from .postponed import ModuleStandIn, postpone
-
-# Verb → its line in `vcsreplicator --help`.
-VERBS = {
-    "demo": "Run a complete installation here, and push to it",
-    "relay": "Send events of the master's repositories to the log",
-    "mirror": "Apply events on a mirror",
-    "aggregator": "Release events, and write notices",
-    "notifier": "Deliver notices to destinations",
-    "edge": "Take submissions over HTTP",
-    "poll": "Follow the pushes of other hosts",
-    "decode": "Validate and enrich submitted messages, without private data",
-    "work": "Record pushes of a queue in a database",
-    "pushes": "List pushes that the worker recorded",
-    "web": "Serve a folder of repositories over HTTP",
-    "topics": "Create and list the topics of the log",
-    "roster": "Show and change the mirrors and which of them gate",
-    "bootstrap": "Fill a new mirror from the master",
-    "verify": "Compare mirrors with the master",
-    "forget": "Announce the deletion of a repository that was removed by hand",
-    "heal": "Ask a mirror to heal detached repositories",
-    "replay": "Send notices again to one destination",
-    "deliveries": "List, show and repeat deliveries of webhooks",
-    "subscription": "Add, remove, pause and resume webhooks",
-    "destination": "List, pause and resume destinations",
-    "guardian": "Guard a RabbitMQ: clients, queues that grow, conformance",
-    "errors": "Show rejected records and messages",
-    "listen": "Receive messages from an AMQP exchange",
-    "status": "Show progress, and what an operator must do",
-    "check": "Say whether an operator must act (for monitoring)",
-    "dashboard": "Serve pages that show how far everything is",
-    "trace": "Follow one push through every stage",
-    "config": "Check the configuration, and show what is in use",
-    "adopt": "Convert the settings of hg.mozilla.org's system",
-}
+_OF_VERBS = frozenset({"program", "VERBS", "SERVICES"})
 
 
-# Verbs that run for long, which are services.
-SERVICES = frozenset({"relay", "mirror", "aggregator", "notifier", "web", "dashboard"})
+def __getattr__(name: str) -> "Any":
+    if name not in _OF_VERBS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import verbs
 
-
-class _Verbs(click.Group):
-    """A group that lists its verbs without importing them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
-            return None
-        if name in SERVICES:
-            _import_structlog()
-        command: click.Command = importlib.import_module(f"{__name__}.{name}").command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in VERBS and not ctx.resilient_parsing:
-            import difflib  # only for a mistake
-
-            if near := difflib.get_close_matches(args[0], VERBS, n=1):
-                ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
-
-def _import_structlog() -> None:
-    """Import structlog as if rich were not installed, and without asyncio.
-
-    structlog would otherwise load rich for tracebacks on a terminal, which costs 6 MB in each service, and asyncio for methods
-    that no service calls, 1.4 MB. asyncio is loaded when something uses it.
-    """
-    if "rich" in sys.modules or "structlog" in sys.modules:
-        return
-    postpone("asyncio")
-    sys.modules["rich"] = cast(ModuleType, None)
-    try:
-        importlib.import_module("structlog")
-    finally:
-        del sys.modules["rich"]
-        if isinstance(sys.modules["asyncio"], ModuleStandIn):  # only structlog keeps the stand-in
-            del sys.modules["asyncio"]
-
-
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
-@click.version_option(VERSION, prog_name="vcsreplicator")
-def program() -> None:
-    """Replicate Mercurial pushes, and announce each when all mirrors serve it."""
+    return getattr(verbs, name)
 
 
 def main() -> None:
-    """Run the console command."""
-    _open_standard_streams()
-    try:
-        program.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except BadConfig as error:
-        click.echo(f"vcsreplicator: {error}", err=True)
-        sys.exit(1 if _is_passing(error) else 78)
-    except ReplicationError as error:
-        click.echo(f"vcsreplicator: {error}", err=True)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
-    except OSError as error:
-        if not isinstance(error, PermissionError) and not _is_passing(error):
-            raise
-        click.echo(f"vcsreplicator: {error}", err=True)
-        sys.exit(2 if isinstance(error, PermissionError) else 1)
+    """Run the console command; Ctrl-C ends it without a traceback.
 
-
-def _open_standard_streams() -> None:
-    """Lead standard streams that are closed (`2>&-`) to nowhere.
-
-    Child processes have them too. Otherwise the next file or connection would get such a number, and with it what libraries and
-    child processes write there.
+    While the command loads, and once its verb has ended, Ctrl-C ends the process at once: nothing has begun, or all is done.
+    A signal that was ignored at the start (by `nohup`) stays ignored.
     """
-    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
-        if stream is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere == number:
-                os.set_inheritable(number, True)
-            else:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from . import verbs
 
-
-def _is_passing(error: BaseException) -> bool:
-    # Imported only here: a verb that succeeds needs no SQLite for it.
-    from ..words.passing import is_passing
-
-    return is_passing(error)
+    try:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        verbs.run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a service set its own
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -67,18 +67,27 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
+def start(module: str, descriptor: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a module of ours with its end of a pipe or socket.
+
+    Ctrl-C in a terminal goes to all processes. The new one blocks it until it ignores it, because its imports would print a
+    traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        command = [sys.executable, "-P", "-m", module, str(descriptor)]
+        return subprocess.Popen(command, env=dict(environment), pass_fds=[descriptor], stdin=subprocess.DEVNULL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Nursery:
     """The process that forks, from its start to its end; used by one thread."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", NURSERY, str(theirs.fileno())],
-                env=dict(environment),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+            self.process = start(NURSERY, theirs.fileno(), environment)
         self.is_ready = False
 
     def wait(self, timeout: float) -> bool:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from typing import Any
 
 from ..log.ownership import give_to_owner, make_folders
 from .forking import can_fork
-from .nursery import ForkedProcess, Nursery
+from .nursery import ForkedProcess, Nursery, start
 from .settings import MirrorSettings
 from .task import READY
 
@@ -222,9 +221,7 @@ def _begin(
         ours.close()
     ours, theirs = Pipe()
     with theirs:
-        end = theirs.fileno()
-        command = [sys.executable, "-P", "-m", WORKER, str(end)]
-        return ours, subprocess.Popen(command, env=dict(environment), pass_fds=[end], stdin=subprocess.DEVNULL)
+        return ours, start(WORKER, theirs.fileno(), environment)
 
 
 def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:

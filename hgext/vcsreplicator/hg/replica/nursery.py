@@ -34,6 +34,7 @@ def main() -> None:
     """Fork a worker for each descriptor."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the supervisor blocked it
     conversation = socket.socket(fileno=int(sys.argv[1]))
     libc = ctypes.PyDLL(None)
     libc.prctl(PR_SET_NAME, b"nursery")

@@ -54,6 +54,7 @@ def main() -> None:
     """Serve the pipe whose descriptor is the first argument."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the supervisor blocked it
     pipe: Connection = Connection(int(sys.argv[1]))
     os.set_inheritable(pipe.fileno(), False)
     serve(pipe, None)
