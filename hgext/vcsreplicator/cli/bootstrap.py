@@ -23,6 +23,7 @@ from ..service import stop_on_signals
 from ..words.errors import Refused, visible
 from ..words.roster import MirrorRole, Verb
 from ..words.rules import Rules
+from .completion import complete_mirror
 from .display import console
 from .options import log_of, mirror_settings, with_config, with_wait
 from .requests import ask_aggregator, make_request
@@ -33,7 +34,7 @@ EVERY = 10.0
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_mirror)
 @with_rules
 @click.option("--backup", is_flag=True, help="No notice waits for the mirror, and it ignores deletions.")
 @click.option("--workers", type=click.IntRange(1, 100), help="Repositories copied at a time.  [default: 4]")

@@ -9,6 +9,7 @@ import click
 
 from ..config import Config
 from ..words.errors import Refused
+from .completion import complete_subscription
 from .display import print_json, print_listing
 from .options import TEXT, takes_json, with_config, with_destination, with_json, with_last, with_yes
 from .requests import open_deliveries, when, who
@@ -24,7 +25,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--state", type=_STATES)
-@click.option("--subscription", type=TEXT, metavar="NAME")
+@click.option("--subscription", type=TEXT, metavar="NAME", shell_complete=complete_subscription)
 @with_last(default=30)
 @with_json
 @with_destination

@@ -15,6 +15,7 @@ from ..config import Config
 from ..status.findings import is_overdue
 from ..words.errors import Refused
 from ..words.shape import plain
+from .completion import complete_destination
 from .display import print_listing
 from .options import TEXT, with_config, with_json, with_last, with_wait, with_yes
 from .requests import ask_notifier, when
@@ -62,7 +63,7 @@ def _row_of(name: str, row: Mapping[str, Any] | None, now: float) -> tuple[str, 
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_destination)
 @_with_wait
 @with_config
 def pause(config: Config, name: str, wait: float) -> None:
@@ -71,7 +72,7 @@ def pause(config: Config, name: str, wait: float) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_destination)
 @_with_wait
 @with_config
 def resume(config: Config, name: str, wait: float) -> None:
@@ -80,7 +81,7 @@ def resume(config: Config, name: str, wait: float) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_destination)
 @click.option("--message", type=TEXT, metavar="ID", help="Id of the message.  [default: the oldest that failed]")
 @with_yes
 @_with_wait

@@ -13,13 +13,14 @@ import click
 from ..config import Config
 from ..mirror.notes import Notes
 from ..words.errors import Refused
+from .completion import complete_mirror
 from .options import mirror_settings, with_config, with_yes
 from .progress import metered_log
 from .repositories import find_repository, read_picture
 
 
 @click.command()
-@click.argument("name", metavar="MIRROR")
+@click.argument("name", metavar="MIRROR", shell_complete=complete_mirror)
 @click.argument("repositories", nargs=-1, metavar="[PATH|ID]...")
 @with_yes
 @with_config

@@ -4,11 +4,12 @@
 import click
 
 from ..config import Config
+from .completion import complete_mirror
 from .options import mirror_settings, run_daemon, with_config
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_mirror)
 @with_config
 def command(config: Config, name: str) -> None:
     """Run a mirror: apply the master's events, and serve what is released.

@@ -17,6 +17,7 @@ from ..log.opening import open_log
 from ..words.clock import DAY
 from ..words.errors import BadConfig
 from ..words.secrecy import Exposure, exposures
+from .completion import complete_webhook
 
 if TYPE_CHECKING:
     from ..mirror import MirrorSettings
@@ -51,7 +52,10 @@ TEXT = Text()
 HOW_MANY = click.IntRange(1, 1_000_000)
 
 with_destination = click.option(
-    "--destination", metavar="NAME", help="Webhook destination; required if there are several."
+    "--destination",
+    metavar="NAME",
+    help="Webhook destination; required if there are several.",
+    shell_complete=complete_webhook,
 )
 # The verb passes what it gets to `check_exposures`.
 with_insecure = click.option(

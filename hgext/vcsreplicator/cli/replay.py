@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..config import Config
+from .completion import complete_destination
 from .options import TEXT, with_config, with_wait
 from .progress import Meter
 from .requests import ask_destination, who
@@ -16,7 +17,12 @@ from .requests import ask_destination, who
 @click.option("--repository", type=TEXT, required=True, metavar="PATH", help="Path or id of the repository.")
 @click.option("--since", required=True, metavar="TIME|PUSHID", help="2026-07-29T22:11 (UTC), or the first push id.")
 @click.option(
-    "--to", "destination", required=True, metavar="DESTINATION", help="Destination that gets the messages again."
+    "--to",
+    "destination",
+    required=True,
+    metavar="DESTINATION",
+    help="Destination that gets the messages again.",
+    shell_complete=complete_destination,
 )
 @with_wait(default=60.0, help="How long to wait for the end of the replay.")
 @with_config

@@ -21,6 +21,7 @@ from ..words.levels import RepositoryState
 from ..words.roster import Decision, Mirror, MirrorRole, Roster, RosterRequest, Verb
 from ..words.rules import Rules
 from ..words.shape import plain
+from .completion import complete_mirror
 from .display import console, print_json, table
 from .options import with_config, with_json, with_wait, with_yes
 from .progress import metered_log
@@ -117,7 +118,7 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_mirror)
 @click.option("--backup", is_flag=True, help="No notice waits for it, and it ignores deletions.")
 @click.option("--inactive", is_flag=True, help="Add it without gating; it gates after `roster join`.")
 @with_rules
@@ -136,7 +137,7 @@ def add(
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_mirror)
 @_asking_options
 def join(picture: Picture, reason: str, name: str) -> RosterRequest:
     """Let an inactive mirror join.
@@ -147,7 +148,7 @@ def join(picture: Picture, reason: str, name: str) -> RosterRequest:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_mirror)
 @click.option("--repository", metavar="PATH|ID", help="End the deactivation of this repository only.")
 @_with_offline
 @_asking_options
@@ -160,7 +161,7 @@ def activate(picture: Picture, reason: str, name: str, repository: str | None) -
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_mirror)
 @click.option("--repository", metavar="PATH|ID", help="Deactivate it for this repository only.")
 @with_yes
 @_with_offline
@@ -174,7 +175,7 @@ def deactivate(picture: Picture, reason: str, name: str, repository: str | None)
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_mirror)
 @with_yes
 @_asking_options
 def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
@@ -183,7 +184,7 @@ def remove(picture: Picture, reason: str, name: str) -> RosterRequest:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_mirror)
 @with_rules
 @with_yes
 @_with_offline

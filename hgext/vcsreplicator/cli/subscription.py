@@ -12,6 +12,7 @@ from ..config import Config
 from ..words.errors import Refused
 from ..words.secrecy import is_secret_header
 from ..words.shape import plain
+from .completion import complete_subscription
 from .display import print_listing
 from .options import TEXT, with_config, with_destination, with_json, with_last, with_yes
 from .requests import find_webhook, open_deliveries, when, who
@@ -135,7 +136,7 @@ def _subscription(
 
 
 @command.command()
-@click.argument("name", type=TEXT)
+@click.argument("name", type=TEXT, shell_complete=complete_subscription)
 @with_yes
 @with_destination
 @with_config
@@ -149,7 +150,7 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
 
 
 @command.command()
-@click.argument("name", type=TEXT)
+@click.argument("name", type=TEXT, shell_complete=complete_subscription)
 @with_destination
 @with_config
 def pause(config: Config, destination: str | None, name: str) -> None:
@@ -160,7 +161,7 @@ def pause(config: Config, destination: str | None, name: str) -> None:
 
 
 @command.command()
-@click.argument("name", type=TEXT)
+@click.argument("name", type=TEXT, shell_complete=complete_subscription)
 @with_destination
 @with_config
 def resume(config: Config, destination: str | None, name: str) -> None:

@@ -21,6 +21,7 @@ from ..service import configure_logging, serve, stop_on_signals
 from ..words.clock import DAY
 from ..words.errors import BadConfig, visible
 from ..words.shape import plain
+from .completion import complete_mirror
 from .display import console
 from .options import Number, log_of, mirror_settings, with_config
 from .progress import Meter, metered
@@ -34,7 +35,7 @@ STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", 
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[MIRROR]...")
+@click.argument("names", nargs=-1, metavar="[MIRROR]...", shell_complete=complete_mirror)
 @click.option(
     "--repository", "-r", "paths", multiple=True, metavar="PATH", help="Compare only this repository; may be repeated."
 )

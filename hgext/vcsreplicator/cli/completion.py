@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Names that the shell completes, from the services' file alone.
+
+The file has the mirrors and destinations of its machine. No broker is asked, and a file that cannot be read completes nothing.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import click
+
+from ..config import DEFAULT_FILE, load
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _completing(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Complete:
+    """Make what completes a name of the file; names that the command line has already are left out."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        given = ctx.params.get(parameter.name or "") if parameter.nargs == -1 else None
+        try:
+            file = ctx.params.get("file") or os.environ.get("VCSREPLICATOR_CONFIG") or DEFAULT_FILE
+            found = sorted({*names(load(file).tables)} - {*(given or ())})
+        except Exception:  # an error would be printed into the line that the user types
+            return []
+        return [name for name in found if name.startswith(incomplete)]
+
+    return complete
+
+
+def _mirrors(tables: Mapping[str, Any]) -> Iterable[str]:
+    return tables["mirror"]
+
+
+def _destinations(tables: Mapping[str, Any]) -> Iterable[str]:
+    return (name for name in tables["notifier"] if name != "state")
+
+
+def _webhooks(tables: Mapping[str, Any]) -> Iterable[str]:
+    destinations: Mapping[str, Any] = tables["notifier"]
+    return (name for name in _destinations(tables) if destinations[name]["type"] == "webhook")
+
+
+def _subscriptions(tables: Mapping[str, Any]) -> Iterable[str]:
+    destinations: Mapping[str, Any] = tables["notifier"]
+    return (name for each in _destinations(tables) for name in destinations[each].get("subscriptions", ()))
+
+
+complete_mirror = _completing(_mirrors)
+complete_destination = _completing(_destinations)
+complete_webhook = _completing(_webhooks)
+complete_subscription = _completing(_subscriptions)
