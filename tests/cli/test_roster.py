@@ -110,6 +110,17 @@ def test_a_mirror_is_added_and_listed(installation: Installation) -> None:
     assert roster["mirrors"][0]["rules"]["include"] == ["re:group/[a-z]"]
 
 
+def test_a_removed_mirror_is_listed_only_when_all_are_asked_for(installation: Installation) -> None:
+    mirrors = (Mirror(name="alpha", state=MirrorState.ACTIVE), Mirror(name="old", state=MirrorState.REMOVED))
+    installation.log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=2, mirrors=mirrors)))])
+    listed = installation.done("list")
+    assert "alpha" in listed
+    assert "old " not in listed
+    assert "1 removed; to list it too: vcsreplicator roster list --all\n" in listed
+    assert "old " in installation.done("list", "--all")
+    assert [mirror["name"] for mirror in json.loads(installation.done("list", "--json"))["mirrors"]] == ["alpha", "old"]
+
+
 def test_the_list_has_the_same_lag_as_json(installation: Installation) -> None:
     installation.start()
     installation.done("add", "alpha")

@@ -20,7 +20,13 @@ COMMAND = re.compile(r"(vcsreplicator|systemctl|journalctl|hg) [-a-z]|docs/[a-z]
 
 # What stays as it is until an operator changes the configuration has no beginning that matters; what a report leaves out follows
 # what it names.
-TIMELESS = ("leaves nothing out", "has no topic", "is not in the roster", "more troubles")
+TIMELESS = (
+    "leaves nothing out",
+    "has no topic",
+    "is not in the roster",
+    "was removed from the roster",
+    "more troubles",
+)
 
 
 def detach(installation: Installation, reason: str = "locked", **members: object) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, ROSTER
+from hgext.vcsreplicator.log import ACKS, ROSTER, NewRecord
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.findings import as_data, findings
 from hgext.vcsreplicator.status.summary import Expectations, Summary, make_summary
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.levels import Beat, Lag, ServiceReport, ServiceTrouble
@@ -108,6 +108,36 @@ def test_of_services_that_the_file_does_not_name_those_are_looked_at_that_report
         picture.heard[name] = (1, made.clock.now() - age)
     summary = make_summary(picture, made.clock.now(), Expectations())
     assert summary.watched == "aggregator, 2 relays, 1 mirror and 1 destination"
+
+
+def test_a_removed_mirror_is_shown_while_it_runs_and_again_once_it_is_added() -> None:
+    made = Installation()
+    made.ack(3)
+    removed, chain = Mirror(name="old", state=MirrorState.REMOVED), made.chain
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, removed)))
+    expected = Expectations(destinations=("lines",))
+
+    def summary() -> Summary:
+        return make_summary(made.picture(), made.clock.now(), expected)
+
+    assert [line.name for line in summary().mirrors] == ["alpha"]
+    made.write(ACKS, "old", Beat(mirror="old", time=made.clock.now(), positions={}, version="1"))
+    made.write(ACKS, f"old/{chain.repository}", replace(chain.ack("old", 3), detached="locked"))
+    assert [(line.name, line.state) for line in summary().mirrors] == [("alpha", "active"), ("old", "removed")]
+    [warning, _] = sorted(summary().findings, key=lambda finding: finding.text, reverse=True)
+    assert warning.level == 1
+    assert warning.text == (
+        "mirror old runs although it was removed from the roster, so no notice waits for it and its clients may lack what is "
+        "announced; stop it: systemctl disable --now vcsreplicator-mirror@old, or: vcsreplicator roster add old"
+    )
+    made.clock.advance(61.0)
+    made.log.append([NewRecord(topic=ACKS, key=f"old/{'0' * 32}", value=None)])  # the aggregator forgets a level
+    silent = summary()
+    assert ([line.name for line in silent.mirrors], silent.findings) == (["alpha"], ()), "it was stopped"
+    data = as_data(made.picture(), made.clock.now(), destinations=("lines",))
+    assert ([each["name"] for each in data["mirrors"]], data["detached"]) == (["alpha"], [])  # type: ignore[attr-defined]
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, replace(removed, state=MirrorState.JOINING))))
+    assert [line.name for line in summary().mirrors] == ["alpha", "old"]
 
 
 def test_a_mirror_of_the_file_that_the_roster_lacks_is_noted_and_is_a_warning_once_it_runs() -> None:

@@ -16,7 +16,10 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def _completing(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Complete:
-    """Make what completes a name of the file; names that the command line has already are left out."""
+    """Make what completes a name of the file.
+
+    It leaves out the names that the command line has already.
+    """
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         given = ctx.params.get(parameter.name or "") if parameter.nargs == -1 else None
@@ -31,7 +34,8 @@ def _completing(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Complete
 
 
 def _mirrors(tables: Mapping[str, Any]) -> Iterable[str]:
-    return tables["mirror"]
+    names: Mapping[str, Any] = tables["mirror"]
+    return names
 
 
 def _destinations(tables: Mapping[str, Any]) -> Iterable[str]:

@@ -6,7 +6,7 @@ them wait, is only described without `--yes`.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ from ..status import Picture
 from ..words import roster as rosters
 from ..words.errors import Refused
 from ..words.levels import RepositoryState
-from ..words.roster import Decision, Mirror, MirrorRole, Roster, RosterRequest, Verb
+from ..words.roster import Decision, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from ..words.rules import Rules
 from ..words.shape import plain
 from .completion import complete_mirror
@@ -97,9 +97,10 @@ def with_rules(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command.command("list")
 @click.option("--decisions", is_flag=True, help="Show the newest decisions too: who made each request, and why.")
+@click.option("--all", "is_whole", is_flag=True, help="List removed mirrors too.")
 @with_json
 @with_config
-def list_(config: Config, decisions: bool, as_json: bool) -> None:
+def list_(config: Config, decisions: bool, is_whole: bool, as_json: bool) -> None:
     """List the mirrors, their lag, and the notices they hold."""
     with metered_log(config) as log:
         picture = read_picture(log)
@@ -111,7 +112,10 @@ def list_(config: Config, decisions: bool, as_json: bool) -> None:
         ]
         print_json({**plain(roster), "mirrors": mirrors})
         return
-    console().print(_mirror_table(picture, roster))
+    shown = [mirror for mirror in roster.mirrors if is_whole or mirror.state is not MirrorState.REMOVED]
+    console().print(_mirror_table(picture, shown))
+    if hidden := len(roster.mirrors) - len(shown):
+        click.echo(f"{hidden} removed; to list {'it' if hidden == 1 else 'them'} too: vcsreplicator roster list --all")
     click.echo(f"version {roster.version}; {_describe_empty(roster)}")
     if decisions:
         console().print(_decision_table(roster))
@@ -246,7 +250,7 @@ def _describe_empty(roster: Roster) -> str:
     return f"notices of a repository that no mirror gates {'go out' if roster.allow_empty else 'are held'}"
 
 
-def _mirror_table(picture: Picture, roster: Roster) -> Table:
+def _mirror_table(picture: Picture, mirrors: Iterable[Mirror]) -> Table:
     paths = {name: state.path for name, state in picture.states.items()}
     rows = [
         (
@@ -258,7 +262,7 @@ def _mirror_table(picture: Picture, roster: Roster) -> Table:
             str(picture.behind(mirror.name)),
             str(_count_held(picture, mirror)),
         )
-        for mirror in roster.mirrors
+        for mirror in mirrors
     ]
     return table(("mirror", "state", "role", "rules", "deactivated for", "behind", "holds"), rows)
 

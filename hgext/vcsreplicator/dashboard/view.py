@@ -136,7 +136,7 @@ class View:
         return sorted(found, key=lambda ack: ack.mirror)
 
     def list_roster(self) -> list[RosterRow]:
-        """List the mirrors of the roster."""
+        """List the mirrors of the roster, without those that were removed and do not run."""
         waiting = (row.state for row in self.repositories if row.waits)
         holds = Counter(name for state in waiting for name in self.picture.holding(state))
         states = self.picture.states
@@ -148,6 +148,7 @@ class View:
                 verbs=VERBS[mirror.state],
             )
             for mirror in (self.picture.roster.mirrors if self.picture.roster else ())
+            if mirror.state is not MirrorState.REMOVED or self.picture.runs(mirror.name, self.now)
         ]
 
     def find_verb(self, state: RepositoryState, name: str) -> Verb | None:
@@ -180,14 +181,14 @@ def make_view(
     by_repository: dict[str, list[RecentEvent]] = {}
     for event in events:
         by_repository.setdefault(event.repository, []).append(event)
-    lags = kept.measure_all_lags()
+    lags = kept.measure_all_lags(now)
     return View(
         now=now,
         picture=kept,
         findings=tuple(findings(kept, now, destinations=destinations, relay=relay, lags=lags)),
         mirrors=tuple(_list_mirrors(kept, recent, lags, now)),
         services=tuple(_list_services(kept, relay)),
-        repositories=tuple(_list_repositories(kept)),
+        repositories=tuple(_list_repositories(kept, now)),
         newest=tuple(events[:NEWEST]),
         events=by_repository,
         pushes=recent.count_pushes(now),
@@ -244,9 +245,10 @@ def _list_services(picture: Picture, relay: str | None) -> Iterable[ServiceRow]:
         )
 
 
-def _list_repositories(picture: Picture) -> list[RepositoryRow]:
+def _list_repositories(picture: Picture, now: float) -> list[RepositoryRow]:
     """List the repositories, the worst first."""
-    detached = {ack.repository for ack in picture.acks.values() if ack.detached}
+    gone = picture.gone(now)
+    detached = {ack.repository for ack in picture.acks.values() if ack.detached and ack.mirror not in gone}
     rows = [
         RepositoryRow(state=state, condition=_find_condition(state, detached), waits=max(0, state.seq - state.noticed))
         for state in picture.states.values()

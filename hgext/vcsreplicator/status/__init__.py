@@ -65,7 +65,7 @@ class Picture:
                 self.moved[record.key] = record.time
             if record.topic == SERVICES:
                 self.heard[record.key] = record.offset, record.time
-            elif record.topic == ACKS or (record.topic == STATE and record.key == AGGREGATOR):
+            elif (record.topic == ACKS and record.value) or (record.topic == STATE and record.key == AGGREGATOR):
                 self.heard[record.key.partition("/")[0]] = record.offset, record.time
         except MalformedEvent:
             return
@@ -84,6 +84,18 @@ class Picture:
             _put_record(self.acks, (mirror, repository), Ack, value)
         elif topic == ACKS:
             _put_record(self.beats, key, Beat, value)
+
+    def gone(self, now: float) -> set[str]:
+        """Return the names of the mirrors that were removed and do not run."""
+        return {name for name in self.removed() if not self.runs(name, now)}
+
+    def removed(self) -> list[str]:
+        """Return the names of the mirrors that were removed from the roster."""
+        return [mirror.name for mirror in self._mirrors() if mirror.state is rosters.MirrorState.REMOVED]
+
+    def runs(self, mirror: str, now: float) -> bool:
+        """Return whether this mirror gave a sign of life in the last SILENT seconds."""
+        return mirror in self.beats and self.silence(mirror, now) <= SILENT
 
     def detached(self) -> list[Ack]:
         """Return the levels of detached repositories, sorted by mirror."""
@@ -135,12 +147,12 @@ class Picture:
         counts = ack if ack and ack.incarnation == state.incarnation else None
         return measure_lag(counts, seq=state.seq, released=state.released)
 
-    def measure_all_lags(self) -> dict[str, MirrorLags]:
+    def measure_all_lags(self, now: float) -> dict[str, MirrorLags]:
         """Measure the lags of all mirrors, by name.
 
-        They are those of the roster, and those that gave a sign of life.
+        They are those of the roster, and those that gave a sign of life, but not those that are `gone`.
         """
-        names = {mirror.name for mirror in self._mirrors()} | self.beats.keys()
+        names = ({mirror.name for mirror in self._mirrors()} | self.beats.keys()) - self.gone(now)
         return {name: self.measure_lags(name) for name in sorted(names)}
 
     def measure_lags(self, mirror: str) -> MirrorLags:

@@ -8,7 +8,7 @@ from ..words.clock import DAY
 from ..words.levels import ServiceTrouble
 from ..words.shape import plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
-from .mirrors import find_detached, find_mirror_troubles, find_refused_rules, find_unlisted
+from .mirrors import find_detached, find_mirror_troubles, find_refused_rules, find_removed, find_unlisted
 from .wording import Finding, describe_lag, format_lasting, format_since, name_paths
 
 # Seconds after which a stalled destination is critical.
@@ -54,14 +54,16 @@ def findings(
         text = f"the aggregator {told}: no release, no notice; start it: {START}aggregator"
         found.append(Finding(level=2, text=text))
     found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
-    found += find_mirror_troubles(picture, now, lags or picture.measure_all_lags(), warn, critical)
+    found += find_mirror_troubles(picture, now, lags or picture.measure_all_lags(now), warn, critical)
     found += find_refused_rules(picture)
     found += find_unlisted(picture, now, mirrors)[0]
+    found += find_removed(picture, now)
     reported = _find_reported(picture, now, patience, destinations, relay)
     found += _find_destinations(picture, now, destinations, warn, critical)
     found += _find_stalled(picture, now, destinations, reported)
     found += _find_forked(picture, now, reported)
-    found += [find_detached(picture, ack, now) for ack in picture.detached()]
+    gone = picture.gone(now)
+    found += [find_detached(picture, ack, now) for ack in picture.detached() if ack.mirror not in gone]
     return sorted(found, key=lambda finding: -finding.level)
 
 
@@ -197,16 +199,17 @@ def as_data(
     mirrors: Collection[str] = (),
 ) -> dict[str, object]:
     """Return the picture as JSON data."""
-    lags = picture.measure_all_lags()
+    lags, gone = picture.measure_all_lags(now), picture.gone(now)
     return {
         "roster": plain(picture.roster) if picture.roster else None,
         "aggregator": plain(picture.aggregator) if picture.aggregator else None,
         "mirrors": [
             {"name": name, "beat": plain(beat), "behind": count_unapplied(lags[name])}
             for name, beat in sorted(picture.beats.items())
+            if name not in gone
         ],
         "repositories": [plain(state) for state in sorted(picture.states.values(), key=lambda state: state.path)],
-        "detached": [plain(ack) for ack in picture.detached()],
+        "detached": [plain(ack) for ack in picture.detached() if ack.mirror not in gone],
         "waiting": len(picture.waiting()),
         "services": {
             name: {"seen": picture.seen(name), **plain(report)} for name, report in sorted(picture.reports.items())

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from ..words import roster as rosters
 from ..words.levels import Ack, Reason
 from ..words.rules import refused
-from . import SILENT, MirrorLags, Picture, count_unapplied
+from . import MirrorLags, Picture, count_unapplied
 from .wording import Finding, describe_lag, format_lasting, format_since, name_paths, name_trace
 
 # What an operator does about a detached repository before the mirror heals it, where there is anything to do.
@@ -120,6 +120,20 @@ def describe_detached(picture: Picture, ack: Ack, now: float) -> str:
     return f"{ack.detached} ({since}){f': {ack.note}' if ack.note else ''}"
 
 
+def find_removed(picture: Picture, now: float) -> list[Finding]:
+    """Find mirrors that run although they were removed from the roster."""
+    return [
+        Finding(
+            level=1,
+            text=f"mirror {name} runs although it was removed from the roster, so no notice waits for it and its clients may lack "
+            f"what is announced; stop it: systemctl disable --now vcsreplicator-mirror@{name}, "
+            f"or: vcsreplicator roster add {name}",
+        )
+        for name in picture.removed()
+        if picture.runs(name, now)
+    ]
+
+
 def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple[list[Finding], tuple[str, ...]]:
     """Find mirrors of the services' file that were never in the roster.
 
@@ -130,7 +144,7 @@ def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple
     found, notes = [], []
     for name in sorted(set(named) - listed):
         text = f"is not in the roster, so no notice waits for it; to add it: vcsreplicator roster add {name}"
-        if name in picture.beats and picture.silence(name, now) <= SILENT:
+        if picture.runs(name, now):
             found.append(Finding(level=1, text=f"mirror {name} runs and {text}"))
         else:
             notes.append(f"section [mirror.{name}] of the file {text}")

@@ -116,7 +116,7 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
     states, waiting, lags, beat = (
         picture.states.values(),
         picture.waiting(),
-        picture.measure_all_lags(),
+        picture.measure_all_lags(now),
         picture.aggregator,
     )
     return Summary(
