@@ -116,7 +116,7 @@ HEALTHY = {
     "vcsreplicator_poll_failing_repositories": "0+0x20 1+0x20 0+0x50",
     "vcsreplicator_poll_replaced_repositories": "0+0x90",
     "vcsreplicator_work_dead_messages_total": "3+0x90",
-    "vcsreplicator_guardian_last_round_timestamp_seconds": "0+60x90",
+    "vcsreplicator_guardian_last_round_timestamp_seconds": "0+60x29 0 0 1860+60x57",
     "vcsreplicator_guardian_waiting_reports": "0+0x90",
     "vcsreplicator_guardian_refused_mails_total": "1+0x90",
 }
