@@ -3,6 +3,8 @@
 
 import errno
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,46 @@ def test_a_mirror_that_cannot_move_a_folder_from_its_state_to_its_root_is_refuse
     ):
         pass
     assert os.listdir(settings.folder) == ["lock"]
+
+
+def refusal(settings: MirrorSettings) -> str:
+    """Why a mirror with these settings does not start, for a user without a name."""
+    with pytest.raises(BadConfig) as refused, lock_folder(settings):
+        pass
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("state", [None, "state"])
+def test_a_mirror_says_in_one_line_which_folder_it_cannot_use_and_what_is_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    expected = "expected a folder that user 4000000 may list and write to, or may make"
+    (tmp_path / "file").write_text("")
+    settings = MirrorSettings(name="alpha", root=f"{tmp_path}/root", state=state and f"{tmp_path}/{state}")
+    for root in ("file", "file/root"):
+        text = f"mirror.alpha.root: {tmp_path}/{root} cannot be used: Not a directory; {expected}"
+        assert refusal(replace(settings, root=f"{tmp_path}/{root}")) == text
+
+    def refuse(called: Callable[..., object]) -> Callable[..., object]:
+        def refusing(path: str, *rest: object, **options: object) -> object:
+            if str(path) == refused:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return called(path, *rest, **options)
+
+        return refusing
+
+    for name in ("mkdir", "open", "scandir"):
+        monkeypatch.setattr(os, name, refuse(getattr(os, name)))
+    refused = settings.root
+    assert refusal(settings) == f"mirror.alpha.root: {settings.root} cannot be used: Permission denied; {expected}"
+    refused = settings.folder
+    key, folder, inside = (
+        ("root", settings.root, f"{settings.folder}: ") if state is None else ("state", settings.folder, "")
+    )
+    assert refusal(settings) == f"mirror.alpha.{key}: {folder} cannot be used: {inside}Permission denied; {expected}"
+    refused = f"{settings.folder}/lock"
+    assert refusal(settings) == f"mirror.alpha.{key}: {folder} cannot be used: {refused}: Permission denied; {expected}"
 
 
 def test_a_mirror_whose_disk_is_full_at_its_start_waits_for_room(

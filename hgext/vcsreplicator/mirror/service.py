@@ -7,11 +7,12 @@ What is on the disk and in the log is put together, then the supervisor runs.
 import errno
 import fcntl
 import os
+import pwd
 import queue
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,14 +120,15 @@ def _prepare(
 def lock_folder(settings: MirrorSettings) -> Iterator[None]:
     """Hold the state folder for this process within the block.
 
-    Raises BadConfig if another mirror works in it, if it cannot be made, or if nothing can be moved from it to the root.
+    Raises BadConfig if another mirror works in it, if it or the root cannot be made or used, or if nothing can be moved from it to
+    the root.
     """
-    folder = Path(settings.folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise BadConfig(f"mirror.{settings.name}.root: {folder}: {error.strerror}") from error
+    with _naming_folder(settings, "root", settings.root):
+        os.makedirs(settings.root, exist_ok=True)
+        os.scandir(settings.root).close()
+    with _naming_folder(settings, "state" if settings.state else "root", settings.state or settings.root):
+        os.makedirs(settings.folder, exist_ok=True)
+        lock = os.open(os.path.join(settings.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -139,6 +141,24 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
         os.close(lock)
 
 
+@contextmanager
+def _naming_folder(settings: MirrorSettings, key: str, folder: str) -> Iterator[None]:
+    """Turn an OSError of the block into a BadConfig that says what cannot be used, and what is expected."""
+    try:
+        yield
+    except OSError as error:
+        what = os.fsdecode(error.filename or folder)
+        inside = "" if what == folder else f"{what}: "
+        reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or 0)
+        user: object = os.geteuid()
+        with suppress(KeyError):
+            user = pwd.getpwuid(os.geteuid()).pw_name
+        raise BadConfig(
+            f"mirror.{settings.name}.{key}: {folder} cannot be used: {inside}{reason}; "
+            f"expected a folder that user {user} may list and write to, or may make"
+        ) from error
+
+
 def _expect_one_mount(settings: MirrorSettings) -> None:
     """Raise BadConfig if a folder cannot be moved from the state folder to the root.
 
@@ -147,7 +167,6 @@ def _expect_one_mount(settings: MirrorSettings) -> None:
     """
     made, moved = os.path.join(settings.folder, "probe"), os.path.join(settings.root, "~probe")
     try:
-        os.makedirs(settings.root, exist_ok=True)
         os.makedirs(made, exist_ok=True)
         os.rename(made, moved)
         os.rmdir(moved)
