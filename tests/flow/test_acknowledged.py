@@ -13,7 +13,7 @@ from tests.flow.test_log_loss import announced
 pytestmark = pytest.mark.processes
 
 ANNOUNCED = re.compile(
-    r"remote: recorded push in replication log in \d+\.\d{3}s\nremote: on all mirrors in \d+\.\d{3}s, announced\n"
+    r"remote: recorded push in replication log in \d+\.\d{3}s\nremote: on 2/2 mirrors in \d+\.\d{3}s, announced\n"
 )
 LATE = re.compile(
     r"remote: recorded push in replication log in \d+\.\d{3}s\n"

@@ -43,7 +43,7 @@ def master() -> Iterator[Master]:
         yield master
 
 
-def announce(log: Log, event: Event) -> None:
+def announce(log: Log, event: Event, served_by: int | None = None) -> None:
     """Write what the aggregator writes with the notice of an event."""
     state = RepositoryState(
         repository=event.repository,
@@ -56,6 +56,7 @@ def announce(log: Log, event: Event) -> None:
         released=event.seq,
         noticed=event.seq,
         roster=1,
+        served_by=served_by,
     )
     log.append([NewRecord(topic=STATE, key=event.repository, value=to_json(state))])
 
@@ -79,6 +80,17 @@ def test_a_pusher_reads_that_the_log_has_the_push_then_that_all_mirrors_have_it(
     with running_relay(master.settings(), log), pushing(master) as push:
         announce(log, newest(log, 2))
         assert ANNOUNCED.search(push.result())
+
+
+@pytest.mark.parametrize(("mirrors", "told"), [(2, "on 2/2 mirrors in"), (0, "announced in")])
+def test_a_pusher_reads_how_many_mirrors_the_notice_waited_for(
+    master: Master, log: Log, mirrors: int, told: str
+) -> None:
+    with running_relay(master.settings(), log), pushing(master) as push:
+        announce(log, newest(log, 2), mirrors)
+        assert re.search(
+            rf"remote: {told} \d+\.\d{{3}}s(, announced|: no mirror gates the repository)\n$", push.result()
+        )
 
 
 def test_a_push_that_waits_for_mirrors_holds_no_lock(master: Master, log: Log) -> None:

@@ -143,7 +143,7 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
 
 @contextmanager
 def _naming_folder(settings: MirrorSettings, key: str, folder: str) -> Iterator[None]:
-    """Turn an OSError of the block into a BadConfig that says what cannot be used, and what is expected."""
+    """Turn an OSError of the block into a BadConfig with what is expected."""
     try:
         yield
     except OSError as error:

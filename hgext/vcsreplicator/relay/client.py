@@ -13,7 +13,8 @@ socket:
     push  → relay   {"ask": "mirrors", "id": REPOSITORY, "incarnation": INCARNATION, "announced": 12}
                                                       only with `acknowledge = mirrors`, and only after the previous answer:
                                                       is the notice of 12 written, which all mirrors serve by then?
-    relay → push    {"announced": 12}                 yes, 12 or a later one; a no is never sent
+    relay → push    {"announced": 12, "mirrors": 2}   yes, 12 or a later one, on so many mirrors (left out if not known); a no is
+                                                      never sent
 
 A relay that does not know a message ends the conversation.
 
@@ -36,13 +37,15 @@ if TYPE_CHECKING:
 class RelayLine:
     """One connection; once anything went wrong, no answer to a question is True.
 
-    `failure` is the reason that the relay gave for not having sent the event.
+    `failure` is the reason that the relay gave for not having sent the event, `mirrors` the number of mirrors that served an
+    announced one; None if it gave none.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._committed = 0
         self.failure: str | None = None
+        self.mirrors: int | None = None
 
     @classmethod
     def open(cls, path: str, folder: str, *, patience: float = 0.5) -> Self | None:
@@ -105,10 +108,13 @@ class RelayLine:
         names = {"id": event.repository, "incarnation": event.incarnation, "announced": event.seq}
         try:
             self._connection.sendall(_encode_line({"ask": "mirrors", **names}))
-            return bool(self._read_answer(patience)["announced"] >= event.seq)
+            answer = self._read_answer(patience)
+            mirrors = answer.get("mirrors")
+            self.mirrors = mirrors if type(mirrors) is int else None
+            return bool(answer["announced"] >= event.seq)
         except TimeoutError:
             return False
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def close(self) -> None:

@@ -141,7 +141,8 @@ class Server:
             waiting = [peer for peer, notice in self._awaited.items() if notice.is_written(state)]
             for peer in waiting:
                 del self._awaited[peer]
-        _answer(waiting, {"announced": state.noticed})
+        mirrors = {} if state.served_by is None else {"mirrors": state.served_by}
+        _answer(waiting, {"announced": state.noticed, **mirrors})
 
     def close(self) -> None:
         """End all conversations and close the socket."""

@@ -139,7 +139,8 @@ class RepositoryState:
     and mirrors compare their own view with `seq`, `event` and `incarnation`. `retired` are the incarnations before this one, `base`
     how many sequences they took: a public sequence is `base` + `seq` and never goes back. `stays` are the paths that the repository
     left by events that are not noticed yet. `fork` is the id of the newest event that did not fit the chain, `forked_at` the time
-    by the log of the first one. `source` is the master that sent the newest event, as its record says.
+    by the log of the first one. `source` is the master that sent the newest event, as its record says. `served_by` is how many
+    mirrors gated the newest notice, all of which served it; None if that is not known, as of a state of an older aggregator.
     """
 
     repository: str
@@ -160,6 +161,7 @@ class RepositoryState:
     stays: tuple[Stay, ...] = ()
     source: str | None = None
     forked_at: Time | None = None
+    served_by: Count | None = None
 
 
 @extensible

@@ -124,11 +124,11 @@ def test_levels_pass_over_lost_events_in_their_turn() -> None:
     _, repository = incomplete()
     assert repository.pass_lost() == 3
     assert levels(repository) == (4, 2)
-    repository.announced(repository.queue[0], 1, None)
+    repository.announced(repository.queue[0], 1, None, 1)
     assert levels(repository) == (4, 4)
     repository.release(repository.queue[0], 1)
     assert levels(repository) == (6, 4)
-    repository.announced(repository.queue[0], 1, None)
+    repository.announced(repository.queue[0], 1, None, 1)
     assert levels(repository) == (6, 6)
 
 
@@ -138,7 +138,7 @@ def test_a_queue_that_was_filled_lacks_nothing_more_and_moves_its_levels_by_one(
         repository.fill(stored(chain.events[seq - 1]))
     assert repository.pass_lost() == 0
     assert not repository.is_incomplete
-    repository.announced(repository.queue[0], 1, None)
+    repository.announced(repository.queue[0], 1, None, 1)
     assert levels(repository) == (4, 2)
 
 
@@ -149,8 +149,26 @@ def test_a_decision_names_the_version_of_the_roster_behind_it() -> None:
     repository.release(repository.queue[0], 7)
     assert repository.state is not None
     assert repository.state.roster == 7
-    repository.announced(repository.queue[0], 8, None)
+    repository.announced(repository.queue[0], 8, None, 1)
     assert repository.state.roster == 8
+
+
+def test_a_state_has_the_number_of_mirrors_of_the_newest_notice_and_of_no_other() -> None:
+    chain = Chain("x")
+    chain.take(2)
+    repository = held(chain, *map(stored, chain.events), released=0, noticed=0)
+    assert repository.state is not None
+    repository.release(repository.queue[0], 1)
+    assert repository.state.served_by is None
+    repository.announced(repository.queue[0], 1, None, 3)
+    assert repository.state.served_by == 3
+    repository.release(repository.queue[0], 1)
+    assert repository.state.served_by == 3
+    _, passing = incomplete()
+    passing.pass_lost()
+    passing.announced(passing.queue[0], 1, None, 3)
+    assert passing.state is not None
+    assert passing.state.served_by is None, "the levels passed over lost events, which had no notice"
 
 
 # Its path

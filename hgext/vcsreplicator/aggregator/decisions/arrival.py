@@ -103,6 +103,7 @@ def follow(
         stays=_follow_stays(state, event, arrival),
         source=source or (state.source if state else None),
         forked_at=None if fresh or state is None else state.forked_at,
+        served_by=None if fresh or state is None else state.served_by,
     )
 
 
@@ -134,6 +135,7 @@ def recovered(state: RepositoryState | None, notice: Notice) -> RepositoryState:
         released=max(found.released, event.seq),
         noticed=event.seq,
         roster=notice.roster,
+        served_by=len(notice.acks),
         base=notice.base or 0,
         streams=streams or None,
         stays=tuple(stay for stay in found.stays if stay.until > event.seq),

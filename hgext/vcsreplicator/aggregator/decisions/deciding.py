@@ -119,7 +119,7 @@ class Decisions:
         output.add(NewRecord(topic=NOTICES, key=repository.id, value=shape.to_json(notice), headers=held.headers))
         output.bury(repository, held)
         output.dirty[repository.id] = repository
-        repository.announced(held, version, {**last, **dict.fromkeys(previous, event.id)} or None)
+        repository.announced(held, version, {**last, **dict.fromkeys(previous, event.id)} or None, len(proof))
         output.notices += 1
         if event.type in (Type.RENAMED, Type.DELETED):
             self._memory.touched.update(self._successors)

@@ -158,7 +158,8 @@ class Repository:
             released = (self.queue[self.released].seq if self.released < len(self.queue) else beyond) - 1
             noticed = (self.queue[0].seq if self.queue else beyond) - 1
         stays = tuple(stay for stay in self.state.stays if stay.until > noticed)
-        self.state = replace(self.state, released=released, noticed=noticed, stays=stays)
+        served_by = self.state.served_by if noticed == self.state.noticed else None
+        self.state = replace(self.state, released=released, noticed=noticed, stays=stays, served_by=served_by)
 
     def _state_of_queue(self) -> RepositoryState | None:
         """Return the state after all stored events of the newest history.
@@ -354,13 +355,15 @@ class Repository:
                 return
             yield held, tuple(make_proof(ack) for ack in acks)
 
-    def announced(self, held: HeldEvent, version: int, last: Mapping[str, str] | None) -> None:
+    def announced(self, held: HeldEvent, version: int, last: Mapping[str, str] | None, served_by: int) -> None:
         """Pass this event, whose notice is written.
 
-        `last` has the newest event of each public stream.
+        `last` has the newest event of each public stream, `served_by` is the number of mirrors that the notice waited for.
         """
         assert self.state is not None
         self.queue.popleft()
         self.released -= 1
         self.state = replace(self.state, roster=version, streams=last)
         self._set_levels(released=self.state.released, noticed=held.seq)
+        if self.state.noticed == held.seq:
+            self.state = replace(self.state, served_by=served_by)

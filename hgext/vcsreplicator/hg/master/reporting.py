@@ -96,14 +96,22 @@ def _report_mirrors(captured: Capture, line: RelayLine | None, deadline: float) 
         return
     is_announced = None if line is None else line.wait_until_announced(event, patience=deadline - time.monotonic())
     seconds = time.monotonic() - captured.committed
-    if is_announced is None:
+    if line is None or is_announced is None:
         ui.status(
             b"not known whether it is on all mirrors: the relay does not say (it was stopped, or is an older one)\n"
         )
     elif is_announced:
-        ui.status(b"on all mirrors in %.3fs, announced\n" % seconds)
+        ui.status(_describe_announced(line.mirrors, seconds))
     else:
         ui.status(b"not on all mirrors after %.1fs: mirrors get it later, and it is announced then\n" % seconds)
+
+
+def _describe_announced(mirrors: int | None, seconds: float) -> bytes:
+    """Say that a push is announced, and on how many mirrors, if that is known."""
+    if mirrors == 0:
+        return b"announced in %.3fs: no mirror gates the repository\n" % seconds
+    where = b"all" if mirrors is None else b"%d/%d" % (mirrors, mirrors)
+    return b"on %s mirrors in %.3fs, announced\n" % (where, seconds)
 
 
 def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> bool | None:
