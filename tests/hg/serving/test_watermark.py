@@ -256,6 +256,29 @@ def test_a_mirror_that_shall_refuse_when_it_is_stale_does_so_until_the_aggregato
             assert status(url) == 200  # without the setting
 
 
+def test_an_answer_states_how_long_ago_the_mirror_heard_the_aggregator_where_a_file_says_it(bench: Bench) -> None:
+    author = bench.author("repo")
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    with bench.mirror():
+        bench.wait_served(author)
+    fresh = bench.folder / "heard"
+
+    def heard(url: str) -> str | None:
+        with urllib.request.urlopen(url) as answer:
+            value: str | None = answer.headers["X-Vcsreplicator-Heard"]
+            return value
+
+    with served(bench, author, f"vcsreplicator.refuse-when-stale={fresh}") as url:
+        for age, stated in ((12.5, {"12", "13", "14"}), (-5.0, {"0"})):  # the clock was set back by 5 s
+            fresh.touch()
+            os.utime(fresh, (time.time() - age, time.time() - age))
+            assert heard(url) in stated
+    with served(bench, author) as url:
+        assert heard(url) is None
+
+
 def test_the_first_digits_of_a_changeset_mean_what_they_mean_at_the_release(bench: Bench) -> None:
     author = bench.author("repo")
     nodes = [author.push().after.node for _ in range(80)]

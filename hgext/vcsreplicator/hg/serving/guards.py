@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import io
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -100,13 +101,22 @@ def _is_stale(ui: Ui) -> bool:
     False if the setting names none. One too new counts as well: the clock was set back, and the file's age cannot be known before
     it is renewed.
     """
+    age = _measure_silence(ui)
+    return age is not None and abs(age) > STALE_AFTER
+
+
+def _measure_silence(ui: Ui) -> float | None:
+    """Return the seconds since the mirror's service heard the aggregator.
+
+    None if no setting names the file that says it, infinity without that file.
+    """
     file = ui.configpath(b"vcsreplicator", b"refuse-when-stale")
     if not file:
-        return False
+        return None
     try:
-        return abs(time.time() - os.stat(file).st_mtime) > STALE_AFTER
+        return time.time() - os.stat(file).st_mtime
     except OSError:
-        return True
+        return math.inf
 
 
 def _answer_web_request(
@@ -138,6 +148,9 @@ def _state_release(web: requestcontext, req: parsedrequest, operation: bytes | N
     if release is not None and not is_unchanged:
         web.res.headers[b"X-Vcsreplicator-Event"] = b"%d" % release.seq
         web.res.headers[b"X-Vcsreplicator-Pushid"] = b"%d" % (release.push_id or 0)
+        silence = _measure_silence(web.repo.ui)
+        if silence is not None and math.isfinite(silence):
+            web.res.headers[b"X-Vcsreplicator-Heard"] = b"%d" % max(0, int(silence))
 
 
 def _refuse_request(res: wsgiresponse, status: bytes, reason: bytes) -> Iterator[bytes]:
