@@ -420,3 +420,12 @@ def test_a_sign_of_life_is_never_older_than_the_question_before_it(beating: Any)
     assert ask()["degraded"] == []
     wait(1.0, "aggregator", "alpha", jump=1000.0)
     assert ask()["degraded"] == []
+
+
+@pytest.mark.processes
+def test_the_first_reading_after_the_logs_clock_was_set_back_finds_no_mirror_silent(beating: Any) -> None:
+    ask, wait = beating
+    wait(0.0, jump=-1000.0)
+    wait(1.0, "aggregator", "alpha")
+    answer = ask()
+    assert (answer["reasons"], answer["degraded"]) == ([], [])

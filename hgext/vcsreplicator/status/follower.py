@@ -39,14 +39,18 @@ class Follower:
         self.picture, self._topics = Picture(has_services=has_services), topics
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
+        self._newest_sign = 0.0
         # The log's time less this machine's monotonic time is between the first two; the third is that of this machine's own time
         # at the last update.
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
 
     @property
-    def newest(self) -> float:
-        """Return the log's time of the record that was read last; 0 without one."""
-        return self._newest
+    def newest_sign(self) -> float:
+        """Return the log's time of the newest record of `acks` and `state`; 0 without one.
+
+        Mirrors and the aggregator write there all the time: such a record was not written before the log's clock was last set.
+        """
+        return self._newest_sign
 
     def close(self) -> None:
         """Free the reader."""
@@ -95,6 +99,8 @@ class Follower:
         if came:
             # Not the latest time that any record has: the clock may have been set back since.
             self._newest, self._came = max(came.values()), self._clock.monotonic()
+        signs = [time for (topic, _), time in came.items() if topic in (ACKS, STATE)]
+        self._newest_sign = max(signs, default=self._newest_sign)
         if came or not self._newest:
             self._compare_clocks()
         self._updated = began

@@ -171,7 +171,7 @@ class Endpoint:
                 self._follower = Follower(self._log)
             picture = self._follower.update()
             self._count_hang(began)
-            self._known, self._trouble = self._judge(picture, self._follower.newest), None
+            self._known, self._trouble = self._judge(picture, self._follower.newest_sign), None
             reading.set_result(self._known)
         except ReplicationError as error:
             # No sign of life can arrive, so all silence begins anew.
@@ -200,7 +200,7 @@ class Endpoint:
         return _degrade(HealthVerdict(reasons=self._known.reasons), reason, self._settings)
 
     def _judge(self, picture: Picture, newest: float) -> HealthVerdict:
-        """Judge the picture of a log whose newest record has the time `newest`.
+        """Judge the picture of a log whose newest sign of life has the time `newest`.
 
         A new sign of life is as old as the log's own times say, but came after the reading before.
         """
