@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import reports
+from hgext.vcsreplicator.log import SERVICES, reports, topics
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import ServiceTrouble
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
 
 
 class LogWithoutTopic:
@@ -28,6 +30,27 @@ def test_a_log_without_the_topic_costs_little_of_a_services_time(monkeypatch: py
     reporter = reports.ServiceReporter(log, "relay hg")  # type: ignore[arg-type]
     for turn in range(120):
         # a trouble that is another one each time is reported at once where the log takes it
-        reporter.report([ServiceTrouble(text=f"disk {turn} full", since=1.0)], now=log.now)
+        reporter.report([ServiceTrouble(text=f"disk {'a' * turn} full", since=1.0)], now=log.now)
         log.now += 0.5
     assert 2 <= log.asked <= 4
+
+
+def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = HandClock()
+    monkeypatch.setattr(reports.time, "monotonic", clock.monotonic)
+    log = MemoryLog(clock=clock)
+    log.create(topics())
+    reporter = reports.ServiceReporter(log, "relay hg")
+
+    def report(*texts: str) -> int:
+        """How many reports the log has afterwards."""
+        clock.advance(0.5)
+        reporter.report([ServiceTrouble(text=text, since=1.0) for text in texts], now=clock.now())
+        return log.ends(SERVICES)[0]
+
+    texts = ("/repos/1: cannot be read: 3 of 7 bytes at 0x7f3a", "/repos/1: cannot be read: 4 of 8 bytes at 0x81bc")
+    assert [report(text) for text in texts] == [1, 1]
+    assert report(texts[0], texts[1].replace("/repos/1", "/repos/2")) == 2, "another repository is another trouble"
+    assert report("/repos/1: cannot be read: damaged", texts[1].replace("/repos/1", "/repos/2")) == 3
+    clock.advance(reports.INTERVAL)
+    assert report("/repos/1: cannot be read: damaged", texts[0].replace("/repos/1", "/repos/2")) == 4

@@ -254,3 +254,18 @@ def test_a_root_that_is_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(be
         [trouble] = bench.reports()[-1].troubles
     assert trouble.text.startswith(f"{bench.folder}/none: cannot be read: ")
     assert (trouble.is_urgent, trouble.since) == (True, began)
+
+
+def test_a_trouble_whose_text_has_another_number_each_round_lasts_since_the_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, began = bench.port.finish, bench.clock.now()
+    monkeypatch.setattr(bench.port, "finish", lambda root: [*finish(root), f"{root}/a: {bench.port.rounds} of 9 done"])
+    with bench.running():
+        bench.clock.advance(500)
+        bench.wait_for_rounds(2)
+        first = bench.reports()[0]
+        bench.log.append([gone("b")])  # another trouble, which is reported at once
+        eventually(lambda: len(bench.reports()[-1].troubles) == 2)
+    assert [trouble.since for trouble in first.troubles] == [began]
+    assert min(trouble.since for trouble in bench.reports()[-1].troubles) == began

@@ -4,6 +4,7 @@
 They are signs of life, and say what is wrong.
 """
 
+import re
 import time
 from collections.abc import Collection
 
@@ -28,14 +29,14 @@ logger = structlog.get_logger()
 class ServiceReporter:
     """Writes the reports of one service; used by one thread.
 
-    It writes at most one in INTERVAL seconds, unless the troubles change. After a report that the log did not take, it writes none
-    for REST seconds.
+    It writes at most one in INTERVAL seconds, unless the troubles change by more than a number. After a report that the log did not
+    take, it writes none for REST seconds.
     """
 
     def __init__(self, log: Log, service: str) -> None:
         self._log, self._service = log, service
         self._due = self._rests_until = float("-inf")
-        self._reported: list[str] = []
+        self._reported: list[tuple[bool, str]] = []
 
     def report(self, troubles: Collection[ServiceTrouble], *, now: float) -> None:
         """Write a report if one is due, and a warning to the logger if that fails.
@@ -43,7 +44,7 @@ class ServiceReporter:
         `now` is in seconds since the epoch.
         """
         found = sorted(troubles, key=lambda trouble: (not trouble.is_urgent, trouble.since))
-        named = [trouble.text for trouble in found]
+        named = sorted((trouble.is_urgent, name_trouble(trouble.text)) for trouble in found)
         started = time.monotonic()
         if started < self._rests_until or (started < self._due and named == self._reported):
             return
@@ -58,3 +59,12 @@ class ServiceReporter:
         except ReplicationError as error:
             self._rests_until = time.monotonic() + REST
             logger.warning("report not written", reason=str(error))
+
+
+def name_trouble(text: str) -> str:
+    """Return a trouble's text without what differs each time that it is found.
+
+    This is each word with a digit: a time, a count, an address. The folder that the text may begin with stays.
+    """
+    folder = re.match(r"/\S*|", text)[0]  # type: ignore[index]
+    return folder + re.sub(r"\w*\d\w*", "#", text[len(folder) :])

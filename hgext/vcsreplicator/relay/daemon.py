@@ -16,7 +16,7 @@ import structlog
 
 from ..log import EVENTS, Log
 from ..log.blobs import BlobStore, open_blobs
-from ..log.reports import INTERVAL, ServiceReporter
+from ..log.reports import INTERVAL, ServiceReporter, name_trouble
 from ..log.table import find_oldest_time
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
@@ -138,9 +138,10 @@ class _Relay:
         """Make one round, and report what is wrong with the repositories."""
         settings, now, states = self._settings, self._clock.now(), self._watch.states()
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
-        began = {trouble.text: trouble.since for trouble in self._found}
+        began = {name_trouble(trouble.text): trouble.since for trouble in self._found}
         self._found = [
-            replace(each, since=began.get(each.text, now)) if each.since == now else each for each in found.troubles
+            replace(each, since=began.get(name_trouble(each.text), now)) if each.since == now else each
+            for each in found.troubles
         ]
         self._gone = find_gone(
             states, settings.roots, found.folders, self._gone, now, source=settings.source, unreadable=found.unreadable
