@@ -275,6 +275,25 @@ def test_a_transaction_that_runs_is_looked_at_some_times_and_its_repository_sent
     assert master.locked.asked["a"] == RECOVERY_RETRIES + 1
 
 
+def test_what_was_committed_before_a_transaction_that_nothing_rolls_back_is_sent_and_no_more(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = following(before_first_event("a", 1), 2)
+    box = master.write("a", entries[:1])
+    store = master.root / "a" / ".hg" / "store"
+    (store / "journal").write_text(f"outbox.0001.log\0{(store / 'outbox.0001.log').stat().st_size}\n")
+    master.write("a", entries[1:])
+    monkeypatch.setattr(master.locked, "recover", Mock(side_effect=OSError("its journal is damaged")))
+    master.work.recover(master.folder("a"))
+    master.poke("a")
+    eventually(lambda: box.sent() is not None and reason_of(master, master.folder("a")))
+    assert master.sent() == [entries[0].event.id]
+    assert master.work.failure(master.folder("a")).job is Job.RECOVER  # type: ignore[union-attr]
+    (store / "journal").unlink()  # as a commit does
+    master.poke("a")
+    master.until(lambda: master.sent() == [entry.event.id for entry in entries])
+
+
 class RestoredLog(MemoryLog):
     """A log that is restored between the relay's check and its append: calls `restore_now` once, before the next append."""
 
@@ -615,6 +634,30 @@ def test_jobs_run_in_their_order_and_none_behind_one_that_failed(jobs: Jobs) -> 
     (jobs.root / "a" / ".hg").mkdir(parents=True)
     assert run_all(jobs) == (list(Job), set())
     assert run_all(jobs, Job.ANNOUNCE) == ([Job.RECOVER, Job.ANNOUNCE], set(Job))
+
+
+def test_behind_a_transaction_that_is_not_rolled_back_events_are_sent_and_none_is_written(jobs: Jobs) -> None:
+    (jobs.root / "a" / ".hg").mkdir(parents=True)
+    assert run_all(jobs, Job.RECOVER) == ([Job.RECOVER, Job.SEND, Job.CHECK], {Job.RECOVER, Job.ANNOUNCE})
+    assert run_all(jobs, Job.RECOVER, Job.SEND) == ([Job.RECOVER, Job.SEND], set(Job))
+
+
+@pytest.mark.parametrize(
+    ("file", "reasons"),
+    [("a/.hg/store/outbox.sent", ["Permission denied"]), ("ab/.hg/store/outbox.sent", []), ("blobs", []), (None, [])],
+)
+def test_only_a_file_of_the_repository_shows_that_the_relay_may_not_write_there(
+    jobs: Jobs, file: str | None, reasons: list[str]
+) -> None:
+    (jobs.root / "a" / ".hg").mkdir(parents=True)
+    heard: list[str] = []
+    jobs.work.on_failed = lambda folder, reason: heard.append(reason)
+    path = os.fsencode(jobs.root / file) if file else None
+    denied = PermissionError(errno.EACCES, "Permission denied", path)
+    jobs.work._table = {job: Mock(side_effect=denied) for job in (Job.RECOVER, Job.SEND)}
+    for job in (Job.RECOVER, Job.SEND):  # an abandoned transaction keeps no committed event from being sent
+        jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {job})
+    assert heard == reasons
 
 
 def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:

@@ -163,11 +163,14 @@ class Work:
             self._changed.notify_all()
 
     def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> tuple[set[Job], Failure | None]:
-        """Run jobs in their order; return those to retry, and a failure."""
+        """Run jobs in their order; return those to retry, and a failure.
+
+        None runs behind one that failed, but for this: what was committed before a transaction that cannot be rolled back is sent.
+        """
         retried: set[Job] = set()
         failure, now = None, self._clock.now()
         for job in Job:
-            if job not in jobs:
+            if job not in jobs - retried:
                 continue
             try:
                 self._table[job](folder)
@@ -187,8 +190,11 @@ class Work:
                     return retried, None
                 reason = explain(folder, error)  # tells more than that an earlier job was busy
                 _report_failure(folder, job, task, error, reason)
-                if isinstance(error, PermissionError):
-                    self.on_failed(folder, error.strerror or str(error))
+                if job is Job.RECOVER:
+                    failure, retried = Failure(job, reason, now), {Job.RECOVER, Job.ANNOUNCE} & jobs
+                    continue
+                if (denied := _find_denied(folder, error)) is not None:
+                    self.on_failed(folder, denied[0])
                 return jobs, Failure(job, reason, now)
         return retried, failure
 
@@ -203,15 +209,22 @@ class Work:
 
 def explain(folder: str, error: Exception) -> str:
     """Say why a job failed and, if another user's file is the reason, what to run."""
-    if not isinstance(error, PermissionError) or not isinstance(error.filename, str | bytes):
+    denied = _find_denied(folder, error)
+    if denied is None:
         return str(error)
-    path = os.fsdecode(error.filename)
-    if not f"{path}{os.sep}".startswith(f"{folder}{os.sep}"):
-        return str(error)
+    reason, path = denied
     user = str(os.geteuid())
     with contextlib.suppress(KeyError):
         user = pwd.getpwuid(os.geteuid()).pw_name
-    return f"{error.strerror}: {path}; as root, run: chown -R {user} {shlex.quote(folder)}"
+    return f"{reason}: {path}; as root, run: chown -R {user} {shlex.quote(folder)}"
+
+
+def _find_denied(folder: str, error: Exception) -> tuple[str, str] | None:
+    """Return why this user may not use a file in this folder, and which; None otherwise."""
+    if not isinstance(error, PermissionError) or not isinstance(error.filename, str | bytes):
+        return None
+    path = os.fsdecode(error.filename)
+    return (error.strerror or str(error), path) if f"{path}{os.sep}".startswith(f"{folder}{os.sep}") else None
 
 
 def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Exception, reason: str) -> None:
