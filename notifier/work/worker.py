@@ -10,7 +10,7 @@ import functools
 import random
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from queue import SimpleQueue
 from typing import Any
@@ -42,6 +42,9 @@ BLINK, BUSY_BLINK = 0.2, 0.01
 
 # Seconds between two attempts to become the one worker.
 TURN = 1.0
+
+# Seconds that a stop waits for what is being recorded, so that its messages do not come again.
+SETTLING = 1.0
 
 # Dead letters read from the database at once.
 DEAD_AT_ONCE = 100
@@ -147,6 +150,8 @@ class PushRecorder:
                 self._park(consumer)
                 self._send_letters()
                 self._begin()
+            wait(self._under_way, SETTLING)
+            self._collect(consumer)
             consumer.finish()
 
     def _take(self, arrived: Any, consumer: QueueConsumer) -> None:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A worker that is stopped acknowledges what is recorded."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from notifier.work import worker
+from notifier.work.settings import WorkSettings
+from testing.clock import HandClock
+
+PUSH = {"id": 1, "date": 1456826400, "user": "dana@example.com", "changesets": ["a" * 40]}
+BODY = json.dumps({"type": "hg-push", "repository_id": 1, "pushes": [PUSH]}).encode()
+
+
+class Stop(threading.Event):
+    """A wish to stop that says when the worker has noticed it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noticed = threading.Event()
+
+    def is_set(self) -> bool:
+        if super().is_set():
+            self.noticed.set()
+        return super().is_set()
+
+
+class Consumer:
+    """A queue with one message."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+        headers = {"source": "poll", "repository": "http://127.0.0.1:1/x"}
+        self._messages = [SimpleNamespace(headers=headers, body=BODY, delivery_tag=7)]
+
+    def receive(self, wait: float) -> list[Any]:
+        taken, self._messages = self._messages, []
+        return taken
+
+    def acknowledge(self, tag: int) -> None:
+        self.calls.append(tag)
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+    def close(self) -> None:
+        """Drop the connection."""
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    made = Consumer()
+    monkeypatch.setattr(worker, "QueueConsumer", lambda *arguments, **options: made)
+    return made
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[worker.PushRecorder]:
+    settings = WorkSettings(
+        url="amqp://127.0.0.1:1//",
+        repositories=("http://127.0.0.1:1/",),
+        clones=str(tmp_path / "clones"),
+        database_url=f"sqlite:///{tmp_path}/x.db",
+    )
+    made = worker.PushRecorder(settings, Mock(), Mock(), HandClock())
+    made._parked = Mock(may_have_dead=False, load=lambda: [])
+    yield made
+    made.close()
+
+
+def test_what_is_recorded_after_the_wish_to_stop_is_acknowledged(
+    consumer: Consumer, recorder: worker.PushRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = Stop()
+
+    def record(*_: object) -> None:
+        stop.set()
+        assert stop.noticed.wait(60)
+
+    monkeypatch.setattr(worker, "record_pushes", record)
+    recorder.run(stop)
+    assert consumer.calls == [7, "finish"]
+
+
+def test_a_worker_that_is_stopped_waits_a_bounded_time_for_what_is_being_recorded(
+    consumer: Consumer, recorder: worker.PushRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, may_end = Stop(), threading.Event()
+
+    def record(*_: object) -> None:
+        stop.set()
+        assert may_end.wait(60)
+
+    monkeypatch.setattr(worker, "record_pushes", record)
+    monkeypatch.setattr(worker, "SETTLING", 0.0)
+    recorder.run(stop)
+    assert consumer.calls == ["finish"]
+    may_end.set()
