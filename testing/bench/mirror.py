@@ -21,6 +21,7 @@ from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
+from testing.builders.states import state_of
 
 BACKLOG = 2000
 ROUNDS = 40
@@ -142,18 +143,7 @@ def _start() -> Row:
 
 
 def _released(level: Checkpoint) -> RepositoryState:
-    return RepositoryState(
-        repository=level.repository,
-        incarnation=level.incarnation,
-        path=level.path,
-        generation=level.generation,
-        seq=level.seq,
-        event=level.id,
-        digest=level.digest,
-        released=level.seq,
-        noticed=level.seq,
-        roster=1,
-    )
+    return state_of(level, released=level.seq, noticed=level.seq)
 
 
 def _write_level(folder: Path, level: Checkpoint) -> None:

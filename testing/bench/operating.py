@@ -18,10 +18,11 @@ from pathlib import Path
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, RepositoryState
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
+from testing.builders.states import some_state
 from testing.services.existing import shared
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
@@ -67,17 +68,15 @@ def _fill(log: Log) -> None:
 def _levels(number: int, now: float) -> Iterator[NewRecord]:
     """The records of one repository at its fifth event."""
     name, noticed = f"{number:032x}", 5 if number % LATE_EACH else 4
-    state = RepositoryState(
+    state = some_state(
         repository=name,
         incarnation=name,
         path=f"group{number % 100}/repo{number:05}",
-        generation=1,
         seq=5,
         event=name,
         digest=DIGEST,
         released=5,
         noticed=noticed,
-        roster=1,
         source="hg://bench",
     )
     yield NewRecord(topic=STATE, key=name, value=to_json(state))

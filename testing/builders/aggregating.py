@@ -31,6 +31,8 @@ from testing.builders.chains import Chain
 from testing.waiting import eventually
 from testing.warm import warm_starts
 
+from .states import state_of
+
 T = TypeVar("T")
 
 _numbers = itertools.count()
@@ -227,16 +229,5 @@ def _left_behind(chain: Chain, count: int) -> Iterator[NewRecord]:
         waiting = Pending(event=event, partition=0, offset=0, arrived=1.0)
         yield NewRecord(topic=PENDING, key=f"{chain.repository}/{event.seq}", value=to_json(waiting))
     newest = chain.events[-1]
-    state = RepositoryState(
-        repository=chain.repository,
-        incarnation=chain.incarnation,
-        path=chain.path,
-        generation=1,
-        seq=newest.seq,
-        event=newest.id,
-        digest=newest.digest,
-        released=0,
-        noticed=0,
-        roster=0,
-    )
+    state = state_of(newest, roster=0)
     yield NewRecord(topic=STATE, key=chain.repository, value=to_json(state))

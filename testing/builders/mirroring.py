@@ -33,11 +33,13 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror import MirrorSettings, service
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import FoundRepository
-from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, RepositoryState
+from hgext.vcsreplicator.words.levels import Ack, ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.author import Author
 from testing.warm import is_stem, warm_starts
 from testing.warm_hg import shared_hg
+
+from .states import some_state
 
 PATIENCE = float(os.environ.get("VCSREPLICATOR_TEST_PATIENCE", "60"))
 NAME = "alpha"
@@ -130,7 +132,7 @@ class Bench:
 
     def release(self, author: Author, seq: int | None = None, **members: Any) -> None:
         """Release the repository up to `seq` (default: all of it), as the aggregator does."""
-        state = RepositoryState(
+        state = some_state(
             repository=author.repository,
             incarnation=author.incarnation,
             path=author.path,
@@ -140,7 +142,6 @@ class Bench:
             digest=author.digest,
             released=author.seq if seq is None else seq,
             noticed=members.pop("noticed", 0),
-            roster=1,
             **members,
         )
         self.log.append([NewRecord(topic=STATE, key=author.repository, value=to_json(state))])

@@ -21,9 +21,10 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.states import some_state
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
@@ -87,17 +88,15 @@ class Machine:
 
     def write_state(self, seq: int) -> None:
         """A repository with so many events, of which none is announced, and signs of life."""
-        state = RepositoryState(
+        state = some_state(
             repository="1" * 32,
             incarnation="2" * 32,
             path="group/one",
-            generation=1,
             seq=seq,
             event="3" * 32,
             digest="4" * 64,
             released=0,
             noticed=0,
-            roster=1,
         )
         now = time.time()
         trouble = ServiceTrouble(text="destination lines is failing: refused", since=self._since, is_urgent=True)

@@ -18,13 +18,14 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.bootstrap import Progress
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import visible
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason, RepositoryState
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.webhook.deliveries import Deliveries
 from notifier.webhook.subscription import Subscription
 from testing.builders.chains import Chain
+from testing.builders.states import state_of
 
 NAMES = ["[red]repo[/]", "[/bold]", "group/:smile:", "a/" + "long-name" * 12]
 
@@ -38,18 +39,7 @@ def installed(log: Log, name: str) -> None:
     chain = Chain(name)
     event = chain.next()
     log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
-    state = RepositoryState(
-        repository=event.repository,
-        incarnation=event.incarnation,
-        path=name,
-        generation=1,
-        seq=1,
-        event=event.id,
-        digest=event.digest,
-        released=0,
-        noticed=0,
-        roster=1,
-    )
+    state = state_of(event)
     put(log, STATE, event.repository, state)
     put(log, STATE, "aggregator", AggregatorBeat(time=0.0, roster=1, held=1))
     ack = replace(chain.ack("alpha", 1), detached=Reason.CORRUPT, note=f"bad {name}")

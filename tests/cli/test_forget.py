@@ -11,7 +11,7 @@ import pytest
 from hgext.vcsreplicator.cli import forget
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.errors import Refused
-from hgext.vcsreplicator.words.levels import RepositoryState
+from testing.builders.states import some_state
 
 
 def denied(path: str) -> PermissionError:
@@ -20,18 +20,7 @@ def denied(path: str) -> PermissionError:
 
 def refuse(tmp_path: Path) -> None:
     settings = RelaySettings(socket="/s", source="hg://master", roots={str(tmp_path): ""})
-    state = RepositoryState(
-        repository="a" * 32,
-        incarnation="b" * 32,
-        path="group/one",
-        generation=1,
-        seq=1,
-        event="c" * 32,
-        digest="d" * 64,
-        released=1,
-        noticed=1,
-        roster=1,
-    )
+    state = some_state(path="group/one")
     forget._refuse_present(settings, state)
 
 

@@ -7,21 +7,12 @@ from hgext.vcsreplicator.cli.repositories import find_repository
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.levels import RepositoryState
+from testing.builders.states import some_state
 
 
 def state(repository: str, path: str, generation: int, *, deleted: bool = False) -> RepositoryState:
-    return RepositoryState(
-        repository=repository,
-        incarnation="i",
-        path=path,
-        generation=generation,
-        seq=1,
-        event="e",
-        digest="d",
-        released=1,
-        noticed=1,
-        roster=1,
-        deleted=deleted,
+    return some_state(
+        repository=repository, incarnation="i", path=path, generation=generation, event="e", digest="d", deleted=deleted
     )
 
 

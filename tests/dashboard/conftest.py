@@ -39,7 +39,6 @@ from hgext.vcsreplicator.words.levels import (
     Beat,
     MirrorProof,
     Notice,
-    RepositoryState,
     ServiceReport,
     ServiceTrouble,
 )
@@ -57,6 +56,7 @@ from notifier.webhook.subscription import Subscription
 from testing.builders.chains import Chain
 from testing.builders.memorylog import MemoryLog
 from testing.builders.notices import a_notice, a_push, an_event
+from testing.builders.states import state_of
 from testing.clock import HandClock
 from testing.waiting import eventually
 
@@ -144,18 +144,7 @@ class Installation:
 
     def state(self, chain: Chain, **members: object) -> None:
         last = chain.events[-1]
-        state = RepositoryState(
-            repository=last.repository,
-            incarnation=last.incarnation,
-            path=last.path,
-            generation=1,
-            seq=last.seq,
-            event=last.id,
-            digest=last.digest,
-            released=last.seq,
-            noticed=last.seq,
-            roster=1,
-        )
+        state = state_of(last, released=last.seq, noticed=last.seq)
         self.write(STATE, last.repository, replace(state, **members))  # type: ignore[arg-type]
 
     def carry_out(self, act: OperatorAct, number: int) -> tuple[ActOutcome, str]:

@@ -15,11 +15,12 @@ import pytest
 from hgext.vcsreplicator.demo.scenario import Moment, Watcher, with_delivery
 from hgext.vcsreplicator.log import NOTICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.levels import Notice, RepositoryState
+from hgext.vcsreplicator.words.levels import Notice
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregating import send
 from testing.builders.chains import Chain
 from testing.builders.cluster import Cluster, in_order
+from testing.builders.states import state_of
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -44,16 +45,7 @@ def test_a_release_is_shown_although_the_record_of_its_notice_takes_its_place(tm
     event = chain.next()
 
     def state(noticed: int) -> NewRecord:
-        known = {"generation": 1, "event": event.id, "digest": event.digest, "roster": 1}
-        found = RepositoryState(
-            repository=chain.repository,
-            incarnation=chain.incarnation,
-            path="hello",
-            seq=1,
-            released=1,
-            noticed=noticed,
-            **known,  # type: ignore[arg-type]
-        )
+        found = state_of(event, released=1, noticed=noticed)
         return NewRecord(topic=STATE, key=chain.repository, value=to_json(found))
 
     notice = Notice(event=event, time=event.time, roster=1, acks=(), previous={})

@@ -14,17 +14,16 @@ from hgext.vcsreplicator.outbox.losses import EventPlace, find_standing, has_los
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.wire import ID
 from testing.builders.memorylog import MemoryLog
+from testing.builders.states import some_state
 
 EVENT = "e" * 32
 NEWEST = NewestEvent(
     repository="a" * 32, incarnation="b" * 32, path="x", generation=1, seq=5, id=EVENT, digest="d" * 64
 )
 SENT = SentMark(seq=5, id=EVENT, segment=1, end=1)
-STATE = RepositoryState(
+STATE = some_state(
     repository=NEWEST.repository,
     incarnation=NEWEST.incarnation,
-    path="x",
-    generation=1,
     seq=5,
     event=EVENT,
     digest=NEWEST.digest,

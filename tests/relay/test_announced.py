@@ -16,9 +16,9 @@ import pytest
 from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.pushing import RECORDED, UNRELAYED, Master, events, new_master, running_relay
+from testing.builders.states import state_of
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -45,19 +45,7 @@ def master() -> Iterator[Master]:
 
 def announce(log: Log, event: Event, served_by: int | None = None) -> None:
     """Write what the aggregator writes with the notice of an event."""
-    state = RepositoryState(
-        repository=event.repository,
-        incarnation=event.incarnation,
-        path=event.path,
-        generation=event.generation,
-        seq=event.seq,
-        event=event.id,
-        digest=event.digest,
-        released=event.seq,
-        noticed=event.seq,
-        roster=1,
-        served_by=served_by,
-    )
+    state = state_of(event, released=event.seq, noticed=event.seq, served_by=served_by)
     log.append([NewRecord(topic=STATE, key=event.repository, value=to_json(state))])
 
 

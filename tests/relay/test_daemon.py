@@ -27,10 +27,10 @@ from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.event import replaced_incarnations
-from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import Where, decode
 from testing.builders.pushing import HG, KEPT, RECORDED, UNRELAYED, events, new_master, running_relay
+from testing.builders.states import state_of
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -342,20 +342,9 @@ def test_changesets_that_are_gone_are_left_to_the_master(master, log):
     assert last_frame(log).header.attachment.where is Where.MASTER
 
 
-def state_of(event, **changed):
-    members = {
-        "repository": event.repository,
-        "incarnation": event.incarnation,
-        "path": event.path,
-        "generation": event.generation,
-        "seq": event.seq,
-        "event": event.id,
-        "digest": event.digest,
-        "released": event.seq,
-        "noticed": event.seq,
-        "roster": 1,
-    }
-    return RepositoryState(**{**members, **changed})
+def noticed(event, **changed):
+    """The state once the notice of this event is written."""
+    return state_of(event, **{"released": event.seq, "noticed": event.seq, **changed})
 
 
 def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
@@ -366,7 +355,7 @@ def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
             master.commit("one", text)
             master.push("one")
     newest = events(log)["one"][-1]
-    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
+    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(noticed(newest)))])
     shutil.rmtree(master.root / "one")
     shutil.copytree(master.folder / "backup", master.root / "one")
     with running_relay(master.settings(), log):
@@ -391,7 +380,7 @@ def test_a_master_restored_from_before_an_adoption_can_be_adopted_again(master, 
         master.operate(*adopt)
         eventually(lambda: not master.outbox("one").has_unsent())
     created, _, first = events(log)["one"]
-    log.append([NewRecord(topic=STATE, key=first.repository, value=to_json(state_of(first)))])
+    log.append([NewRecord(topic=STATE, key=first.repository, value=to_json(noticed(first)))])
     shutil.rmtree(master.root / "one")
     shutil.copytree(master.folder / "backup", master.root / "one")
     with running_relay(master.settings(), log):
@@ -459,7 +448,7 @@ def test_without_a_relay_a_restored_master_is_stopped_at_its_next_push(master, l
     master.commit("one", "a")
     assert RECORDED in master.push("one")
     newest = events(log)["one"][-1]
-    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
+    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(noticed(newest)))])
     shutil.rmtree(master.root / "one")
     shutil.copytree(master.folder / "backup", master.root / "one")
     assert "remote: the push is kept and is not sent: the log has another event 2 of it" in master.push("one")

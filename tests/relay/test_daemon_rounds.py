@@ -21,10 +21,11 @@ from hgext.vcsreplicator.relay import daemon, fork
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.words.levels import RepositoryState, ServiceReport
+from hgext.vcsreplicator.words.levels import ServiceReport
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.states import some_state
 from testing.clock import HandClock
 from testing.waiting import eventually
 
@@ -214,17 +215,12 @@ def test_a_stop_ends_the_thread_that_follows_the_aggregator(bench: Bench, monkey
 
 
 def gone(name: str) -> NewRecord:
-    state = RepositoryState(
+    state = some_state(
         repository=32 * name,
         incarnation="e" * 32,
         path=f"gone-{name}",
-        generation=1,
-        seq=1,
         event="d" * 32,
         digest="c" * 64,
-        released=1,
-        noticed=1,
-        roster=1,
         source="hg://master",
     )
     return NewRecord(topic=STATE, key=state.repository, value=to_json(state))

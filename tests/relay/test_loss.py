@@ -12,13 +12,12 @@ import pytest
 from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import file as outbox_file
-from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.relay import loss
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.builders.pushing import Master, events, new_master, running_relay
+from testing.builders.states import state_of
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
@@ -152,27 +151,12 @@ def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
     with running_relay(master.settings(scan=SELDOM), log):
         eventually(lambda: sequences(log, "one") == [1, 2, 3, 4])
     without_place(master.outbox("one"))
-    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(state(newest)))])
+    log.append([NewRecord(topic=STATE, key=newest.repository, value=to_json(state_of(newest)))])
     before = log.ends("events")
     with running_relay(master.settings(), log):
         master.create("three")
         eventually(lambda: sequences(log, "three") == [1])
     assert sum(log.ends("events").values()) == sum(before.values()) + 1
-
-
-def state(newest: NewestEvent) -> RepositoryState:
-    return RepositoryState(
-        repository=newest.repository,
-        incarnation=newest.incarnation,
-        path=newest.path,
-        generation=newest.generation,
-        seq=newest.seq,
-        event=newest.id,
-        digest=newest.digest,
-        released=0,
-        noticed=0,
-        roster=1,
-    )
 
 
 def test_what_the_outbox_keeps_no_more_is_named(

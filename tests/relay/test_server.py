@@ -20,6 +20,7 @@ from hgext.vcsreplicator.relay.admission import RelaySocket
 from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.server import Server
 from hgext.vcsreplicator.words.levels import RepositoryState
+from testing.builders.states import some_state
 from testing.waiting import eventually
 
 
@@ -119,18 +120,7 @@ QUESTION = {"ask": "mirrors", "id": "a" * 32, "incarnation": "b" * 32, "announce
 
 
 def state(*, repository: str = "a" * 32, incarnation: str = "b" * 32, noticed: int) -> RepositoryState:
-    return RepositoryState(
-        repository=repository,
-        incarnation=incarnation,
-        path="x",
-        generation=1,
-        seq=9,
-        event="c" * 32,
-        digest="d" * 64,
-        released=9,
-        noticed=noticed,
-        roster=1,
-    )
+    return some_state(repository=repository, incarnation=incarnation, seq=9, released=9, noticed=noticed)
 
 
 def ask(peer: socket.socket, server: Server) -> None:

@@ -31,9 +31,9 @@ from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
-from hgext.vcsreplicator.words.levels import RepositoryState
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.states import state_of
 from testing.clock import HandClock
 from testing.waiting import eventually
 
@@ -391,23 +391,6 @@ def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_i
     master.until(lambda: not box.has_unsent())
 
 
-def state_of(entry: Entry) -> RepositoryState:
-    """What the aggregator wrote once it saw this event."""
-    event = entry.event
-    return RepositoryState(
-        repository=event.repository,
-        incarnation=event.incarnation,
-        path=event.path,
-        generation=event.generation,
-        seq=event.seq,
-        event=event.id,
-        digest=event.digest,
-        released=0,
-        noticed=0,
-        roster=1,
-    )
-
-
 def test_a_relay_that_starts_sends_what_the_log_lost_meanwhile(master: Master, log: RestoredLog) -> None:
     box = master.write("a", [])
     sent_to(master, box, following(before_first_event("a", 1), 1))
@@ -420,7 +403,7 @@ def test_a_relay_that_starts_believes_the_aggregator_until_a_loss_is_found(maste
     [entry] = following(before_first_event("a", 1), 1)
     box, folder = master.write("a", []), master.folder("a")
     sent_to(master, box, [entry])
-    watch = LossWatch(log, lambda repository: state_of(entry))
+    watch = LossWatch(log, lambda repository: state_of(entry.event))
     watch.check(folder, box)
     assert watch.is_confirmed(folder)
     log.lose(EVENTS, box.sent().partition, 1)

@@ -23,11 +23,12 @@ from hgext.vcsreplicator.service.listening import create_server
 from hgext.vcsreplicator.status import Picture, health
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, HealthVerdict, judge, late
 from hgext.vcsreplicator.words.clock import Silence
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, RepositoryState
+from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog
+from testing.builders.states import some_state
 from testing.clock import HandClock
 from testing.waiting import eventually
 
@@ -37,17 +38,15 @@ PATIENCE = 60
 NOW = 1000.0
 SETTINGS = HealthSettings(behind=10, late=5.0, silence=30.0)
 REPOSITORY, INCARNATION = "1" * 32, "2" * 32
-STATE = RepositoryState(
+STATE = some_state(
     repository=REPOSITORY,
     incarnation=INCARNATION,
     path="folder/one",
-    generation=1,
     seq=7,
     event="3" * 32,
     digest="4" * 64,
     released=7,
     noticed=7,
-    roster=1,
 )
 ACK = Ack(
     mirror="alpha",

@@ -9,12 +9,13 @@ from hgext.vcsreplicator import status
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, RepositoryState, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
 from testing.builders.memorylog import MemoryLog
+from testing.builders.states import state_of
 from testing.clock import HandClock
 
 ALPHA = Mirror(name="alpha", state=MirrorState.ACTIVE)
@@ -31,18 +32,7 @@ class Installation:
         self.chain = Chain("group/one")
         self.chain.take(3)
         last = self.chain.events[-1]
-        self.state = RepositoryState(
-            repository=last.repository,
-            incarnation=last.incarnation,
-            path=last.path,
-            generation=1,
-            seq=3,
-            event=last.id,
-            digest=last.digest,
-            released=3,
-            noticed=3,
-            roster=1,
-        )
+        self.state = state_of(last, released=3, noticed=3)
         self.write(ROSTER, KEY, Roster(mirrors=(ALPHA,)))
         self.write(STATE, last.repository, self.state)
         for number in range(3):

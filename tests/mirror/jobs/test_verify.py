@@ -20,6 +20,7 @@ from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog
+from testing.builders.states import some_state
 from testing.clock import HandClock
 
 SETTINGS = MirrorSettings(name="alpha", root="/repos")
@@ -38,17 +39,15 @@ SAME = Fingerprint(
     markers="",
     pushlog="",
 )
-STATE_OF_IT = RepositoryState(
+STATE_OF_IT = some_state(
     repository=SAME.repository,
     incarnation=SAME.incarnation,
     path="one",
-    generation=1,
     seq=3,
     event=SAME.id,
     digest="",
     released=3,
     noticed=3,
-    roster=1,
 )
 EQUAL = Looked(here=SAME, there=SAME)
 CHANGED = Looked(here=replace(SAME, bookmarks="x"), there=SAME)

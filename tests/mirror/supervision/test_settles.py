@@ -31,9 +31,10 @@ from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.levels import Ack, Reason, RepositoryState
+from hgext.vcsreplicator.words.levels import Ack, Reason
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
+from testing.builders.states import state_of
 from testing.clock import HandClock
 
 STEPS = 400
@@ -267,11 +268,7 @@ class World:
         chain = chain or self.chance.choice(self.chains)
         if chain.events:
             last = chain.events[-1]
-            state = RepositoryState(
-                repository=last.repository, incarnation=last.incarnation, path=last.path, generation=1, seq=last.seq,
-                event=last.id, digest=last.digest, released=last.seq, noticed=0, roster=1,
-                deleted=last.type is Type.DELETED,
-            )  # fmt: skip
+            state = state_of(last, released=last.seq, deleted=last.type is Type.DELETED)  # fmt: skip
             value = self.told[last.repository] = to_json(state)
             self.inbox.put(
                 Read(

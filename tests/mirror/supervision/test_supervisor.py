@@ -31,6 +31,7 @@ from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
+from testing.builders.states import state_of
 from testing.clock import HandClock
 from testing.waiting import eventually
 
@@ -179,13 +180,6 @@ class Bench:
 def checkpoint(event: Event, **members: Any) -> Checkpoint:
     first = before_first(event.repository, event.incarnation, event.path, event.generation)
     return replace(first, seq=event.seq, id=event.id, digest=event.digest, **members)
-
-
-def state_of(event: Event) -> RepositoryState:
-    return RepositoryState(
-        repository=event.repository, incarnation=event.incarnation, path=event.path, generation=1, seq=event.seq, event=event.id,
-        digest=event.digest, released=0, noticed=0, roster=1,
-    )  # fmt: skip
 
 
 @pytest.fixture
