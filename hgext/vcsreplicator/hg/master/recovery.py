@@ -6,6 +6,8 @@ What the kill left behind is undone or finished.
 
 from __future__ import annotations
 
+import contextlib
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from mercurial import error
@@ -23,15 +25,17 @@ if TYPE_CHECKING:
 RACED = b"an abandoned transaction was in the way and is rolled back; please push again"
 
 
-def recover_abandoned(repo: localrepository) -> bool:
+def recover_abandoned(repo: localrepository, guard: AbstractContextManager[object] | None = None) -> bool:
     """Roll back an abandoned transaction, and return whether there was one.
 
     A transaction whose process lives is left alone, since that process holds the lock. Called when a repository is opened, before
-    anything is read, so that a push begins with what is really there (`tests/hg/master/abandoned.t`).
+    anything is read, so that a push begins with what is really there (`tests/hg/master/abandoned.t`). The lock is taken inside
+    `guard`, which decides what becomes of a lock that cannot be taken; without one, the transaction is left alone.
     """
-    try:
+    lock = None
+    with guard or contextlib.suppress(error.LockError, OSError):
         lock = repo.lock(wait=False)
-    except (error.LockError, OSError):
+    if lock is None:
         return False
     with lock:
         return bool(repo.svfs.exists(b"journal") and repo.recover())

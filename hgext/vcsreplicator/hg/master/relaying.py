@@ -22,7 +22,7 @@ from ...words.errors import MalformedEvent, Refused
 from ..bundles import RepositoryOpener
 from ..settings import Acknowledge, Durability, ExtensionSettings, MachineRole
 from ..text import text
-from . import transactions
+from . import recovery, transactions
 from .acts import intents, lifecycle, moving
 from .acts.intents import Intent
 
@@ -57,9 +57,7 @@ class MasterRepositories(RepositoryOpener):
         take the lock.
         """
         repo = self.open(folder)
-        with _trying_lock(repo.svfs.join(b"lock")), repo.lock(wait=False):
-            return bool(repo.svfs.exists(b"journal") and repo.recover())
-        return False
+        return recovery.recover_abandoned(repo, _trying_lock(repo.svfs.join(b"lock")))
 
     def announce(self, folder: str) -> bool:
         """Write the first event if there is none; return False if another process locks.
