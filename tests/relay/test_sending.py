@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the sender makes of an outbox: records, bundles in them or beside them, and the marker behind them."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from hgext.vcsreplicator.outbox.entry import Entry, Needs, before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.wire import Attachment, Where
 from testing.builders.memorylog import MemoryLog
@@ -112,3 +113,20 @@ def test_the_marker_stays_if_the_place_of_a_batch_shows_a_loss(log: SmallLog, bo
     with pytest.raises(ZeroDivisionError):
         replace(sender(log, lambda entry: Bundle([b"x"])), on_appended=refuse).send("a", box)
     assert box.has_unsent()
+
+
+@pytest.mark.parametrize(("lost", "is_seen"), [(0, False), (1, True), (2, True)])
+def test_the_marker_stays_if_the_log_puts_an_event_where_one_before_it_stood(
+    log: SmallLog, box: Outbox, lost: int, is_seen: bool
+) -> None:
+    send = sender(log, lambda entry: Bundle([b"x"])).send
+    pushes(box, 2)
+    send("a", box)
+    known = box.sent()
+    log.lose(EVENTS, 0, lost)
+    newest = box.newest()
+    assert newest is not None
+    box.append(Transaction(), following(newest, 1))
+    with pytest.raises(Unavailable, match="lost records") if is_seen else contextlib.nullcontext():
+        send("a", box)
+    assert (box.sent() == known, box.has_unsent()) == (is_seen, is_seen)
