@@ -16,7 +16,8 @@ The limits are for a file version, for all file versions of a push, and for the 
 
 What is not set is not limited. Sizes are of what histories of files keep, uncompressed: contents, and from which file each was
 copied. A version that the server has already counts nothing. The push is refused before it becomes visible; its data has been
-received by then.
+received by then. Descriptions and manifests are not weighed: uncompressed, each manifest names every file of the tree, and what of
+it is new is not to be seen in its size.
 
 What a push brings is found by the journal of its transaction, which says how long each file was before: changesets and manifests
 are the pusher's word, and so is the changeset that a version belongs to. As `pretxnchangegroup` the hook sees all but what comes
