@@ -592,6 +592,14 @@ def test_what_failed_waits_for_its_time_unless_it_is_wanted_now(jobs: Jobs) -> N
     eventually(lambda: jobs.begun["a"] == 2)
 
 
+def test_a_success_ends_the_count_of_failures_although_more_is_to_be_done(jobs: Jobs) -> None:
+    jobs.stop.set()  # so that nothing more begins
+    task = relay_work._RepositoryTask(jobs={Job.SEND}, failures=RECOVERY_RETRIES, not_before=1.0)
+    jobs.work._table = {Job.SEND: lambda folder: task.jobs.add(Job.RECOVER)}
+    jobs.work._run_task(str(jobs.root / "a"), task)
+    assert task == relay_work._RepositoryTask(jobs={Job.RECOVER})
+
+
 def test_no_job_begins_after_the_wish_to_stop(jobs: Jobs) -> None:
     jobs.stop.set()
     jobs.poke("b")

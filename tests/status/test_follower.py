@@ -107,6 +107,15 @@ def test_nothing_is_known_after_the_own_clock_was_set_until_a_record_comes() -> 
     assert watched.look() == watched.of_log.now()
 
 
+def test_nothing_is_known_once_the_own_clock_was_set_even_before_the_log_is_read_again() -> None:
+    watched = Watched()
+    watched.beat()
+    assert watched.look() is not None
+    assert watched.follower is not None
+    watched.own.set_back(HOUR)
+    assert watched.follower.now() is None
+
+
 def test_the_clock_of_the_log_may_be_set_back() -> None:
     watched = Watched(HOUR)
     watched.look()
