@@ -204,6 +204,19 @@ def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: 
     assert bench.notes.detached()[0].attempts > 0
 
 
+def test_what_should_pass_and_does_not_for_as_long_as_is_slow_detaches_its_repository(bench: Bench) -> None:
+    bench.clock.advance(1.0)
+    bench.read(Chain("r").next())
+    trouble, began = Trouble(reason=Reason.LOCKED, note="locked", passing=True), bench.clock.monotonic()
+    while not bench.notes.detached():
+        bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
+        waited = bench.clock.monotonic() - began
+        assert waited < bench.settings.slow_after + 2
+        bench.passes(2)
+    assert waited >= bench.settings.slow_after
+    assert [note.reason for note in bench.notes.detached()] == [Reason.LOCKED]
+
+
 def test_what_failed_after_a_part_of_it_was_done_is_taken_together_again(bench: Bench) -> None:
     first, *more = Chain("r").take(4)
     bench.read(first)
@@ -1012,6 +1025,20 @@ def test_an_event_that_came_while_the_mirror_asked_where_the_log_ends_is_not_mis
     bench.records(bench.record(STATE, third.repository, to_json(state_of(third))))  # before the event: another topic
     bench.mirror.take(Ends(ends={0: ended}, expected=asked))
     assert bench.notes.detached() == []
+
+
+def test_an_event_that_is_not_read_yet_or_whose_repository_is_at_work_is_not_missing(bench: Bench) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    bench.applied(first)
+    bench.records(bench.record(STATE, second.repository, to_json(state_of(second))))
+    following = bench.mirror.state.table.get(first.repository)
+    assert following is not None
+    for more, is_running, found in ((1, False, []), (0, True, []), (0, False, [Reason.GAP])):
+        following.is_running = is_running
+        ends = {0: bench.mirror.state.backlog.next(0) + more}
+        bench.mirror.take(Ends(ends=ends, expected={second.repository: (second.incarnation, 2)}))
+        assert [note.reason for note in bench.notes.detached()] == found
 
 
 def test_an_event_that_the_log_does_not_bring_is_asked_of_the_master_ever_more_rarely(bench: Bench) -> None:
