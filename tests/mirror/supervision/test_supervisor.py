@@ -18,7 +18,7 @@ from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import AHEAD, Read, Skipped, Source
+from hgext.vcsreplicator.mirror.sources import AHEAD, Lost, Read, Skipped, Source
 from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN, Supervisor
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, TaskOutcome, Trouble
@@ -650,6 +650,49 @@ def test_a_repository_whose_worker_died_twice_is_detached(bench: Bench) -> None:
         bench.mirror.take(Answered(worker=bench.pool.given[-1], answer=None))
         assert [note.note for note in bench.notes.detached()] == before
         bench.passes(1)
+
+
+def test_deaths_of_workers_with_a_success_between_them_are_counted_apart(bench: Bench) -> None:
+    for event in Chain("r").take(3):
+        bench.read(event)
+        bench.mirror.take(Answered(worker=bench.pool.given[-1], answer=None))
+        bench.passes(1)
+        bench.applied(event)
+    assert bench.notes.detached() == []
+
+
+def test_a_repository_that_was_detached_by_its_last_ack_is_detached_although_its_note_is_lost(bench: Bench) -> None:
+    event = Chain("r").next()
+    bench.read(event)
+    bench.applied(event)
+    ack = replace(bench.writer.acks[event.repository], detached=Reason.CORRUPT, note="differs", detached_since=1.0)
+    bench.start({0: 1})
+    found = FoundRepository(folder="/x", checkpoint=checkpoint(event), serving=1)
+    bench.mirror.startup.adopt_all([found], {event.repository: ack})
+    assert [note.reason for note in bench.notes.detached()] == [Reason.GAP]
+
+
+def test_what_expired_is_read_on_from_where_the_log_ended_when_the_master_was_asked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.mirror.readers, "_start_next", lambda: None)
+    first, other = Chain("r").next(), Chain("other").next()
+    bench.read(first)
+    bench.applied(first)
+    bench.detach(first.repository, Reason.GAP, "lacks one")
+    following = bench.mirror.state.table.get(first.repository)
+    assert following is not None
+    bench.passes(2)
+    assert following.phase is Phase.CATCHING_UP
+    for run, reason in ((following.run - 1, Reason.GAP), (following.run, Reason.EXPIRED)):
+        bench.mirror.take(Lost(follows=following.id, run=run, reason="expired"))
+        assert [note.reason for note in bench.notes.detached()] == [reason]
+    bench.read(other)
+    until_given(bench, first.repository)
+    ended = bench.mirror.state.backlog.next(0)
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1)
+    assert following.note is not None
+    assert (following.phase, following.note.offset) == (Phase.CATCHING_UP, ended)
 
 
 def test_a_mirror_has_no_trouble_any_more_when_the_repository_of_the_unwritten_note_is_gone(
