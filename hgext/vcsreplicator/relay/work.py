@@ -220,7 +220,7 @@ def explain(folder: str, error: Exception) -> str:
 
 
 def _find_denied(folder: str, error: Exception) -> tuple[str, str] | None:
-    """Return why this user may not use a file in this folder, and which; None otherwise."""
+    """Return why this user may not use a file in the folder, and the file."""
     if not isinstance(error, PermissionError) or not isinstance(error.filename, str | bytes):
         return None
     path = os.fsdecode(error.filename)

@@ -46,9 +46,10 @@ class Follower:
 
     @property
     def newest_sign(self) -> float:
-        """Return the log's time of the newest record of `acks` and `state`; 0 without one.
+        """Return the log's time of the newest sign of life; 0 without one.
 
-        Mirrors and the aggregator write there all the time: such a record was not written before the log's clock was last set.
+        It is the newest record of `acks` and `state`, where mirrors and the aggregator write all the time: it was not written
+        before the log's clock was last set.
         """
         return self._newest_sign
 
