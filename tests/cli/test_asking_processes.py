@@ -2,6 +2,7 @@
 """`status` and `check` as processes, beside a dashboard that runs, hangs, was killed, or is of another user; both logs."""
 
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -212,15 +213,15 @@ def test_what_a_dashboard_cannot_answer_is_read(machine: Machine) -> None:
     assert machine.read("check", 1) == asked
 
 
-def say_as_stranger(config: Path) -> str:
+def say_as(user: int, config: Path) -> str:
     """The line of `check` as another user, who may not read our Python: in a process that has imported everything."""
     output, written = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.setgroups([])
-            os.setgid(STRANGER)
-            os.setuid(STRANGER)
+            os.setgid(user)
+            os.setuid(user)
             os.write(written, CliRunner().invoke(program, ["check", "--config", str(config)]).output.encode())
         finally:
             os._exit(0)
@@ -244,7 +245,26 @@ def test_a_user_who_may_not_connect_reads_the_log(machine: Machine) -> None:
     else:
         machine.write_state(1)
         CliRunner().invoke(program, ["check", "--config", str(elsewhere(machine))])  # imports everything
-        assert without_ages(say_as_stranger(machine.config)) == asked
+        assert without_ages(say_as(STRANGER, machine.config)) == asked
+
+
+def test_a_user_whom_the_file_names_asks_and_another_reads_the_log(machine: Machine) -> None:
+    """Root's dashboard, and a log that only root reads; where we may become no other user, that the dashboard answers us."""
+    named = pwd.getpwnam("nobody")
+    machine.config.write_text(machine.config.read_text() + f'socket-users = ["{named.pw_name}"]\n')
+    machine.start()
+    _, asked = machine.ask("check", 1)
+    if os.geteuid():
+        return
+    for file in (machine.folder / "log.db", *machine.folder.glob("log.db-*")):
+        file.chmod(0o600)
+    CliRunner().invoke(program, ["check", "--config", str(elsewhere(machine))])  # imports everything
+    machine.write_state(1)
+    assert without_ages(say_as(named.pw_uid, machine.config)) == asked
+    said = say_as(STRANGER, machine.config)
+    assert "dashboard not asked" in said
+    assert "closed without an answer; may your user ask" in said
+    assert "destination lines" not in said
 
 
 def elsewhere(machine: Machine) -> Path:

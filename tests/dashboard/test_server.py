@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which questions of `status` and `check` a dashboard answers."""
 
+import os
+import pwd
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -9,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.dashboard.asked.client import ask
 from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion
-from hgext.vcsreplicator.dashboard.server import _answer_questions, run
+from hgext.vcsreplicator.dashboard.server import _answer_questions, _answering, _find_users, run
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log.opening import identify_log
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
@@ -117,3 +121,27 @@ def _try(path: str) -> Summary | None:
 def test_a_socket_has_an_absolute_path(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"socket: expected an absolute path, got 'status\.sock'"):
         settings(tmp_path, socket="status.sock")
+
+
+def test_users_who_may_ask_are_found_by_name_and_one_that_is_not_here_is_left_out() -> None:
+    own = pwd.getpwuid(os.getuid()).pw_name
+    with capture_logs() as logs:
+        assert list(_find_users([own, "nobody-of-this-machine", "a\0b"])) == [os.getuid()]
+    assert [entry["user"] for entry in logs] == ["nobody-of-this-machine", "a\0b"]
+
+
+def test_the_settings_say_who_may_ask(path: str, tmp_path: Path) -> None:
+    made, installation = settings(tmp_path, socket=path, socket_users=("bin",)), fill()
+    with watching(installation.sources) as followed, _answering(made, installation.sources, followed):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
+    made = replace(made, socket_users=())
+    with watching(installation.sources) as followed, _answering(made, installation.sources, followed):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+@pytest.mark.parametrize("names", [("",), ("1000",)])
+def test_users_of_the_socket_have_names_and_a_socket(tmp_path: Path, names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="socket-users: expected names of users"):
+        settings(tmp_path, socket="/x", socket_users=names)
+    with pytest.raises(ValueError, match="socket-users: expected together with socket"):
+        settings(tmp_path, socket_users=("hg",))

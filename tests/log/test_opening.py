@@ -153,6 +153,14 @@ def test_the_name_of_a_log_tells_it_from_others_and_tells_no_secret(tmp_path: Pa
     assert "password" not in names[0]
 
 
+def test_users_of_one_kafka_name_its_log_alike_and_other_brokers_or_prefixes_not() -> None:
+    ours = "kafka://kafka1:9092,kafka2:9092?topic-prefix=hg.&sasl_plain_username="
+    same = [ours + "relay", ours + "dashboard", "kafka://kafka2:9092,kafka1:9092?client_id=x&topic_prefix=hg."]
+    assert len({identify_log(url) for url in same}) == 1
+    others = ["kafka://kafka1:9092,kafka2:9092", "kafka://kafka1:9092?topic-prefix=hg.", "kafka://[", "kafka://[x"]
+    assert len({identify_log(url) for url in (*same, *others)}) == 5
+
+
 def test_an_embedded_log_that_was_put_back_is_another_one(tmp_path: Path) -> None:
     file, copy = tmp_path / "a log.db", tmp_path / "copy"
     url = f"sqlite://{tmp_path}/a%20log.db"

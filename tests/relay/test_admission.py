@@ -108,6 +108,19 @@ def test_only_root_and_the_own_user_are_admitted(
         assert held(path).is_admitted(connection) is is_admitted
 
 
+def test_users_that_are_named_are_admitted_too_and_their_system_lets_them_connect(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = HeldSocket(path, key="some.key", service="service", users=(STRANGER, STRANGER + 1))
+    made.open()
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
+    with socket.socket(socket.AF_UNIX) as connection:
+        for user, is_admitted in ((STRANGER, True), (STRANGER + 1, True), (STRANGER + 2, False), (os.getuid(), True)):
+            monkeypatch.setattr(admission, "read_peer", lambda connection, user=user: (user, STRANGER + 2))
+            assert made.is_admitted(connection) is is_admitted
+    made.close()
+
+
 @pytest.fixture
 def group(path: str) -> int:
     """The group of the folder with the repositories, which is not that of new files if the system lets the tests choose."""

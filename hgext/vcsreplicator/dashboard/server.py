@@ -4,10 +4,13 @@
 It runs until the service is stopped or the watcher fails.
 """
 
+import pwd
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+
+import structlog
 
 from ..log.opening import identify_log
 from ..relay.admission import HeldSocket
@@ -30,6 +33,8 @@ CONNECTIONS = 200
 # Seconds that a connection may be idle or take for a request, and for requests under way after SIGTERM.
 IDLE, DRAIN = 15, 2
 
+logger = structlog.get_logger()
+
 
 def run(
     settings: DashboardSettings,
@@ -46,7 +51,7 @@ def run(
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
     journal = ActJournal(settings.acts) if settings.acts else None
     watcher = LogWatcher(sources.log, destinations=sources.destinations, relay=sources.relay, clock=sources.clock)
-    with asgi.bind(*address, "dashboard.listen") as listener, _answer_questions(settings.socket, sources.url, watcher):
+    with asgi.bind(*address, "dashboard.listen") as listener, _answering(settings, sources, watcher):
         watcher.start()
         try:
             config = asgi.configure(
@@ -65,11 +70,33 @@ def run(
         raise watcher.failure
 
 
-def _answer_questions(path: str | None, url: str, watcher: LogWatcher) -> AbstractContextManager[object]:
-    """Answer `status` and `check` at the socket `path` while the block runs."""
+def _answering(settings: DashboardSettings, sources: Sources, watcher: LogWatcher) -> AbstractContextManager[object]:
+    return _answer_questions(settings.socket, sources.url, watcher, users=settings.socket_users)
+
+
+def _find_users(names: Iterable[str]) -> Iterator[int]:
+    """Find the ids of users.
+
+    A log line names one that this machine does not have: the same file may be on machines with other users.
+    """
+    for name in names:
+        try:
+            yield pwd.getpwnam(name).pw_uid
+        except (KeyError, ValueError):
+            logger.info("user of the socket not on this machine", user=name)
+
+
+def _answer_questions(
+    path: str | None, url: str, watcher: LogWatcher, *, users: Iterable[str] = ()
+) -> AbstractContextManager[object]:
+    """Answer `status` and `check` at the socket `path` while the block runs.
+
+    `users` are the names of those who may ask beside root and our own user.
+    """
     if path is None:
         return nullcontext()
     log = identify_log(url)
+    held = HeldSocket(path, key="dashboard.socket", service="dashboard", users=set(_find_users(users)))
 
     def answer(question: StatusQuestion, deadline: float) -> StatusAnswer:
         if (question.format, question.version) != (FORMAT, VERSION):
@@ -84,4 +111,4 @@ def _answer_questions(path: str | None, url: str, watcher: LogWatcher) -> Abstra
             return StatusAnswer(declined=str(error))
         return StatusAnswer(summary=summary)
 
-    return AnswerServer(HeldSocket(path, key="dashboard.socket", service="dashboard"), answer)
+    return AnswerServer(held, answer)

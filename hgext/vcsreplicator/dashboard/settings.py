@@ -42,7 +42,7 @@ class DashboardSettings:
     that only a proxy names. `anonymous` is the role without a token. `proxy_header` has the name of the user in requests from
     `trusted_proxies` (IP addresses). `hosts` are the names under which clients reach the dashboard, beside its address. `acts` is
     the path of the database that records the acts of operators. `socket` is the path of the Unix socket at which `status` and
-    `check` ask.
+    `check` ask, `socket_users` are the names of the users who may ask there beside root and the dashboard's own.
     """
 
     listen: str
@@ -53,6 +53,7 @@ class DashboardSettings:
     hosts: tuple[str, ...] = ()
     acts: str | None = None
     socket: str | None = None
+    socket_users: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.users is None and self.anonymous is None:
@@ -60,6 +61,10 @@ class DashboardSettings:
         for name, path in (("users", self.users), ("acts", self.acts), ("socket", self.socket)):
             if path is not None and not os.path.isabs(path):
                 raise ValueError(f"{name}: expected an absolute path, got {path!r}")
+        if self.socket_users and self.socket is None:
+            raise ValueError("socket-users: expected together with socket")
+        if any(not name or name.isdigit() for name in self.socket_users):
+            raise ValueError(f"socket-users: expected names of users, got {list(self.socket_users)}")
         if self.anonymous is DashboardRole.OPERATOR:
             raise ValueError('anonymous: an act is recorded with who did it; expected "guest" or "reader"')
         if self.anonymous is DashboardRole.READER and not self.is_local:

@@ -7,7 +7,7 @@ An adapter and its client library are imported only when a URL needs them.
 import hashlib
 import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..words.errors import BadConfig
 from . import Log
@@ -42,7 +42,8 @@ def open_log(url: str) -> Log:
 def identify_log(url: str) -> str:
     """Return a text that differs for different logs, and tells no secret of the URL.
 
-    An embedded log that was put back from a copy is another one: its file counts too.
+    On Kafka brokers and `topic-prefix` count, and no user: each service may have its own. An embedded log that was put back
+    from a copy is another one: its file counts too.
     """
     about = url
     if url.startswith("sqlite:"):
@@ -51,4 +52,17 @@ def identify_log(url: str) -> str:
             about += f" {found.st_dev} {found.st_ino}"
         except (OSError, ValueError):
             about += " without a file"
+    elif url.startswith("kafka:"):
+        about = _describe_kafka(url)
     return hashlib.sha256(about.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _describe_kafka(url: str) -> str:
+    """Return brokers and prefix of a URL, or the URL itself if it cannot be read."""
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        return url
+    prefixes = [text for name, text in options if name.replace("-", "_") == "topic_prefix"]
+    return f"kafka {sorted(parts.netloc.split(','))} {prefixes}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A service's Unix socket: who holds its path, and who may connect.
 
-Only one process holds the path. A peer must be root or the service's own user, and the socket has mode 0600. The relay's socket
+Only one process holds the path. A peer must be root or the service's own user, and the socket has mode 0600. Where the service
+answers other users too, the system lets all of them connect, and the service looks who they are. The relay's socket
 has the group of the repositories too, and mode 0660: a peer may also be in that group.
 """
 
@@ -12,6 +13,7 @@ import pwd
 import socket
 import stat
 import struct
+from collections.abc import Collection
 
 from ..words.errors import BadConfig
 
@@ -25,10 +27,13 @@ def read_peer(connection: socket.socket) -> tuple[int, int]:
 
 
 class HeldSocket:
-    """The listening socket of a `service` at `path`, for which `key` is the setting."""
+    """The listening socket of a `service` at `path`, for which `key` is the setting.
 
-    def __init__(self, path: str, *, key: str, service: str) -> None:
-        self._path, self._key, self._service = path, key, service
+    `users` are the ids of users who may talk to the service beside root and its own.
+    """
+
+    def __init__(self, path: str, *, key: str, service: str, users: Collection[int] = ()) -> None:
+        self._path, self._key, self._service, self._users = path, key, service, frozenset(users)
         self._claim: int | None = None
         self._listener: socket.socket | None = None
 
@@ -59,7 +64,7 @@ class HeldSocket:
 
     def is_admitted(self, connection: socket.socket) -> bool:
         """Return whether the process at the other end may talk to the service."""
-        return read_peer(connection)[0] in (0, os.getuid())
+        return read_peer(connection)[0] in {0, os.getuid(), *self._users}
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -79,7 +84,9 @@ class HeldSocket:
         return listener
 
     def _admit_others(self) -> None:
-        """Open the socket to others than its owner, before it listens: to none."""
+        """Open the socket to others than its owner, before it listens."""
+        if self._users:
+            os.chmod(self._path, 0o666)
 
 
 class RelaySocket(HeldSocket):

@@ -27,17 +27,27 @@ def ask(path: str, question: StatusQuestion, *, patience: float = PATIENCE) -> S
                 raise Unavailable(
                     f"{path}: held by a user who is neither root, nor you, nor the owner of a folder that only root could make"
                 )
-            connection.sendall(to_json(question))
-            connection.shutdown(socket.SHUT_WR)
-            answer = from_json(
-                StatusAnswer, receive(connection, limit=ANSWER_LIMIT, deadline=deadline), limit=ANSWER_LIMIT
-            )
+            received = _converse(connection, question, deadline)
+            answer = from_json(StatusAnswer, received, limit=ANSWER_LIMIT)
     except (OSError, MalformedEvent) as error:
         said = error.strerror if isinstance(error, OSError) else None
         raise Unavailable(f"{path}: {said or error}") from error
     if answer.summary is None:
         raise Unavailable(f"{path}: declined: {answer.declined}")
     return answer.summary
+
+
+def _converse(connection: socket.socket, question: StatusQuestion, deadline: float) -> bytes:
+    """Ask, and return the bytes of the answer; raise OSError and MalformedEvent."""
+    try:
+        connection.sendall(to_json(question))
+        connection.shutdown(socket.SHUT_WR)
+        received = receive(connection, limit=ANSWER_LIMIT, deadline=deadline)
+    except ConnectionError:
+        received = b""
+    if not received:
+        raise MalformedEvent("closed without an answer; may your user ask (dashboard.socket-users)?")
+    return received
 
 
 def _is_believed(user: int, path: str) -> bool:
