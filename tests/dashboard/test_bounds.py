@@ -3,6 +3,7 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,8 @@ from hgext.vcsreplicator.dashboard.drawing import draw_timeline
 from hgext.vcsreplicator.dashboard.server import run
 from hgext.vcsreplicator.dashboard.settings import DashboardRole
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.status.timeline import Stage, TimelineStep
 from hgext.vcsreplicator.words.errors import BadConfig
 from testing.waiting import eventually
@@ -134,6 +137,25 @@ def test_a_view_that_is_overdue_as_soon_as_it_is_made_is_an_answer(monkeypatch: 
         eventually(lambda: followed.view is not None)
         first = followed.view
         assert followed.fetch_view() is not first
+
+
+def test_the_time_of_the_first_reading_does_not_put_off_the_second_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "PAUSE", 0.01)
+    update, slow = Follower.update, [3600.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + waited[0], time=time.time)
+    waited = [0.0]
+
+    def read(self: Follower) -> Picture:
+        waited[0] += slow.pop() if slow else 0.0  # the first reading takes an hour
+        return update(self)
+
+    monkeypatch.setattr(Follower, "update", read)
+    monkeypatch.setattr(watcher, "time", clock)
+    with watching(fill().sources) as followed:
+        eventually(lambda: followed.view is not None)
+        first = followed.view
+        followed.note_interest()
+        eventually(lambda: followed.view is not first)
 
 
 def test_an_open_feed_keeps_views_coming(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 """A summary is made once, travels as JSON, and is checked where it arrives."""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -62,13 +63,13 @@ def test_a_summary_finds_what_findings_find_with_the_same_limits(busy: Installat
 
 def test_the_lags_of_a_mirror_are_measured_once(busy: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     picture, measured = busy.picture(after=100.0), Counter[str]()
-    measure = Picture.measure_lags
+    measure = Picture._find_lags
 
-    def count(self: Picture, mirror: str) -> list[tuple[object, Lag]]:
+    def count(self: Picture, mirror: str, repositories: Iterable[str]) -> Iterator[tuple[str, tuple[object, Lag]]]:
         measured[mirror] += 1
-        return measure(self, mirror)  # type: ignore[return-value]
+        return measure(self, mirror, repositories)
 
-    monkeypatch.setattr(Picture, "measure_lags", count)
+    monkeypatch.setattr(Picture, "_find_lags", count)
     made = make_summary(picture, busy.clock.now(), Expectations())
     assert any("makes no progress" in finding.text for finding in made.findings)
     assert measured == {"alpha": 1, "beta": 1}

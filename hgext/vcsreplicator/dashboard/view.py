@@ -181,7 +181,7 @@ def make_view(
     by_repository: dict[str, list[RecentEvent]] = {}
     for event in events:
         by_repository.setdefault(event.repository, []).append(event)
-    lags = kept.measure_all_lags(now)
+    lags = picture.measure_all_lags(now)
     return View(
         now=now,
         picture=kept,

@@ -236,6 +236,8 @@ class LogWatcher:
     def _renew_view(self, follower: Follower, recent: RecentEvents) -> None:
         began = time.monotonic()
         picture = follower.update()
+        if not self._due:
+            began = time.monotonic()  # the first reading, of the whole log, says nothing of the cost of the next
         look_at_destinations(self._log, picture)
         present = follower.now()
         if present is None:

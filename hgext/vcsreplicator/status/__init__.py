@@ -4,7 +4,7 @@
 It holds the roster, repositories, mirrors, services and their lag.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,8 @@ class Picture:
     last sign of life of each mirror, of the aggregator and of each service: what they say of their own clocks does not matter.
     `moved` says when each state was written. `groups` are the positions of destinations in `notices`, `lags` how many notices each
     destination lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays and
-    destinations, by their key in `services`.
+    destinations, by their key in `services`. Once all lags were measured, only `absorb` may change levels: they are measured anew
+    for what it changed.
     """
 
     roster: rosters.Roster | None = None
@@ -52,6 +53,9 @@ class Picture:
     errors: int = 0
     reports: dict[str, ServiceReport] = field(default_factory=dict)
     has_services: bool = True
+    # What each mirror lacks, by repository, once it was measured; the repositories of which a record came since.
+    _lags: dict[str, dict[str, tuple[RepositoryState, Lag]]] | None = field(default=None, init=False, repr=False)
+    _stirred: set[str] = field(default_factory=set, init=False, repr=False)
 
     def absorb(self, record: Record) -> None:
         """Add one record of a compacted topic to the picture; skip an unknown form."""
@@ -61,6 +65,8 @@ class Picture:
             return
         try:
             self._absorb_record(record.topic, record.key, record.value)
+            if self._lags is not None:
+                self._note_change(record.topic, record.key)
             if record.topic == STATE:
                 self.moved[record.key] = record.time
             if record.topic == SERVICES:
@@ -96,6 +102,15 @@ class Picture:
     def runs(self, mirror: str, now: float) -> bool:
         """Return whether this mirror gave a sign of life in the last SILENT seconds."""
         return mirror in self.beats and self.silence(mirror, now) <= SILENT
+
+    def _note_change(self, topic: str, key: str) -> None:
+        """Note that what was measured of a repository, or of all, holds no longer."""
+        if topic == ROSTER:
+            self._lags = None
+        elif topic == STATE:
+            self._stirred.add(key)
+        elif topic == ACKS and "/" in key:
+            self._stirred.add(key.partition("/")[2])
 
     def detached(self) -> list[Ack]:
         """Return the levels of detached repositories, sorted by mirror."""
@@ -150,20 +165,35 @@ class Picture:
     def measure_all_lags(self, now: float) -> dict[str, MirrorLags]:
         """Measure the lags of all mirrors, by name.
 
-        They are those of the roster, and those that gave a sign of life, but not those that are `gone`.
+        They are those of the roster, and those that gave a sign of life, but not those that are `gone`. Costs what has changed
+        since the last time.
         """
         names = ({mirror.name for mirror in self._mirrors()} | self.beats.keys()) - self.gone(now)
-        return {name: self.measure_lags(name) for name in sorted(names)}
+        if self._lags is None or self._lags.keys() != names:
+            self._lags = {name: dict(self._find_lags(name, self.states)) for name in names}
+        else:
+            for name, found in self._lags.items():
+                for repository in self._stirred:
+                    found.pop(repository, None)
+                found.update(self._find_lags(name, self._stirred))
+        self._stirred.clear()
+        return {name: list(self._lags[name].values()) for name in sorted(names)}
 
     def measure_lags(self, mirror: str) -> MirrorLags:
         """Measure what the mirror lacks of each repository of which it lacks anything.
 
         Only repositories count that the mirror has acked or must have, and for which it is not deactivated.
         """
+        return [found for _, found in self._find_lags(mirror, self.states)]
+
+    def _find_lags(self, mirror: str, repositories: Iterable[str]) -> Iterator[tuple[str, tuple[RepositoryState, Lag]]]:
+        """Yield those of the repositories of which the mirror lacks anything, with what it lacks."""
         known = self.roster.mirror(mirror) if self.roster else None
         given_up = known.deactivated if known else ()
-        found = []
-        for name, state in self.states.items():
+        for name in repositories:
+            state = self.states.get(name)
+            if state is None:
+                continue
             ack = self.acks.get((mirror, name))
             # At rest, which nearly all are, a repository takes this comparison alone.
             is_current = ack is not None and ack.incarnation == state.incarnation
@@ -171,8 +201,7 @@ class Picture:
                 continue
             lag = self.measure_lag(mirror, state)
             if lag.is_late and name not in given_up and (ack is not None or self.must_have(mirror, state)):
-                found.append((state, lag))
-        return found
+                yield name, (state, lag)
 
     def must_have(self, mirror: str, state: RepositoryState) -> bool:
         """Return whether the roster has the mirror carry this repository.

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The lags of mirrors: measured for what changed, they are those of a picture that was read whole."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Record
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, Lag
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.chains import Chain
+from tests.status.test_status import Installation
+
+MIRRORS = ("alpha", "beta", "gamma")
+
+
+class Drawn:
+    """Records of three repositories and three mirrors, drawn by chance."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._model = Installation().state
+        self._chains = [Chain(f"group/{number}") for number in range(3)]
+        for chain in self._chains:
+            chain.take(4)
+        self._offset = 0
+
+    def draw(self) -> Record:
+        topic, key, value = self._random.choice((*[self._state] * 4, *[self._ack] * 4, self._roster, self._other))()
+        self._offset += 1
+        return Record(
+            topic=topic, partition=0, offset=self._offset, key=key, value=value, headers={}, time=float(self._offset)
+        )
+
+    def _state(self) -> tuple[str, str, bytes | None]:
+        chain, seq = self._random.choice(self._chains), self._random.randint(1, 4)
+        event, released = chain.events[seq - 1], self._random.randint(0, seq)
+        state = replace(
+            self._model,
+            repository=event.repository,
+            incarnation=self._random.choice((event.incarnation, "f" * 32)),
+            path=event.path,
+            seq=seq,
+            released=released,
+            noticed=self._random.randint(0, released),
+            deleted=self._random.random() < 0.1,
+        )
+        value = self._random.choice((to_json(state), to_json(state), None, b"no state"))
+        return STATE, event.repository, value
+
+    def _ack(self) -> tuple[str, str, bytes | None]:
+        chain, name, seq = self._random.choice(self._chains), self._random.choice(MIRRORS), self._random.randint(1, 4)
+        ack = chain.ack(name, seq, serving=self._random.randint(0, seq))
+        value = self._random.choice((to_json(ack), to_json(ack), None, b"no ack"))
+        return ACKS, f"{name}/{chain.events[0].repository}", value
+
+    def _roster(self) -> tuple[str, str, bytes | None]:
+        mirrors = []
+        for name in self._random.sample(MIRRORS, self._random.randint(1, 3)):
+            given_up = tuple(
+                c.events[0].repository for c in self._random.sample(self._chains, self._random.randint(0, 1))
+            )
+            rules = self._random.choice((Rules(), Rules(exclude=("path:group/1",))))
+            mirrors.append(Mirror(name=name, state=MirrorState.ACTIVE, deactivated=given_up, rules=rules))
+        return ROSTER, KEY, to_json(Roster(mirrors=tuple(mirrors)))
+
+    def _other(self) -> tuple[str, str, bytes | None]:
+        if self._random.random() < 0.5:
+            return STATE, "aggregator", to_json(AggregatorBeat(time=1.0, roster=1, held=0))
+        name = self._random.choice(MIRRORS)
+        beat = Beat(mirror=name, time=1.0, positions={}, version="1")
+        return ACKS, name, self._random.choice((to_json(beat), None))
+
+
+def measure(picture: Picture) -> dict[str, dict[str, tuple[int, Lag]]]:
+    return {
+        name: {state.repository: (state.seq, lag) for state, lag in lags}
+        for name, lags in picture.measure_all_lags().items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lags_measured_after_some_records_are_those_of_a_picture_read_whole(seed: int) -> None:
+    drawn, followed, came = Drawn(seed), Picture(), list[Record]()
+    seen = set()
+    for _ in range(60):
+        for record in [drawn.draw() for _ in range(1 + seed % 4)]:
+            followed.absorb(record)
+            came.append(record)
+        whole = Picture()
+        for record in came:
+            whole.absorb(record)
+        found = measure(followed)
+        assert found == measure(whole)
+        assert found == {
+            name: {state.repository: (state.seq, lag) for state, lag in followed.measure_lags(name)} for name in found
+        }
+        seen.add(repr(found))
+    assert len(seen) > 10
