@@ -2,8 +2,9 @@
 """`status`, `check` and the dashboard for 10,000 repositories on 10 mirrors.
 
 The levels are written into the log as the services would write them; a hundredth of the repositories waits for its notice. Verbs
-are processes of their own, from their start to their end: first they read the log, then they ask the dashboard. `check` finds
-something, so its exit code is not 0.
+are processes of their own, from their start to their end: first they read the log, then they ask the dashboard, also as another
+user where we are root. `check` finds something, so its exit code is not 0. The first page after a minute without readers comes
+while signs of life and levels go on.
 """
 
 import os
@@ -15,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from hgext.vcsreplicator.dashboard.watcher import INTEREST, READING
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
@@ -29,6 +31,9 @@ from testing.waiting import eventually
 
 REPOSITORIES, MIRRORS, LATE_EACH = 10_000, tuple(f"m{number}" for number in range(10)), 100
 VERBS, PAGES = 5, 50
+# How often, and for how many seconds, no page is read before the first page; more than the dashboard goes on making views.
+PAUSES, PAUSE = 2, INTEREST + 2 * READING
+OTHER_USER = "nobody"
 PAGE_ADDRESSES = ("/", "/repositories", "/repositories?q=repo09", "/roster")
 DIGEST = "0" * 64
 
@@ -45,9 +50,11 @@ def _measure(name: str, url: str) -> Iterator[Row]:
         log.create(topics())
         _fill(log)
         port = free_port()
+        Path(folder).chmod(0o755)  # for another user, too
         config, socket = Path(folder, "vcsreplicator.toml"), Path(folder, "status.sock")
         config.write_text(
             f'log = "{url}"\n[dashboard]\nlisten = "127.0.0.1:{port}"\nanonymous = "reader"\nsocket = "{socket}"\n'
+            f'socket-users = ["{OTHER_USER}"]\n'
         )
         assert not socket.exists(), "no dashboard runs yet"
         yield from _measure_verbs(name, config, log)
@@ -105,19 +112,22 @@ def _signs_of_life() -> list[NewRecord]:
     ]
 
 
-def _measure_verbs(name: str, config: Path, log: Log) -> Iterator[Row]:
+def _measure_verbs(name: str, config: Path, log: Log, user: str | None = None) -> Iterator[Row]:
     for verb in ("status", "check"):
         samples = []
         for _ in range(VERBS):
             log.append(_signs_of_life())
-            samples.append(_time_verb(verb, config))
+            samples.append(_time_verb(verb, config, user))
         yield Row(name=f"{name}: vcsreplicator {verb}", unit="ms", samples=samples)
 
 
-def _time_verb(verb: str, config: Path) -> float:
+def _time_verb(verb: str, config: Path, user: str | None) -> float:
     began = time.perf_counter()
-    done = subprocess.run([_program(), verb, "--config", str(config)], capture_output=True, text=True)
+    groups: list[int] | None = None if user is None else []
+    command = [_program(), verb, "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, user=user, group=user and 65534, extra_groups=groups)
     assert "Traceback" not in done.stderr, done.stderr
+    assert user is None or "dashboard not asked" not in done.stderr, done.stderr
     assert done.stdout, done.stderr
     return (time.perf_counter() - began) * 1000
 
@@ -138,14 +148,29 @@ def _measure_pages(name: str, config: Path, url: str, log: Log) -> Iterator[Row]
                 samples=[1000 * (time.perf_counter() - began)],
             )
             yield from _measure_verbs(f"{name}, asked", config, log)
+            if os.geteuid() == 0:
+                yield from _measure_verbs(f"{name}, asked by another user", config, log, OTHER_USER)
             before = _read_memory(process.pid)
             for address in PAGE_ADDRESSES:
                 samples = [_get(url + address) or 0.0 for _ in range(PAGES)]
                 yield Row(name=f"{name}: GET {address}", unit="ms", samples=samples)
+            samples = [_time_first_page(url, log) for _ in range(PAUSES)]
+            yield Row(name=f"{name}: GET / after {PAUSE:.0f} s without readers", unit="ms", samples=samples)
             note = f"{before:.0f} MB before"
             yield Row(name=f"{name}: dashboard, memory", unit="MB", samples=[_read_memory(process.pid)], note=note)
         finally:
             process.terminate()
+
+
+def _time_first_page(url: str, log: Log) -> float:
+    """Milliseconds of the first page after a time without readers, in which the log goes on."""
+    until = time.monotonic() + PAUSE
+    number = 0
+    while time.monotonic() < until:
+        log.append([*_signs_of_life(), *_levels(number, time.time())])
+        number += 1
+        time.sleep(1.0)
+    return _get(url + "/") or 0.0
 
 
 def _get(url: str) -> float | None:

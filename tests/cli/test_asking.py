@@ -2,6 +2,7 @@
 """`status` and `check` say the same whether they ask a dashboard or read the log, and read it in every case of doubt."""
 
 import contextlib
+import gc
 import json
 import re
 import shutil
@@ -19,7 +20,8 @@ from hgext.vcsreplicator.cli import asking, program
 from hgext.vcsreplicator.dashboard.asked import client
 from hgext.vcsreplicator.dashboard.server import _answer_questions
 from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log
-from hgext.vcsreplicator.status.follower import WATCH
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.follower import WATCH, Follower
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
 from testing.waiting import eventually
@@ -351,3 +353,18 @@ def test_a_verb_says_that_it_does_not_trust_the_socket(verbs: Verbs, monkeypatch
     with verbs.dashboard():
         verbs.read_in_doubt("status")
     assert "nor the owner of a folder that only root could make; the log was read instead\n" in verbs.warned
+
+
+def test_no_garbage_is_looked_for_while_the_log_is_read_and_it_is_afterwards(
+    verbs: Verbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, update = [], Follower.update
+
+    def note(self: Follower) -> Picture:
+        seen.append(gc.isenabled())
+        return update(self)
+
+    monkeypatch.setattr(Follower, "update", note)
+    verbs.read("check")
+    assert set(seen) == {False}
+    assert gc.isenabled()
