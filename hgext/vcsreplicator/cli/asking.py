@@ -58,7 +58,10 @@ def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectat
 
 @contextlib.contextmanager
 def _pausing_collection() -> Iterator[None]:
-    """Look for no garbage cycles in the block: what is read has none, and the search takes a tenth of the time."""
+    """Look for no garbage cycles in the block.
+
+    What is read has none, and the search takes a tenth of the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -187,7 +187,7 @@ class Picture:
         return [found for _, found in self._find_lags(mirror, self.states)]
 
     def _find_lags(self, mirror: str, repositories: Iterable[str]) -> Iterator[tuple[str, tuple[RepositoryState, Lag]]]:
-        """Yield those of the repositories of which the mirror lacks anything, with what it lacks."""
+        """Yield what the mirror lacks of these repositories, if anything."""
         known = self.roster.mirror(mirror) if self.roster else None
         given_up = known.deactivated if known else ()
         for name in repositories:
