@@ -16,6 +16,8 @@ from testing.builders.chains import Chain
 from tests.status.test_status import Installation
 
 MIRRORS = ("alpha", "beta", "gamma")
+# Of the same time as the beats.
+NOW = 1.0
 
 
 class Drawn:
@@ -79,7 +81,7 @@ class Drawn:
 def measure(picture: Picture) -> dict[str, dict[str, tuple[int, Lag]]]:
     return {
         name: {state.repository: (state.seq, lag) for state, lag in lags}
-        for name, lags in picture.measure_all_lags().items()
+        for name, lags in picture.measure_all_lags(NOW).items()
     }
 
 
