@@ -17,7 +17,7 @@ from prometheus_client import Gauge
 from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
-from hgext.vcsreplicator.words.retry import RECONNECT
+from hgext.vcsreplicator.words.retry import FAILOVER
 from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
 from .rejects import Rejects
@@ -143,7 +143,7 @@ class NoticeFeed:
     def rest(self, error: ReplicationError) -> None:
         """Leave the log alone for a while."""
         self._failures += 1
-        delay = RECONNECT.delay(self._failures, self._chance())
+        delay = FAILOVER.delay(self._failures, self._chance())
         self._rests_until = self._clock.monotonic() + delay
         logger.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
 

@@ -600,6 +600,25 @@ def test_a_success_ends_the_count_of_failures_although_more_is_to_be_done(jobs: 
     assert task == relay_work._RepositoryTask(jobs={Job.RECOVER})
 
 
+def test_what_one_repository_found_the_log_to_take_again_is_tried_at_once_in_the_others(jobs: Jobs) -> None:
+    away = True
+
+    def send(folder: str) -> None:
+        jobs.begun[folder[-1]] += 1
+        if away:
+            raise Unavailable("away")
+        if folder[-1] == "c":
+            raise Unavailable("its own trouble")
+
+    jobs.work._table = {Job.SEND: send}
+    for name in "abc":
+        jobs.poke(name)
+    eventually(lambda: len(jobs.work._failed) == 3 and not any(task.running for task in jobs.work._tasks.values()))
+    away = False
+    jobs.poke("a", now=True)
+    eventually(lambda: jobs.begun == {"a": 2, "b": 2, "c": 2}, "all were tried once more")
+
+
 def test_no_job_begins_after_the_wish_to_stop(jobs: Jobs) -> None:
     jobs.stop.set()
     jobs.poke("b")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.words.retry import RECONNECT, Backoff, read_retry_after
+from hgext.vcsreplicator.words.retry import FAILOVER, RECONNECT, Backoff, read_retry_after
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
@@ -24,6 +24,16 @@ def test_what_was_away_is_tried_at_least_every_two_seconds_after_an_outage_of_an
     attempt: int, chance: float
 ) -> None:
     assert 0 < RECONNECT.delay(attempt, chance) <= 2.0
+
+
+def test_where_another_broker_takes_over_no_attempt_comes_later_than_a_twentieth_of_the_outage() -> None:
+    passed = 0.0
+    for attempt in range(1, 500):
+        delay = FAILOVER.delay(attempt, 0.999)
+        assert delay <= max(0.12, 0.05 * passed + 0.12)
+        assert delay <= 1.2
+        passed += delay
+    assert delay > 1
 
 
 @pytest.mark.parametrize(

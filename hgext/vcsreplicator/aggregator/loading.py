@@ -53,9 +53,11 @@ def load(
     cut, beginnings = _find_cut(log, _read_beat(state)), log.beginnings(EVENTS)
     positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut)
-    core = Aggregation(load_roster(log, stop), positions, limit=limit, poison=poison)
+    table = read_table(log, ROSTER, PENDING, stop=stop)  # together: each reader connects anew
+    core = Aggregation(_read_roster(table), positions, limit=limit, poison=poison)
     core.events.cut = cut
-    for record in (*state.records.values(), *read_table(log, PENDING, stop=stop).records.values()):
+    pending = [record for record in table.records.values() if record.topic == PENDING]
+    for record in (*state.records.values(), *pending):
         _load_record(core, record)
     _recover_state(core, log, stop, state)
     return core
@@ -63,7 +65,12 @@ def load(
 
 def load_roster(log: Log, stop: threading.Event | None = None) -> Roster:
     """Load the newest roster; raise BadConfig if it cannot be read."""
-    value = read_table(log, ROSTER, stop=stop).value(ROSTER, rosters.KEY)
+    return _read_roster(read_table(log, ROSTER, stop=stop))
+
+
+def _read_roster(table: Table) -> Roster:
+    """Return the roster that a table of its topic has; raise BadConfig."""
+    value = table.value(ROSTER, rosters.KEY)
     if value is None:
         return Roster()
     try:

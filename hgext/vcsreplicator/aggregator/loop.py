@@ -42,7 +42,7 @@ from ..log import (
 from ..log.table import ReadStopped, Table, find_beginnings, read_on
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
-from ..words.retry import RECONNECT
+from ..words.retry import FAILOVER
 from ..words.shape import Seconds, within
 from ..words.wire import names_of
 from .ahead import AheadLevels
@@ -125,7 +125,7 @@ def run(
         except (Unavailable, Expired) as error:
             failures += 1
             logger.warning("log unavailable", reason=str(error), failures=failures)
-            stop.wait(RECONNECT.delay(failures, random.random()))
+            stop.wait(FAILOVER.delay(failures, random.random()))
         except Poisoned as poisoned:
             logger.exception("unexpected exception", what=poisoned.what)
             if not poison.add(poisoned):

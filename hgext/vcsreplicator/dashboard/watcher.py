@@ -19,7 +19,7 @@ from ..status import Picture
 from ..status.follower import Follower, look_at_destinations
 from ..words.clock import Clock, SystemClock
 from ..words.errors import Expired, Unavailable
-from ..words.retry import RECONNECT
+from ..words.retry import FAILOVER
 from .recent import Announcements, RecentEvent, RecentEvents
 from .view import View, make_view
 
@@ -142,7 +142,7 @@ class LogWatcher:
                 except (Unavailable, Expired) as error:
                     failures = failures + 1 if self.trouble else 1
                     self._note_trouble(str(error))
-                    self._stop.wait(RECONNECT.delay(failures))
+                    self._stop.wait(FAILOVER.delay(failures))
         except BaseException as error:
             self.failure = error
         finally:

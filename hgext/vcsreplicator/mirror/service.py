@@ -23,7 +23,7 @@ from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Ack
-from ..words.retry import RECONNECT
+from ..words.retry import FAILOVER
 from ..words.roster import KEY as ROSTER_KEY
 from ..words.shape import from_json
 from .namesake import Namesakes, instance_of
@@ -225,5 +225,5 @@ def _retry(stop: threading.Event, ask: Callable[[], T]) -> T | None:
         except (Unavailable, Expired) as error:
             attempt += 1
             logger.warning("log unavailable", reason=str(error), attempt=attempt)
-            stop.wait(RECONNECT.delay(attempt, random.random()))
+            stop.wait(FAILOVER.delay(attempt, random.random()))
     return None

@@ -15,7 +15,7 @@ import structlog
 from ..log import EVENTS, Log, Reader, Record
 from ..log.table import ReadStopped, read_table
 from ..words.errors import Expired, Rewound, Unavailable
-from ..words.retry import RECONNECT
+from ..words.retry import FAILOVER
 
 # Seconds that one poll waits for records; `stop` ends it.
 POLL = 10.0
@@ -116,7 +116,7 @@ class Source:
             except Unavailable as error:
                 attempt += 1
                 logger.warning("log unavailable", reason=str(error), attempt=attempt)
-                self._stop.wait(RECONNECT.delay(attempt, random.random()))
+                self._stop.wait(FAILOVER.delay(attempt, random.random()))
             except ReadStopped:
                 return
             except Exception as error:

@@ -13,7 +13,7 @@ import structlog
 
 from ..log import ACKS, EVENTS, Log, NewRecord, Positions
 from ..words.errors import Unavailable
-from ..words.retry import RECONNECT
+from ..words.retry import FAILOVER
 
 logger = structlog.get_logger()
 
@@ -106,7 +106,7 @@ class AckWriter:
                 attempt += 1
                 logger.warning("acks not written", reason=str(error), attempt=attempt)
                 self._put_back(out)
-                threading.Event().wait(RECONNECT.delay(attempt, random.random()))
+                threading.Event().wait(FAILOVER.delay(attempt, random.random()))
             except Exception as error:
                 self._report(error)
                 return

@@ -21,7 +21,7 @@ import structlog
 from ..outbox.file import outbox_of
 from ..words.clock import Clock
 from ..words.errors import Refused, Unavailable
-from ..words.retry import RECONNECT
+from ..words.retry import FAILOVER, RECONNECT
 from .jobs import Job, RepositoryBusy
 
 logger = structlog.get_logger()
@@ -33,6 +33,8 @@ WAITING = prometheus_client.Gauge(
 
 # Attempts at a transaction that may be abandoned, after the first; then it is left to the next round.
 RECOVERY_RETRIES = 5
+# Repositories that wait for the log and may each try as often as one alone; more of them share these attempts.
+OFTEN = 4
 # Failures of a repository in a row that are logged as warnings; further ones are errors.
 QUIET_FAILURES = 3
 
@@ -41,11 +43,12 @@ QUIET_FAILURES = 3
 class _RepositoryTask:
     """The jobs that wait in one repository.
 
-    `running` is true while a worker does some of them.
+    `running` is true while a worker does some of them, `is_away` if the newest failure was that the log was away.
     """
 
     jobs: set[Job] = field(default_factory=set)
     running: bool = False
+    is_away: bool = False
     failures: int = 0
     not_before: float = 0.0
 
@@ -142,15 +145,18 @@ class Work:
     def _run_task(self, folder: str, task: _RepositoryTask) -> None:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
+            was_away, task.is_away = task.is_away, False
         retried, failure = self._run_jobs(folder, task, jobs)
         with self._changed:
             task.running = False
             task.jobs |= retried
             if retried:
                 task.failures += 1
-                task.not_before = self._clock.monotonic() + RECONNECT.delay(task.failures, random.random())
+                task.not_before = self._clock.monotonic() + self._choose_delay(task)
             else:
                 task.failures, task.not_before = 0, 0.0
+                if was_away:
+                    self._start_those_away()
             known = self._failed.pop(folder, None)
             if failure is not None:
                 since = known.since if known is not None and known.job is failure.job else failure.since
@@ -161,6 +167,28 @@ class Work:
                 self._tasks.pop(folder, None)
             WAITING.set(len(self._tasks))
             self._changed.notify_all()
+
+    def _choose_delay(self, task: _RepositoryTask) -> float:
+        """Return the seconds until the jobs of a task are tried again.
+
+        The caller holds the condition.
+        """
+        longest = RECONNECT.delay(task.failures, random.random())
+        if not task.is_away:
+            return longest
+        waiting = sum(other.is_away for other in self._tasks.values())
+        often = FAILOVER.delay(task.failures, random.random()) * max(1.0, waiting / OFTEN)
+        return min(often, RECONNECT.longest)
+
+    def _start_those_away(self) -> None:
+        """Start what waits for the log, which took an event again.
+
+        Each is started once for the first success, not again for the next. The caller holds the condition.
+        """
+        for folder, task in self._tasks.items():
+            if task.is_away:
+                task.is_away, task.not_before = False, 0.0
+                self._start_task(folder, task)
 
     def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> tuple[set[Job], Failure | None]:
         """Run jobs in their order; return those to retry, and a failure.
@@ -188,6 +216,7 @@ class Work:
                 if not os.path.isdir(os.path.join(folder, ".hg")):
                     logger.info("repository gone", job=job, folder=folder)
                     return retried, None
+                task.is_away = isinstance(error, Unavailable)
                 reason = explain(folder, error)  # tells more than that an earlier job was busy
                 _report_failure(folder, job, task, error, reason)
                 if job is Job.RECOVER:

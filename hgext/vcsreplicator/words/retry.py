@@ -25,14 +25,18 @@ class Backoff:
 
         `chance` in [0, 1) picks the jitter.
         """
-        exponent = min(max(attempt - 1, 0), 64)
+        exponent = min(max(attempt - 1, 0), 200)
         plain = min(self.longest, self.first * self.factor**exponent)
         return plain * (1 + self.jitter * (2 * chance - 1))
 
 
-# For the log and our own services: at least one attempt in 1.2 s after an outage of any length, jitter included. One that refuses
+# For brokers of messages and our own services: at least one attempt in 1.2 s after an outage of any length, jitter included. One that refuses
 # costs next to nothing, and one that does not answer takes until the client's own time limit.
 RECONNECT = Backoff(first=0.1, longest=1.0)
+
+# For the log: of several brokers another one takes over after some seconds, so the delays grow by 3 % only. Each is a thirtieth of
+# what the outage has lasted, until they are as long as the others.
+FAILOVER = Backoff(first=0.1, longest=1.0, factor=1.03)
 
 # Seconds that `Retry-After` may ask for.
 LONGEST_WAIT = 86400.0

@@ -84,3 +84,14 @@ def test_a_reader_looks_for_more_now_and_then_though_records_come(
                 return bool(looks)
 
             eventually(has_looked, "a look")
+
+
+def test_a_new_reader_finds_its_brokers_and_its_records_in_short_turns(
+    kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "SLICE", 1000.0)  # what waits for such a turn has no record when the poll ends
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        log.create(topics(partitions=1))
+        log.append([NewRecord(topic=NOTICES, key="x", value=b"1")])
+        with closing(log.reader({(NOTICES, 0): 0})) as reader:
+            assert [record.value for record in reader.poll(20)] == [b"1"]

@@ -16,8 +16,9 @@ from .broker import Broker
 from .clients import connect, rim
 from .records import Unpacked, record_of
 
-# Seconds until the client is asked again, while a partition may not be among those that it fetches.
-SLICE = 0.05
+# Seconds until the client is asked again, while a partition may not be among those that it fetches: the first time after it
+# connected, and the longest, up to which they double. Metadata and connections need a few turns of a millisecond each.
+FIRST_SLICE, SLICE = 0.002, 0.05
 
 # Seconds that a broker may keep a fetch while it has no records, by whether it is the only one. It answers at once when there are
 # some; but what moves from one broker to another waits for the end of the fetch, so for a while after trouble it is shorter.
@@ -56,6 +57,7 @@ class KafkaReader:
         self._woken = threading.Event()
         # Set when there may be something to do: an answer, or `wake`.
         self._stirred = threading.Event()
+        self._slice = FIRST_SLICE
         self._looked, self._asked, self._look_every = 0.0, 0.0, LOOK_AROUND
         self._troubled = 0.0
         self._behind: dict[TopicPartition, int] = {}
@@ -168,7 +170,8 @@ class KafkaReader:
             is_quiet = self._is_quiet(consumer)
         if batches or seconds <= 0:
             return batches
-        self._stirred.wait(seconds if is_quiet else min(seconds, SLICE))
+        self._stirred.wait(seconds if is_quiet else min(seconds, self._slice))
+        self._slice = min(2 * self._slice, SLICE)
         batches, _ = fetcher.fetched_records(limit)
         return batches
 
@@ -296,7 +299,7 @@ class KafkaReader:
         consumer._fetcher.PartitionRecords = Unpacked
         self._consumer = consumer
         self._looked = self._asked = self._troubled = time.monotonic()
-        self._look_every = LOOK_AROUND
+        self._look_every, self._slice = LOOK_AROUND, FIRST_SLICE
         self._behind, self._unanswered = {}, False
         if self._names:
             consumer.assign(list(self._names))
