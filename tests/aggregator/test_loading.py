@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import structlog
@@ -13,7 +14,7 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.aggregator.alarms import FORKED, NO_GATING, measure_silence
 from hgext.vcsreplicator.aggregator.loading import load, read_state
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
-from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER_REQUESTS, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
@@ -36,8 +37,10 @@ class CountingLog(MemoryLog):
         super().__init__(clock)
         self.whole: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()
+        self.readers: list[set[str]] = []
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:
+        self.readers.append({topic for topic, _ in positions})
         self.whole.update(topic for (topic, _), at in positions.items() if at == 0)
         return super().reader(positions)
 
@@ -92,6 +95,16 @@ def test_a_start_reads_the_whole_state_once_and_what_came_while_it_fenced_the_ol
     session = open_session(log)
     step(session, clock)
     assert len(log.records(NOTICES)) == 2
+
+
+def test_a_session_after_an_outage_loads_the_tables_with_one_reader(log: CountingLog) -> None:
+    """A reader on Kafka connects anew, which takes longer than what it reads; mirrors and receivers wait."""
+    step(open_session(log), cast(HandClock, log._clock))
+    log.readers.clear()
+    session = open_session(log)
+    assert log.readers[0] == {STATE, ROSTER, PENDING}
+    assert len(log.readers) == 3, "then the levels, and what follows"
+    assert session.core.roster.mirrors
 
 
 def test_an_aggregator_of_an_older_release_refuses_to_start_and_fences_none(log: CountingLog) -> None:

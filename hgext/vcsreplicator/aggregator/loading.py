@@ -49,16 +49,19 @@ def load(
 
     What was read of `state` before is not read again.
     """
-    state = read_table(log, STATE, stop=stop) if state is None else _read_rest(log, state, stop)
+    if state is None:
+        state = table = read_table(log, STATE, ROSTER, PENDING, stop=stop)  # together: each reader connects anew
+    else:
+        state, table = _read_rest(log, state, stop), read_table(log, ROSTER, PENDING, stop=stop)
     cut, beginnings = _find_cut(log, _read_beat(state)), log.beginnings(EVENTS)
     positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut)
-    table = read_table(log, ROSTER, PENDING, stop=stop)  # together: each reader connects anew
     core = Aggregation(_read_roster(table), positions, limit=limit, poison=poison)
     core.events.cut = cut
-    pending = [record for record in table.records.values() if record.topic == PENDING]
-    for record in (*state.records.values(), *pending):
-        _load_record(core, record)
+    for each, topic in ((state, STATE), (table, PENDING)):
+        for record in each.records.values():
+            if record.topic == topic:
+                _load_record(core, record)
     _recover_state(core, log, stop, state)
     return core
 
