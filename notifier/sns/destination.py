@@ -127,6 +127,8 @@ class Sns:
             user_agent=f"vcsreplicator/{VERSION}",  # boto3's own is put together at each request: a seventh of its cost
             retries={"total_max_attempts": 1},  # the courier retries indefinitely
             s3={"addressing_style": "path"},
+            # We make keys, bodies and entries; to check their types again would be an eighth of the cost of a request.
+            parameter_validation=False,
             request_checksum_calculation="when_required",  # TLS and the signature cover the body
             response_checksum_validation="when_required",
         )
@@ -136,8 +138,6 @@ class Sns:
             self._s3.meta.events.unregister(
                 "before-call.s3", add_expect_header
             )  # a round trip for each of our small bodies
-            # We make the entries; to check their types again would be an eighth of the cost of a request.
-            config = config.merge(Config(parameter_validation=False))
             self._sns = session.client("sns", config=config, endpoint_url=settings.sns_endpoint_url)
             self._sns.meta.events.register("before-call.sns", _encode_form)
         except (BotoCoreError, OSError, ValueError) as error:

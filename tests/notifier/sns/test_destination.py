@@ -268,6 +268,13 @@ def test_message_whose_object_has_no_name_is_refused(cloud: SnsReceiver) -> None
     assert isinstance(error, Rejected)
 
 
+def test_what_we_made_is_not_checked_by_the_client_again(cloud: SnsReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: list[object] = []
+    monkeypatch.setattr("botocore.validate.ParamValidator.validate", lambda self, params, shape: checks.append(shape))
+    assert become(cloud.settings(), *some(3)) == [None] * 3
+    assert not checks
+
+
 def test_lone_message_does_not_wait_for_company(cloud: SnsReceiver) -> None:
     assert become(cloud.settings(), a_message(), clock=HandClock()) == [None]
     assert cloud.told() == [("try", 2)]
