@@ -160,7 +160,7 @@ def test_a_broker_has_the_settings_that_the_page_names(admin: KafkaAdminClient) 
     named = {line.partition("=")[0] for line in block.splitlines()}
     found = admin.describe_configs([ConfigResource("broker", "1")], config_filter="all")
     [[described]] = [kind.values() for kind in found.values()]
-    assert len(named) == 5
+    assert len(named) == 7
     assert named <= set(described)
 
 
