@@ -79,12 +79,15 @@ def stage(transcript: Path, folder: Path) -> Path:
     return staged
 
 
-# The runner, whose transcripts find a certain program under the name of Python.
+# The runner, whose transcripts find a certain program under the name of Python. Python keeps what it compiled of a module, never of
+# the program that it runs, and this one has 4,400 lines.
 RUN = """
-import pathlib, runpy, sys
+import importlib.machinery, pathlib, sys
 _, sys.executable, *sys.argv[:] = sys.argv
 sys.path[0] = str(pathlib.Path(sys.argv[0]).parent)
-runpy.run_path(sys.argv[0], run_name="__main__")
+program = sys.modules["__main__"]
+program.__file__ = sys.argv[0]
+exec(importlib.machinery.SourceFileLoader("run-tests", sys.argv[0]).get_code("run-tests"), vars(program))
 """
 # What a transcript's commands have in them that needs a start of its own for each `hg`: they kill another process, or are jobs of
 # the shell.
