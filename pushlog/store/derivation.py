@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import sqlite3
-from typing import Any, NamedTuple
+from typing import Any
 
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
@@ -23,27 +23,33 @@ from .storage import FILE, Pushlog
 SALVAGED = b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n"
 
 
-class Adoption(NamedTuple):
+# Plain classes: every push makes them anew, and a NamedTuple takes five times as long to make.
+class Adoption:
     """The pushes of a database that the file lacks.
 
     They are those up to the id ``last`` that are not ``known``. There may be a million, so they are read when they are written.
     """
 
-    last: int
-    known: frozenset[int]
+    __slots__ = ("known", "last")
+
+    def __init__(self, last: int, known: frozenset[int]) -> None:
+        self.last, self.known = last, known
 
 
-class Derived(NamedTuple):
+class Derived:
     """What bringing SQLite up to date found.
 
     ``facts``, by push id, are for the file to record, after the pushes of ``adoption``. ``removed`` are changesets that are gone,
     by the note; ``renumbered`` those that have another revision number now.
     """
 
-    facts: dict[int, entry.Fact]
-    removed: list[str]
-    renumbered: list[str]
-    adoption: Adoption | None = None
+    __slots__ = ("adoption", "facts", "removed", "renumbered")
+
+    def __init__(self) -> None:
+        self.facts: dict[int, entry.Fact] = {}
+        self.removed: list[str] = []
+        self.renumbered: list[str] = []
+        self.adoption: Adoption | None = None
 
 
 def derive(
@@ -54,7 +60,7 @@ def derive(
     It collects an operator's edits, and what the note says. With ``reads_all`` the whole file is read, so that damage is found
     wherever it is. Raises Abort for a file of another version.
     """
-    derived = Derived(facts={}, removed=[], renumbered=[])
+    derived = Derived()
     # Pushes of which the file knows more than the operator who edited SQLite.
     late: set[int] = set()
     edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
@@ -63,8 +69,7 @@ def derive(
         if reads_all:
             collections.deque(log.facts(0, tr), maxlen=0)
         if state is None or log.file.tail(tr) == 0:
-            adoption, unused = _adopt_database(log, connection, tr)
-            derived = derived._replace(adoption=adoption)
+            derived.adoption, unused = _adopt_database(log, connection, tr)
             derived.facts.update({fact.id: fact for fact in unused})
         else:
             late = _apply_new_facts(log, connection, tr, *state)
@@ -80,7 +85,9 @@ def derive(
             continue
         database.apply(connection, fact, log.revision_of)
         derived.facts[fact.id] = fact
-    return _record_removed(log, connection, tr, note, derived) if note else derived
+    if note:
+        _record_removed(log, connection, tr, note, derived)
+    return derived
 
 
 def _apply_new_facts(
@@ -148,13 +155,13 @@ def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction,
 
 def _record_removed(
     log: Pushlog, connection: sqlite3.Connection, tr: Transaction, note: dict[str, Any], derived: Derived
-) -> Derived:
+) -> None:
     """Take the removed changesets of the note out of their pushes; renumber the rest."""
     removed = [node for node in log.removed_nodes(tr) if database.push_id_of(connection, node) is not None]
     restated = database.restated_without(connection, removed)
     moved = database.renumber(connection, note.get("first", 0), log.revision_of)
-    renumbered = [node for node in moved if log.revision_of(node) is not None]
+    derived.removed = removed
+    derived.renumbered = [node for node in moved if log.revision_of(node) is not None]
     for fact in restated:
         database.apply(connection, fact, log.revision_of)
         derived.facts[fact.id] = fact
-    return derived._replace(removed=removed, renumbered=renumbered)

@@ -156,7 +156,7 @@ class PushlogTransaction:
         """Yield what is going to be appended to the file, in bounded memory."""
         yield from self._claims
         if self._adoption is not None:
-            last, known = self._adoption
+            last, known = self._adoption.last, self._adoption.known
             adopted = database.pushes(self.connection, 0, last)
             for push in progress.show_pushes(self._log.repo.ui, b"adopting pushlog2.db", adopted, last):
                 if push.id not in known and push.id not in self._facts:
@@ -184,7 +184,8 @@ class PushlogTransaction:
             if connection is not None:
                 connection.close()
             raise
-        self._facts, self.removed, self.renumbered, self._adoption = derived
+        self._facts, self._adoption = derived.facts, derived.adoption
+        self.removed, self.renumbered = derived.removed, derived.renumbered
         return connection
 
     def _can_derive_again(self, error: sqlite3.DatabaseError) -> bool:
