@@ -14,14 +14,11 @@ from ..log import Log
 from ..relay.settings import RelaySettings
 from ..status import SILENT
 from ..status.findings import RELAY_KEY, REPORTED_WITHIN, finding_of
-from ..status.wording import Finding
+from ..status.wording import Finding, Severity
 from ..words.errors import visible
 from ..words.shape import plain
 from .asking import expect, find_summary, opening_log
 from .options import SECONDS, relay_of, with_config, with_json
-
-# What monitoring systems call the exit codes 0, 1 and 2.
-WORDS = ("OK", "WARNING", "CRITICAL")
 
 
 @click.command()
@@ -60,15 +57,15 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
         found = list(summary.findings)
         if relay and summary.measure_silence(RELAY_KEY + relay.source) > max(patience, REPORTED_WITHIN):
             found += _find_on_disk(relay, open_log)
-    severity = max((finding.level for finding in found), default=0)
+    severity = max((finding.level for finding in found), default=Severity.OK)
     ordered = sorted(found, key=lambda finding: -finding.level)
     if as_json:
-        said = {"state": WORDS[severity], "findings": [plain(finding) for finding in ordered]}
+        said = {"state": severity.name, "findings": [plain(finding) for finding in ordered]}
         click.echo(json.dumps({**said, "watched": summary.watched, "notes": summary.notes}, indent=2))
     else:
         texts = [finding.text for finding in ordered] or [summary.describe_well()]
         texts += [f"note: {note}" for note in summary.notes]
-        click.echo(f"{WORDS[severity]} - {'; '.join(map(visible, texts))}")
+        click.echo(f"{severity.name} - {'; '.join(map(visible, texts))}")
     sys.exit(severity)
 
 

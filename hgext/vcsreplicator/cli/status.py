@@ -18,6 +18,7 @@ from ..log import Log
 from ..status.findings import as_data
 from ..status.follower import Follower, look_at_destinations
 from ..status.summary import Expectations, Summary
+from ..status.wording import Severity
 from ..words.errors import Unavailable, visible
 from .asking import expect, find_summary, follow_summary, opening_log
 from .display import console, is_terminal, print_json, table
@@ -95,8 +96,8 @@ def _view(summary: Summary) -> Group:
     if summary.waiting:
         parts += [Text(), _waiting_table(summary)]
     for finding in summary.findings:
-        word, colour = ("critical", "red") if finding.level == 2 else ("warning", "yellow")
-        parts.append(Text(f"{word}: {visible(finding.text)}", colour))
+        colour = "red" if finding.level is Severity.CRITICAL else "yellow"
+        parts.append(Text(f"{finding.level.name.lower()}: {visible(finding.text)}", colour))
     parts += [Text(f"note: {visible(note)}") for note in summary.notes]
     return Group(*parts)
 

@@ -9,7 +9,7 @@ from ..words.levels import ServiceTrouble
 from ..words.shape import plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_refused_rules, find_removed, find_unlisted
-from .wording import Finding, describe_lag, format_lasting, format_since, name_paths
+from .wording import Finding, Severity, describe_lag, format_lasting, format_since, name_paths
 
 # Seconds after which a stalled destination is critical.
 STALLED = 3600.0
@@ -52,8 +52,11 @@ def findings(
     if picture.aggregator is None or picture.silence(AGGREGATOR, now) > 30:
         told = _describe_silence(picture.seen(AGGREGATOR) if picture.aggregator else None, now)
         text = f"the aggregator {told}: no release, no notice; start it: {START}aggregator"
-        found.append(Finding(level=2, text=text))
-    found += [Finding(level=2, text=text) for text in (picture.aggregator.alarms if picture.aggregator else ())]
+        found.append(Finding(level=Severity.CRITICAL, text=text))
+    found += [
+        Finding(level=Severity.CRITICAL, text=text)
+        for text in (picture.aggregator.alarms if picture.aggregator else ())
+    ]
     found += find_mirror_troubles(picture, now, lags or picture.measure_all_lags(now), warn, critical)
     found += find_refused_rules(picture)
     found += find_unlisted(picture, now, mirrors)[0]
@@ -78,7 +81,10 @@ def is_overdue(reported: float, now: float) -> bool:
 def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
     """Describe a trouble that has lasted for `lasts` seconds."""
     is_critical = trouble.is_urgent or lasts > STALLED
-    return Finding(level=2 if is_critical else 1, text=f"{trouble.text} ({format_lasting(lasts, now)})")
+    return Finding(
+        level=Severity.CRITICAL if is_critical else Severity.WARNING,
+        text=f"{trouble.text} ({format_lasting(lasts, now)})",
+    )
 
 
 def _find_reported(
@@ -87,7 +93,7 @@ def _find_reported(
     """Find relays and destinations that are silent, and what the others report."""
     if not picture.has_services:
         text = "the log has no topic `services`, so nothing is known of the relay; run: vcsreplicator topics create"
-        return [Finding(level=1, text=text)]
+        return [Finding(level=Severity.WARNING, text=text)]
     expected = [f"{DESTINATION_KEY}{name}" for name in destinations or ()]
     expected += [f"{RELAY_KEY}{relay}"] if relay else []
     found = []
@@ -101,7 +107,7 @@ def _find_reported(
                 text = f"{service} {told}; start its notifier: {START}notifier"
                 if service.startswith(RELAY_KEY):
                     text = f"the {service} {told}: pushes may wait in the outboxes; start it: {START}relay"
-                found.append(Finding(level=2, text=text))
+                found.append(Finding(level=Severity.CRITICAL, text=text))
             continue
         for trouble in report.troubles:
             lasts = report.time - trouble.since + silence
@@ -110,7 +116,7 @@ def _find_reported(
         if report.count > len(report.troubles):
             unit = "relay" if service.startswith(RELAY_KEY) else "notifier"
             text = f"{service}: {report.count - len(report.troubles)} more troubles; see: journalctl -u vcsreplicator-{unit}"
-            found.append(Finding(level=1, text=text))
+            found.append(Finding(level=Severity.WARNING, text=text))
     return found
 
 
@@ -120,7 +126,10 @@ def _find_destinations(
     lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.lags.items())}
     # One that never reported is named already.
     found = [
-        Finding(level=1, text=f"destination {name} has never been served; start its notifier: {START}notifier")
+        Finding(
+            level=Severity.WARNING,
+            text=f"destination {name} has never been served; start its notifier: {START}notifier",
+        )
         for name in wanted or ()
         if name not in lags and (not picture.has_services or f"{DESTINATION_KEY}{name}" in picture.reports)
     ]
@@ -131,7 +140,9 @@ def _find_destinations(
             oldest = picture.oldest.get(f"{DESTINATION}{name}", now)
             since = f"the oldest {format_since(oldest, now)}"
             command = "vcsreplicator destination list"
-            found.append(describe_lag(f"destination {name}", f"{lag} notices", since, command, lag >= critical))
+            found.append(
+                describe_lag(f"destination {name}", f"{lag} notices", since, command, is_critical=lag >= critical)
+            )
     return found
 
 
@@ -147,7 +158,7 @@ def _find_stalled(
         name, waits = group.removeprefix(DESTINATION), now - picture.oldest.get(group, now)
         if waits <= SILENT or (wanted is not None and name not in wanted):
             continue
-        level = 2 if waits > STALLED else 1
+        level = Severity.CRITICAL if waits > STALLED else Severity.WARNING
         causes = [index for index, finding in enumerate(found) if finding.text.startswith(f"{DESTINATION_KEY}{name} ")]
         for index in causes:
             found[index] = replace(found[index], level=max(level, found[index].level))
@@ -180,7 +191,7 @@ def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> l
     way_out = "stop what sends them, then run `hg replicateadopt` where the history is right (docs/push.md, Forks)"
     times = [state.forked_at for state in forked if state.forked_at is not None]
     since = f" ({format_since(min(times), now)})" if times else ""
-    return [Finding(level=2, text=f"{name_paths(forked)} {verb} forked: {cause}{since}; {way_out}")]
+    return [Finding(level=Severity.CRITICAL, text=f"{name_paths(forked)} {verb} forked: {cause}{since}; {way_out}")]
 
 
 def _describe_silence(seen: float | None, now: float) -> str:

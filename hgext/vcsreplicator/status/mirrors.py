@@ -8,7 +8,7 @@ from ..words import roster as rosters
 from ..words.levels import Ack, Reason
 from ..words.rules import refused
 from . import MirrorLags, Picture, count_unapplied
-from .wording import Finding, describe_lag, format_lasting, format_since, name_paths, name_trace
+from .wording import Finding, Severity, describe_lag, format_lasting, format_since, name_paths, name_trace
 
 # What an operator does about a detached repository before the mirror heals it, where there is anything to do.
 HEAL_STEPS: Mapping[str, str] = {
@@ -33,14 +33,14 @@ def find_mirror_troubles(
         if late:
             since = format_since(min(picture.moved[state.repository] for state in late), now)
             text = f"mirror {name} makes no progress on {name_paths(late)} ({since}); see: {name_trace(late[0])}"
-            found.append(Finding(level=1, text=text))
+            found.append(Finding(level=Severity.WARNING, text=text))
         found += _find_behind(picture, name, lags[name], now, warn, critical)
         beat = picture.beats.get(name)
         if beat is not None and beat.trouble:
             text = f"mirror {name} cannot write on its disk, make room there: {beat.trouble}"
             if beat.trouble_since is not None:
                 text += f" ({format_lasting(picture.measure_since(name, beat.trouble_since, now), now)})"
-            found.append(Finding(level=2, text=f"{text}; see `disk` in docs/runbook.md"))
+            found.append(Finding(level=Severity.CRITICAL, text=f"{text}; see `disk` in docs/runbook.md"))
     return found
 
 
@@ -52,11 +52,15 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     mirror = picture.roster.mirror(name) if picture.roster else None
     since = format_since(picture.seen(name), now) if picture.seen(name) else "since it was added"
     if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
-        return Finding(level=1, text=f"mirror {name} is silent {since}; it is a backup, so no notice waits for it")
+        return Finding(
+            level=Severity.WARNING, text=f"mirror {name} is silent {since}; it is a backup, so no notice waits for it"
+        )
     gated = [state for state in picture.waiting() if mirror.gates(state.repository, state.path)]
     held = sum(state.seq - state.noticed for state in gated)
     way_out = f"start it: systemctl start vcsreplicator-mirror@{name}, or: vcsreplicator roster deactivate {name} --yes"
-    return Finding(level=2, text=f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}")
+    return Finding(
+        level=Severity.CRITICAL, text=f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}"
+    )
 
 
 def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, warn: int, critical: int) -> list[Finding]:
@@ -75,7 +79,7 @@ def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, war
     )
     if beat is not None and beat.oldest is not None and beat.oldest <= known:
         since = f"the oldest {format_since(beat.oldest, now)}"
-    return [describe_lag(f"mirror {name}", f"{lag} events", since, name_trace(worst), lag >= critical)]
+    return [describe_lag(f"mirror {name}", f"{lag} events", since, name_trace(worst), is_critical=lag >= critical)]
 
 
 def find_refused_rules(picture: Picture) -> list[Finding]:
@@ -90,7 +94,9 @@ def find_refused_rules(picture: Picture) -> list[Finding]:
         bad = refused((*mirror.rules.include, *mirror.rules.exclude))
         for rule, problem in bad.items():
             text = f"mirror {mirror.name}: rule {rule[:200]!r} leaves nothing out, because it cannot be evaluated: {problem}"
-            found.append(Finding(level=1, text=f"{text}; give it other rules: {_rules_command(mirror, bad)}"))
+            found.append(
+                Finding(level=Severity.WARNING, text=f"{text}; give it other rules: {_rules_command(mirror, bad)}")
+            )
     return found
 
 
@@ -109,7 +115,7 @@ def find_detached(picture: Picture, ack: Ack, now: float) -> Finding:
     where = state.path if state else ack.repository
     text = f"{where} is detached on {ack.mirror}: {describe_detached(picture, ack, now)}"
     step = HEAL_STEPS.get(ack.detached or "", HEAL_AT_ONCE)
-    return Finding(level=1, text=f"{text}; {step}: vcsreplicator heal {ack.mirror} {shlex.quote(where)}")
+    return Finding(level=Severity.WARNING, text=f"{text}; {step}: vcsreplicator heal {ack.mirror} {shlex.quote(where)}")
 
 
 def describe_detached(picture: Picture, ack: Ack, now: float) -> str:
@@ -124,7 +130,7 @@ def find_removed(picture: Picture, now: float) -> list[Finding]:
     """Find mirrors that run although they were removed from the roster."""
     return [
         Finding(
-            level=1,
+            level=Severity.WARNING,
             text=f"mirror {name} runs although it was removed from the roster, so no notice waits for it and its clients may lack "
             f"what is announced; stop it: systemctl disable --now vcsreplicator-mirror@{name}, "
             f"or: vcsreplicator roster add {name}",
@@ -145,7 +151,7 @@ def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple
     for name in sorted(set(named) - listed):
         text = f"is not in the roster, so no notice waits for it; to add it: vcsreplicator roster add {name}"
         if picture.runs(name, now):
-            found.append(Finding(level=1, text=f"mirror {name} runs and {text}"))
+            found.append(Finding(level=Severity.WARNING, text=f"mirror {name} runs and {text}"))
         else:
             notes.append(f"section [mirror.{name}] of the file {text}")
     return found, tuple(notes)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A finding, and the words that findings share. Pure."""
 
+import enum
 import shlex
 import time
 from dataclasses import dataclass
@@ -11,20 +12,27 @@ from ..words.levels import RepositoryState
 NAMED = 3
 
 
+class Severity(enum.IntEnum):
+    """How soon an operator must act; the numbers are the exit codes of `check`."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that an operator must know.
+    """Something that an operator must know; `text` is one line that says what to do."""
 
-    `level` is 1 for a warning, 2 for critical; `text` is one line that says what to do.
-    """
-
-    level: int
+    # The member's name is a key of `status --json` and `check --json`.
+    level: Severity
     text: str
 
 
-def describe_lag(who: str, what: str, since: str, command: str, is_critical: bool) -> Finding:
+def describe_lag(who: str, what: str, since: str, command: str, *, is_critical: bool) -> Finding:
     """Describe a mirror or a destination that is behind."""
-    return Finding(level=2 if is_critical else 1, text=f"{who} is {what} behind ({since}); see: {command}")
+    level = Severity.CRITICAL if is_critical else Severity.WARNING
+    return Finding(level=level, text=f"{who} is {what} behind ({since}); see: {command}")
 
 
 def name_trace(state: RepositoryState) -> str:
