@@ -68,7 +68,7 @@ def check_source(source: str) -> None:
         raise ValueError(f"source: expected lower-case letters, digits and hyphens, 60 at most, got {source[:80]!r}")
 
 
-Looked = tuple[Delivery, tuple[QueuedPush, ...], ReplicationError | None]
+LookupOutcome = tuple[Delivery, tuple[QueuedPush, ...], ReplicationError | None]
 
 
 class HgPush:
@@ -80,7 +80,7 @@ class HgPush:
         self._numbers = StateDatabase(settings.state)
         self._lookup = ChangesetLookup(settings.mirror_url, settings.mirror_ca_file, clock)
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lookup")
-        self._looked: queue.SimpleQueue[Looked] = queue.SimpleQueue()
+        self._looked: queue.SimpleQueue[LookupOutcome] = queue.SimpleQueue()
         self._looking = 0
 
     def start(self) -> None:
@@ -120,7 +120,7 @@ class HgPush:
             return DeliveryOutcome(number=delivery.number, error=trouble)
         return None
 
-    def _look_up(self, delivery: Delivery) -> Looked:
+    def _look_up(self, delivery: Delivery) -> LookupOutcome:
         try:
             return delivery, self._lookup.pushes(delivery.message), None
         except Exception as error:

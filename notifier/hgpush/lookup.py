@@ -65,7 +65,7 @@ class ChangesetLookup:
         self, mirror_url: str | None, ca_file: str | None, clock: Clock, *, with_obsolete: bool = False
     ) -> None:
         self._mirror_url, self._with_obsolete = mirror_url, with_obsolete
-        self._waits = _Waits(clock)
+        self._waits = _WaitingTimes(clock)
         self._http = urllib3.PoolManager(maxsize=AT_ONCE, retries=False, timeout=ANSWER, ssl_context=trusting(ca_file))
         self._running = RunningAnswers()
         self._http.pool_classes_by_scheme = {
@@ -142,7 +142,7 @@ class ChangesetLookup:
             self._waits.await_mirror(message, missing, STATED_BEHIND)
 
 
-class _Waits:
+class _WaitingTimes:
     """How long repositories have waited for a mirror that lacks a push.
 
     Each replay of one waits by itself.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected
-from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, Within, parse, read
+from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, NumberRange, parse, read
 
 from ..message import clean
 
@@ -43,7 +43,7 @@ class QueuedPush:
     """
 
     id: int
-    date: Annotated[int, Within(EARLIEST, LATEST)]
+    date: Annotated[int, NumberRange(EARLIEST, LATEST)]
     user: str
     changesets: tuple[str, ...]
     obsolete: tuple[str, ...] = ()

@@ -72,7 +72,7 @@ class RunningAnswers:
             watch.shut_socket()
 
 
-class _Timed:
+class _TimedConnection:
     """A connection whose answers end in time, unlike with a socket's own timeout."""
 
     sock: socket.socket
@@ -100,11 +100,11 @@ class _Timed:
         return response
 
 
-class _Connection(_Timed, urllib3.connection.HTTPConnection):
+class _Connection(_TimedConnection, urllib3.connection.HTTPConnection):
     pass
 
 
-class _TlsConnection(_Timed, urllib3.connection.HTTPSConnection):
+class _TlsConnection(_TimedConnection, urllib3.connection.HTTPSConnection):
     pass
 
 

@@ -42,14 +42,14 @@ def check_filter(expression: str) -> None:
 def matches(expression: str, envelope: Json) -> bool:
     """Return whether the expression finds something true; raise FilterFailed."""
     try:
-        return bool(_Counting(envelope).visit(_compile_filter(expression).parsed, envelope))
+        return bool(_CountingInterpreter(envelope).visit(_compile_filter(expression).parsed, envelope))
     except FilterFailed:
         raise
     except Exception as error:
         raise FilterFailed(f"{type(error).__name__}: {error}"[:300]) from error
 
 
-class _Counting(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
+class _CountingInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
     """Evaluates one expression on one message, and counts."""
 
     def __init__(self, envelope: Json) -> None:

@@ -19,7 +19,7 @@ from mercurial.node import nullid
 from hgext.vcsreplicator.hg import bundles, observe
 from hgext.vcsreplicator.log import EVENTS, Log, NewRecord
 from hgext.vcsreplicator.log.blobs import BlobStore
-from hgext.vcsreplicator.outbox.entry import Entry, Needs
+from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.digest import START, advance, node_set
@@ -194,7 +194,7 @@ class Author:
         )
         event = dataclasses.replace(event, **members)
         self.last = event.id
-        Outbox(self.repo.svfs).append(tr, [Entry(event=event, needs=Needs.NOTHING)])
+        Outbox(self.repo.svfs).append(tr, [Entry(event=event, needs=MirrorNeeds.NOTHING)])
         return event
 
     def _keep(self, event: Event, bundle: bytes | None = None) -> Event:

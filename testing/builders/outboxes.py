@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, next_event
+from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, next_event
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
 
@@ -36,6 +36,6 @@ def following(before: NewestEvent, count: int) -> list[Entry]:
             after=Tip(length=0, node="0" * 40),
             settings=MasterSettings(),
         )
-        made.append(Entry(event=event, needs=Needs.NOTHING))
+        made.append(Entry(event=event, needs=MirrorNeeds.NOTHING))
         before = NewestEvent.of(event)
     return made

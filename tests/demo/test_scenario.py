@@ -12,7 +12,7 @@ import boto3
 import kombu
 import pytest
 
-from hgext.vcsreplicator.demo.scenario import Moment, Watcher, with_delivery
+from hgext.vcsreplicator.demo.scenario import PushMoment, Watcher, with_delivery
 from hgext.vcsreplicator.log import NOTICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.levels import Notice
@@ -31,8 +31,8 @@ NAMES = ("red", "blue")
 
 def test_a_notice_is_never_shown_as_delivered_before_it_was_written() -> None:
     """The time of a file is a little early."""
-    moments = [Moment(time=1.0, what="committed on the master"), Moment(time=1.044, what="notice written")]
-    moments.append(Moment(time=1.098, what="hg push returned"))
+    moments = [PushMoment(time=1.0, what="committed on the master"), PushMoment(time=1.044, what="notice written")]
+    moments.append(PushMoment(time=1.098, what="hg push returned"))
     for delivered in (1.0434, 1.05):
         assert [moment.what for moment in with_delivery(moments, delivered)][1:3] == [
             "notice written",

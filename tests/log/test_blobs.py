@@ -15,7 +15,7 @@ import pytest
 
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
-from hgext.vcsreplicator.words.wire import Where
+from hgext.vcsreplicator.words.wire import BundlePlace
 
 pytestmark = pytest.mark.processes
 
@@ -35,7 +35,7 @@ def blobs(request, tmp_path, monkeypatch, unique_name):
 def test_what_was_put_is_read_back_by_its_hash(blobs):
     attachment = blobs.put(iter(PIECES))
     whole = b"".join(PIECES)
-    assert (attachment.where, attachment.size) == (Where.BLOB, len(whole))
+    assert (attachment.where, attachment.size) == (BundlePlace.BLOB, len(whole))
     assert attachment.sha256 == hashlib.sha256(whole).hexdigest()
     with blobs.open(attachment) as file:
         assert file.read() == whole

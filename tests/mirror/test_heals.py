@@ -128,7 +128,7 @@ def test_what_was_configured_last_before_a_repair_holds_after_it(bench: Bench, r
 def test_a_bundle_that_is_only_on_the_master_is_fetched(bench: Bench) -> None:
     patient, neighbour = two(bench)
     event = patient.push()
-    where = wire.Attachment(where=wire.Where.MASTER)
+    where = wire.Attachment(where=wire.BundlePlace.MASTER)
     patient.frames[-1] = (event, wire.encode(event, where))
     bench.send(patient)
     push(bench, patient, neighbour)

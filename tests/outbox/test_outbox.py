@@ -9,7 +9,7 @@ import pytest
 
 from hgext.vcsreplicator.hg.master import refusals
 from hgext.vcsreplicator.outbox import file as outbox_file
-from hgext.vcsreplicator.outbox.entry import Entry, Needs, NewestEvent, before_first_event, new_id
+from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, new_id
 from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
@@ -152,7 +152,7 @@ def test_what_waits_is_not_read_to_see_an_adoption(box):
     adopted = replace(newest, incarnation=new_id(), seq=0, id="", digest=digest.START)
     after = entries(6, adopted)
     first = replace(after[0].event, detail={"replaces": newest.incarnation})
-    box.append(Transaction(), [*before, Entry(event=first, needs=Needs.NOTHING), *after[1:]])
+    box.append(Transaction(), [*before, Entry(event=first, needs=MirrorNeeds.NOTHING), *after[1:]])
     places = list(box.unsent())
     break_one(box, places[7])
     known = SimpleNamespace(incarnation=newest.incarnation, seq=2, event=before[1].event.id)

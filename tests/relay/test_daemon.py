@@ -28,7 +28,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.event import replaced_incarnations
 from hgext.vcsreplicator.words.shape import to_json
-from hgext.vcsreplicator.words.wire import Where, decode
+from hgext.vcsreplicator.words.wire import BundlePlace, decode
 from testing.builders.pushing import HG, KEPT, RECORDED, UNRELAYED, events, new_master, running_relay
 from testing.builders.states import state_of
 from testing.waiting import eventually
@@ -198,7 +198,7 @@ def test_a_bundle_that_no_record_holds_goes_to_the_blob_store(master, log, tmp_p
         master.commit("one", "a")
         assert RECORDED in master.push("one")
     attachment = last_frame(log).header.attachment
-    assert attachment.where is Where.BLOB
+    assert attachment.where is BundlePlace.BLOB
     with open_blobs(url).open(attachment) as bundle:
         assert bundle.read(4) == b"HG20"
     assert open_blobs(url).remove_older(time.time() - 3600) == 0
@@ -237,7 +237,7 @@ def test_a_bundle_that_unpacks_to_too_much_for_a_mirror_is_a_blob_however_small_
         (master.folder / "clone-one/big").write_text("a" * 60_000)
         master.commit("one", "a")
         assert RECORDED in master.push("one")
-    assert last_frame(log).header.attachment.where is Where.BLOB
+    assert last_frame(log).header.attachment.where is BundlePlace.BLOB
     assert last_frame(log).header.attachment.size < 10_000
     (master.folder / "clone-one/big").write_text("b" * 60_000)
     master.commit("one", "b")
@@ -246,7 +246,7 @@ def test_a_bundle_that_unpacks_to_too_much_for_a_mirror_is_a_blob_however_small_
     with running_relay(settings, log):
         eventually(lambda: not master.outbox("one").has_unsent())
     kept = next(frame for frame in frames(log) if frame.event.seq == 3)
-    assert kept.header.attachment.where is Where.BLOB
+    assert kept.header.attachment.where is BundlePlace.BLOB
 
 
 def test_a_strip_waits_for_the_bundle_that_is_being_made(master, log):
@@ -309,7 +309,9 @@ def test_a_second_strip_while_the_log_is_away_is_as_good_as_the_first(master, lo
     kinds = [event.type.value for event in events(log)["one"]]
     assert kinds == ["created", "changed", "changed", "stripped", "stripped"]
     reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
-    assert [decode(record.value).header.attachment.where for record in reader.poll(1.0)[1:3]] == [Where.INLINE] * 2
+    assert [decode(record.value).header.attachment.where for record in reader.poll(1.0)[1:3]] == [
+        BundlePlace.INLINE
+    ] * 2
     reader.close()
 
 
@@ -322,7 +324,7 @@ def test_bundles_of_unsent_events_survive_a_strip(master, log):
         eventually(lambda: not master.outbox("one").has_unsent())
     assert [event.type.value for event in events(log)["one"]] == ["created", "changed", "stripped"]
     reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
-    assert [decode(record.value).header.attachment.where for record in reader.poll(1.0)[1:2]] == [Where.INLINE]
+    assert [decode(record.value).header.attachment.where for record in reader.poll(1.0)[1:2]] == [BundlePlace.INLINE]
     reader.close()
     assert not list((master.root / "one/.hg/store").glob("outbox-*"))
 
@@ -339,7 +341,7 @@ def test_changesets_that_are_gone_are_left_to_the_master(master, log):
     with box.sending(wait=True):
         sender = EventSender(log=log, source="hg://master", make_bundle=make_bundle, store_blob=None)
         assert sender.send("one", box) == 2
-    assert last_frame(log).header.attachment.where is Where.MASTER
+    assert last_frame(log).header.attachment.where is BundlePlace.MASTER
 
 
 def noticed(event, **changed):

@@ -10,17 +10,17 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
 from hgext.vcsreplicator.outbox.bundles import Bundle
-from hgext.vcsreplicator.outbox.entry import Entry, Needs, before_first_event
+from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import PushConnection
-from hgext.vcsreplicator.words.wire import Attachment, Where
+from hgext.vcsreplicator.words.wire import Attachment, BundlePlace
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, Transaction, following
 
-BLOB = Attachment(where=Where.BLOB, size=1, sha256="0" * 64, name="blob")
+BLOB = Attachment(where=BundlePlace.BLOB, size=1, sha256="0" * 64, name="blob")
 
 
 class SmallLog(MemoryLog):
@@ -49,7 +49,7 @@ def box(tmp_path: Path) -> Outbox:
 def pushes(box: Outbox, count: int) -> list[Entry]:
     """Append events that need a bundle, and know where they came from."""
     found = following(before_first_event("a", 1), count)
-    found = [replace(each, needs=Needs.BUNDLE, connection=PushConnection(address="192.0.2.1")) for each in found]
+    found = [replace(each, needs=MirrorNeeds.BUNDLE, connection=PushConnection(address="192.0.2.1")) for each in found]
     box.append(Transaction(), found)
     return found
 
@@ -64,7 +64,7 @@ def sender(
     )
 
 
-def places(log: MemoryLog) -> list[Where]:
+def places(log: MemoryLog) -> list[BundlePlace]:
     """Where each record says that its bundle is."""
     frames = [wire.decode(record.value or b"") for record in log.records(EVENTS)]
     return [frame.header.attachment.where for frame in frames if frame.header.attachment]
@@ -77,7 +77,7 @@ def test_a_record_that_the_log_refuses_goes_without_bundle_and_connection_and_th
     sizes = {1: 10, 2: 20_000, 3: 10}
     count = sender(log, lambda entry: Bundle([bytes(sizes[entry.event.seq])])).send("a", box)
     assert (count, box.has_unsent()) == (3, False)
-    assert places(log) == [Where.INLINE, Where.MASTER, Where.INLINE]
+    assert places(log) == [BundlePlace.INLINE, BundlePlace.MASTER, BundlePlace.INLINE]
     assert [bool(wire.carried(record.headers)) for record in log.records(EVENTS)] == [True, False, True]
 
 
@@ -85,7 +85,7 @@ def test_a_bundle_that_unpacks_to_too_much_for_a_record_goes_beside_it(log: Smal
     pushes(box, 2)
     unpacked = {1: wire.UNPACKED_LIMIT, 2: wire.UNPACKED_LIMIT + 1}
     sender(log, lambda entry: Bundle([b"x"], unpacked=unpacked[entry.event.seq]), lambda pieces: BLOB).send("a", box)
-    assert places(log) == [Where.INLINE, Where.BLOB]
+    assert places(log) == [BundlePlace.INLINE, BundlePlace.BLOB]
 
 
 def test_stored_bundles_are_removed_once_the_log_has_their_events(log: SmallLog, box: Outbox) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.outbox.entry import Entry, Needs
+from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.wire import (
@@ -30,10 +30,10 @@ def test_the_header_is_that_of_the_golden_file() -> None:
 
 
 def test_an_entry_of_the_outbox_without_a_connection_has_the_bytes_it_always_had() -> None:
-    entry = Entry(event=EVENT, needs=Needs.NOTHING)
+    entry = Entry(event=EVENT, needs=MirrorNeeds.NOTHING)
     assert "connection" not in json.loads(to_json(entry))
     assert from_json(Entry, to_json(entry)).connection is None
-    with_connection = Entry(event=EVENT, needs=Needs.NOTHING, connection=WHOLE)
+    with_connection = Entry(event=EVENT, needs=MirrorNeeds.NOTHING, connection=WHOLE)
     assert from_json(Entry, to_json(with_connection)).connection == WHOLE
 
 

@@ -13,7 +13,7 @@ from ..log import topics
 from ..words.errors import BadConfig, ReplicationError, TopicMissing
 from ..words.shape import nearest
 from .display import print_json
-from .hgrc import RelayHere, check_hgrc
+from .hgrc import RelaySection, check_hgrc
 from .options import log_of, mirror_settings, naming, relay_of, with_config_file, with_json
 from .rights import report_rights
 
@@ -141,9 +141,9 @@ def _check_subscriptions(settings: "DeliverySettings", where: str) -> None:
         raise BadConfig(f"{where}.{error}") from error
 
 
-def _relay_here(config: Config) -> RelayHere | None:
+def _relay_here(config: Config) -> RelaySection | None:
     relay = relay_of(config)
-    return RelayHere(file=config.file, socket=relay.socket, roots=relay.roots) if relay else None
+    return RelaySection(file=config.file, socket=relay.socket, roots=relay.roots) if relay else None
 
 
 def _is_decoded(config: Config) -> bool:

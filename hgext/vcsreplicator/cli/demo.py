@@ -188,13 +188,13 @@ def _push_and_show(layout: Layout) -> None:
             moments = watcher.wait_for_notice(name, 30)
             notices, delivered = scenario.wait_for_lines(layout.notices, lines + number, 30)
             _print_timeline(
-                count, output, [*moments, scenario.Moment(time=returned, what="hg push returned")], delivered
+                count, output, [*moments, scenario.PushMoment(time=returned, what="hg push returned")], delivered
             )
         click.echo("\nThe notice:")
         rich.print_json(json.dumps(notices[-1]))
 
 
-def _print_timeline(count: int, output: str, moments: list[scenario.Moment], delivered: float) -> None:
+def _print_timeline(count: int, output: str, moments: list[scenario.PushMoment], delivered: float) -> None:
     remote = [line.removeprefix("remote: ") for line in output.splitlines() if line.startswith("remote: ")]
     start = next(moment.time for moment in moments if moment.what == "committed on the master")
     in_order = scenario.with_delivery(moments, delivered)

@@ -18,7 +18,7 @@ _TRUE = {"1", "yes", "true", "on", "always"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelayHere:
+class RelaySection:
     """What the services' file says of the relay: socket, and prefixes by folder."""
 
     file: str
@@ -27,7 +27,7 @@ class RelayHere:
 
 
 def check_hgrc(
-    file: str | None, report: Callable[[str], object], *, is_decoded: bool, relay: RelayHere | None = None
+    file: str | None, report: Callable[[str], object], *, is_decoded: bool, relay: RelaySection | None = None
 ) -> None:
     """Report where `hg` finds the extensions.
 
@@ -81,7 +81,7 @@ def check_hgrc(
     _name_twins(roots, report)
 
 
-def _compare(where: str, socket: str | None, roots: dict[str, str], relay: RelayHere) -> None:
+def _compare(where: str, socket: str | None, roots: dict[str, str], relay: RelaySection) -> None:
     """Raise BadConfig if the relay has another socket, or lacks a root of this hgrc.
 
     Another hgrc may have its other roots. Pushes that send their events themselves need no relay.

@@ -14,7 +14,7 @@ FIRST, LAST, LAST_SO_FAR = 2.0, 98.0, 75.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
+class TimelineDot:
     """A stage at its place, in percent of the width."""
 
     x: float
@@ -29,7 +29,7 @@ class TimelineLane:
     """
 
     label: str
-    dots: tuple[Dot, ...]
+    dots: tuple[TimelineDot, ...]
     start: float
     end: float
     is_done: bool = True
@@ -80,7 +80,7 @@ def _draw_lane(
 ) -> TimelineLane:
     """Draw the stages of one lane, from where the stage before it ended."""
     mine = [step for step in steps if step.stage in stages and step.mirror == mirror]
-    dots = [Dot(x=place(step.at), stage=step.stage.value) for step in mine if step.at is not None]
+    dots = [TimelineDot(x=place(step.at), stage=step.stage.value) for step in mine if step.at is not None]
     is_done = all(step.is_done for step in mine)
     end = max([dot.x for dot in dots], default=place(start))
     return TimelineLane(

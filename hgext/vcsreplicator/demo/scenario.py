@@ -24,7 +24,7 @@ from .layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class PushMoment:
     """One step of a push: when (seconds since the epoch), and what."""
 
     time: float
@@ -35,7 +35,7 @@ class Watcher:
     """Reads what the services write from now on, and makes timelines of events."""
 
     def __init__(self, log: Log) -> None:
-        self._moments: dict[tuple[str, int], list[Moment]] = {}
+        self._moments: dict[tuple[str, int], list[PushMoment]] = {}
         self._paths: dict[tuple[str, int], str] = {}
         self._levels: dict[str, int] = {}
         starts = {(t, p): end for t in (EVENTS, ACKS, STATE, NOTICES) for p, end in log.ends(t).items()}
@@ -66,7 +66,7 @@ class Watcher:
             stop.set()
             thread.join()
 
-    def wait_for_notice(self, path: str, timeout: float) -> list[Moment]:
+    def wait_for_notice(self, path: str, timeout: float) -> list[PushMoment]:
         """Wait for the notice of the newest event, and return the timeline.
 
         Raises Unavailable after `timeout` seconds.
@@ -81,7 +81,7 @@ class Watcher:
                 self._take(self._reader.poll(0.5))
         return moments
 
-    def _find_announced(self, path: str) -> list[Moment] | None:
+    def _find_announced(self, path: str) -> list[PushMoment] | None:
         """Return the timeline of the newest event; None while it has no notice."""
         newest = max((key for key, known in self._paths.items() if known == path), key=lambda key: key[1], default=None)
         moments = [] if newest is None else self._moments[newest]
@@ -122,16 +122,16 @@ class Watcher:
     def _add(self, repository: str, seq: int, at: float, what: str) -> None:
         moments = self._moments.setdefault((repository, seq), [])
         if not any(moment.what == what for moment in moments):
-            moments.append(Moment(time=at, what=what))
+            moments.append(PushMoment(time=at, what=what))
 
 
-def with_delivery(moments: Sequence[Moment], delivered: float) -> list[Moment]:
+def with_delivery(moments: Sequence[PushMoment], delivered: float) -> list[PushMoment]:
     """Add the delivery of the notice, at the time of the file that got it.
 
     A system stamps its files with its last tick, up to 10 ms early, but nothing is delivered before it is written to the log.
     """
     written = max((moment.time for moment in moments if moment.what == "notice written"), default=delivered)
-    found = [*moments, Moment(time=max(delivered, written), what="notice delivered (JSON lines)")]
+    found = [*moments, PushMoment(time=max(delivered, written), what="notice delivered (JSON lines)")]
     return sorted(found, key=lambda moment: moment.time)
 
 

@@ -13,7 +13,7 @@ from mercurial import error, registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from ..outbox.entry import Needs
+from ..outbox.entry import MirrorNeeds
 from ..words.errors import ReplicationError
 from ..words.event import Heartbeat, Type
 from . import hashes, settings
@@ -42,7 +42,7 @@ def replicatesync(ui: Ui, repo: localrepository, bootstrap: bool = False) -> Non
     """
     announcement = announcing.Announcement(
         kind=Type.SYNC,
-        needs=Needs.MASTER,
+        needs=MirrorNeeds.MASTER,
         hgrc=capture.read_hgrc(repo),
         detail={"reason": "requested", "bootstrap": "true" if bootstrap else "false"},
     )

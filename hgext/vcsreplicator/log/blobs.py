@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from ..words.errors import MalformedEvent, Unavailable
-from ..words.wire import BUNDLE_LIMIT, Attachment, Where
+from ..words.wire import BUNDLE_LIMIT, Attachment, BundlePlace
 from .ownership import give_to_owner, make_folder
 
 PIECE = 1 << 20
@@ -194,7 +194,7 @@ def _spooled(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any,
             file.write(chunk)
         file.flush()
         sha256 = digest.hexdigest()
-        yield file, Attachment(where=Where.BLOB, size=size, sha256=sha256, name=sha256 + ".hg")
+        yield file, Attachment(where=BundlePlace.BLOB, size=size, sha256=sha256, name=sha256 + ".hg")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..words.event import Event, event_names
 from ..words.levels import Reason
-from ..words.wire import Frame, Where
+from ..words.wire import BundlePlace, Frame
 from .checkpoint import Checkpoint
 from .comparison import Fingerprint
 
@@ -38,7 +38,7 @@ class ReadEvent:
     def inline(self) -> bool:
         """Whether the bundle, if there is one, is in the frame."""
         attachment = self.frame.header.attachment
-        return attachment is None or attachment.where is Where.INLINE
+        return attachment is None or attachment.where is BundlePlace.INLINE
 
     def is_large(self, limit: int) -> bool:
         """Return whether the bundle must be fetched and has more bytes than `limit`.
@@ -47,7 +47,9 @@ class ReadEvent:
         """
         attachment = self.frame.header.attachment
         return (
-            attachment is not None and not self.inline and (attachment.where is Where.MASTER or attachment.size > limit)
+            attachment is not None
+            and not self.inline
+            and (attachment.where is BundlePlace.MASTER or attachment.size > limit)
         )
 
 
@@ -192,7 +194,7 @@ class TaskOutcome:
 class Look:
     """A request to compare a repository, released or not, with the master's.
 
-    Answered by `Looked`.
+    Answered by `FingerprintPair`.
     """
 
     folder: str
@@ -201,7 +203,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class FingerprintPair:
     """The fingerprints of both sides.
 
     `here` is None if this mirror has no such repository. If a fingerprint could not be had, `problem` says why: `here` alone is

@@ -11,7 +11,7 @@ from ..words.event import Changes, Event, MasterSettings, PushConnection, Tip, T
 from ..words.value import Value
 
 
-class Needs(enum.StrEnum):
+class MirrorNeeds(enum.StrEnum):
     """The needs of a mirror besides the event.
 
     They are nothing, a bundle made of the entry's `first` and `markers`, or the master.
@@ -30,7 +30,7 @@ class Entry(Value):
     """
 
     event: Event
-    needs: Needs
+    needs: MirrorNeeds
     first: int = 0
     markers: tuple[str, ...] = ()
     connection: PushConnection | None = None

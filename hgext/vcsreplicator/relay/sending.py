@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from ..log import EVENTS, Log, NewRecord
 from ..outbox.bundles import Bundle, ChangesetsGone
-from ..outbox.entry import Entry, Needs
+from ..outbox.entry import Entry, MirrorNeeds
 from ..outbox.file import Outbox, Place, SentMark
 from ..words import wire
 from ..words.errors import Rejected, Unavailable
-from ..words.wire import Attachment, Where
+from ..words.wire import Attachment, BundlePlace
 
 # Records in one append.
 BATCH = 16
@@ -63,7 +63,7 @@ class EventSender:
                 self.on_marked(sent)
             count += len(batch)
             for place in batch:
-                if place.entry.needs is Needs.BUNDLE:
+                if place.entry.needs is MirrorNeeds.BUNDLE:
                     box.bundles.remove(place.entry.event.id)
             if self.on_sent is not None:
                 for place in batch:
@@ -105,15 +105,15 @@ class EventSender:
         )
 
     def _attach(self, folder: str, entry: Entry, box: Outbox, room: int) -> tuple[Attachment | None, bytes]:
-        if entry.needs is Needs.NOTHING:
+        if entry.needs is MirrorNeeds.NOTHING:
             return None, b""
-        if entry.needs is Needs.BUNDLE:
+        if entry.needs is MirrorNeeds.BUNDLE:
             with box.bundles.opened(entry.event.id) as stored:
                 try:
                     return self._place_bundle(entry, stored or self.make_bundle(folder, entry), room)
                 except ChangesetsGone:
                     pass
-        return Attachment(where=Where.MASTER), b""
+        return Attachment(where=BundlePlace.MASTER), b""
 
     def _place_bundle(self, entry: Entry, bundle: Bundle, room: int) -> tuple[Attachment, bytes]:
         """Put the bundle into the record or into the blob store.
@@ -126,7 +126,7 @@ class EventSender:
             return wire.inline(body), body
         if self.store_blob is not None:
             return self.store_blob(itertools.chain([body], chunks)), b""
-        return Attachment(where=Where.MASTER), b""
+        return Attachment(where=BundlePlace.MASTER), b""
 
 
 def split_into_batches(places: Iterable[Place]) -> Iterator[list[Place]]:

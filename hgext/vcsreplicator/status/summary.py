@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..words.clock import DAY
-from ..words.shape import Count, Time, Within
+from ..words.shape import Count, NumberRange, Time
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, findings
 from .mirrors import find_unlisted
@@ -33,7 +33,7 @@ class Expectations:
     mirrors: tuple[str, ...] = ()
     warn: Count = 150
     critical: Count = 600
-    patience: Annotated[float, Within(0, 31 * DAY)] = SILENT
+    patience: Annotated[float, NumberRange(0, 31 * DAY)] = SILENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

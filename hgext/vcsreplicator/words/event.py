@@ -14,7 +14,7 @@ from typing import Annotated, Protocol
 
 from .errors import MalformedEvent
 from .path import check_path
-from .shape import EARLIEST, LATEST, Count, Time, Within, extensible
+from .shape import EARLIEST, LATEST, Count, NumberRange, Time, extensible
 from .value import Value
 
 VERSION = 1
@@ -57,7 +57,7 @@ class PushEntry(Value):
 
     id: Count
     user: str
-    date: Annotated[int, Within(EARLIEST, LATEST)]
+    date: Annotated[int, NumberRange(EARLIEST, LATEST)]
 
 
 @extensible

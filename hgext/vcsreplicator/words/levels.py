@@ -117,7 +117,7 @@ class Beat:
 
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class FormerPath:
     """A path that a repository has left, and its generation there.
 
     It left by its event `until`, a rename or its deletion.
@@ -158,7 +158,7 @@ class RepositoryState:
     retired: tuple[str, ...] = ()
     fork: str | None = None
     base: Count = 0
-    stays: tuple[Stay, ...] = ()
+    stays: tuple[FormerPath, ...] = ()
     source: str | None = None
     forked_at: Time | None = None
     served_by: Count | None = None

@@ -7,7 +7,7 @@ Unknown, missing and ill-typed members are refused. Only a member that may be No
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
 imports it. Supported types: str, int, float, bool, None, unions with None, StrEnum, tuple[X, ...], Mapping[str, X] and other
 dataclasses. A float member accepts an integer; a bool is never a number. Whole numbers have at most 64 bits, and JSON has finite
-ones only; `Annotated` with `Within` says what else a number must be, as `Time` and `Count` do, and with `Unit` of what it is a
+ones only; `Annotated` with `NumberRange` says what else a number must be, as `Time` and `Count` do, and with `Unit` of what it is a
 number, as `Seconds` and `Bytes` do.
 """
 
@@ -59,7 +59,7 @@ def withheld(expected: str) -> Callable[[type[T]], type[T]]:
     return mark
 
 
-class Within:
+class NumberRange:
     """The least and the greatest value of an annotated number, both included."""
 
     __slots__ = ("greatest", "least")
@@ -81,10 +81,10 @@ class Unit:
 EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
 
 # When a record was made, seconds since the epoch.
-Time = Annotated[float, Within(0, LATEST)]
+Time = Annotated[float, NumberRange(0, LATEST)]
 
 # How many there are, or how far something is.
-Count = Annotated[int, Within(0, LARGEST)]
+Count = Annotated[int, NumberRange(0, LARGEST)]
 
 # A setting that is a duration or a size.
 Seconds = Annotated[float, Unit("seconds")]
@@ -212,7 +212,7 @@ def _read_scalar(kind: type, of_unit: str = "") -> Reader:
     return reader
 
 
-def _read_within(inner: Reader, within: Within) -> Reader:
+def _read_within(inner: Reader, within: NumberRange) -> Reader:
     def reader(value: Any, where: str) -> Any:
         number = inner(value, where)
         if not within.least <= number <= within.greatest:
@@ -252,14 +252,14 @@ def _read_enum(kind: type[enum.Enum]) -> Reader:
     return reader
 
 
-def _find_exact(hint: Any) -> tuple[Any, Within | None]:
+def _find_exact(hint: Any) -> tuple[Any, NumberRange | None]:
     """Return the type and the bounds of values that need no other check.
 
     The type is None if there are no such values. Most members have one, which saves the calls.
     """
     if hint in (str, bool, str | None, bool | None):
         return typing.get_args(hint)[0] if typing.get_args(hint) else hint, None
-    if typing.get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], Within):
+    if typing.get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], NumberRange):
         return hint.__origin__, hint.__metadata__[0]
     return None, None
 
@@ -272,7 +272,7 @@ def _read_dataclass(kind: type) -> Reader:
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
-    readers: dict[str, tuple[Any, Within | None, Reader]] = {
+    readers: dict[str, tuple[Any, NumberRange | None, Reader]] = {
         name: (*_find_exact(hint), _make_reader(hint)) for name, hint in hints.items()
     }
     required = {name for name in bare if types.NoneType not in typing.get_args(hints[name])}

@@ -53,7 +53,7 @@ BUNDLE_LIMIT = 64 * 1024 * 1024 * 1024
 _PREFIX = struct.Struct(">4sI")
 
 
-class Where(enum.StrEnum):
+class BundlePlace(enum.StrEnum):
     """The place of an event's bundle.
 
     It is in the frame, in the blob store, or only on the master: then mirrors pull it.
@@ -71,7 +71,7 @@ class Attachment:
     `name` is the name of the blob.
     """
 
-    where: Where
+    where: BundlePlace
     size: Count = 0
     sha256: str | None = None
     name: str | None = None
@@ -118,7 +118,7 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
 
 def inline(body: bytes) -> Attachment:
     """Return the attachment for a bundle that travels in the frame."""
-    return Attachment(where=Where.INLINE, size=len(body), sha256=hashlib.sha256(body).hexdigest())
+    return Attachment(where=BundlePlace.INLINE, size=len(body), sha256=hashlib.sha256(body).hexdigest())
 
 
 def _pack_frame(header: Header, body: bytes) -> bytes:
@@ -169,7 +169,7 @@ def check_known(data: Any) -> None:
 
 
 def _check_body(attachment: Attachment | None, body: bytes) -> None:
-    if attachment is None or attachment.where is not Where.INLINE:
+    if attachment is None or attachment.where is not BundlePlace.INLINE:
         if body:
             raise MalformedEvent("frame: a body without an inline attachment")
         if attachment is not None and attachment.size > BUNDLE_LIMIT:

@@ -7,7 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, adopts, follow, is_older, judge, recovered
 from hgext.vcsreplicator.words.event import Event, Type, replaced_incarnations
-from hgext.vcsreplicator.words.levels import Notice, RepositoryState, Stay
+from hgext.vcsreplicator.words.levels import FormerPath, Notice, RepositoryState
 from testing.builders.chains import Chain, identifier
 
 
@@ -108,7 +108,7 @@ def test_a_state_that_was_lost_is_what_the_notice_says() -> None:
 def test_a_notice_takes_no_release_back_and_leaves_other_streams_and_what_the_repository_left_later() -> None:
     chain = Chain("x")
     events = chain.take(5)
-    stays = tuple(Stay(path=path, generation=1, until=until) for path, until in (("a", 3), ("b", 4), ("c", 5)))
+    stays = tuple(FormerPath(path=path, generation=1, until=until) for path, until in (("a", 3), ("b", 4), ("c", 5)))
     streams = {"changegroup.1": events[1].id, "newrepo.1": events[0].id}
     state = state_after(*events, released=4, noticed=2, streams=streams, stays=stays)
     after = recovered(state, notice_of(events[2], "changegroup.1", roster=7))

@@ -11,7 +11,7 @@ from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.decisions.standing import Standing
 from hgext.vcsreplicator.log import EVENTS, Record
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import Pending, Stay
+from hgext.vcsreplicator.words.levels import FormerPath, Pending
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain, identifier
@@ -185,7 +185,7 @@ def test_a_repository_occupies_its_path_for_later_generations_alone(
     chain.take(1)
     repository = held(chain, released=1, noticed=1)
     assert repository.state is not None
-    repository.state = replace(repository.state, stays=(Stay(path="left", generation=1, until=2),))
+    repository.state = replace(repository.state, stays=(FormerPath(path="left", generation=1, until=2),))
     assert repository.occupies(path, generation) is occupied
 
 

@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def unknown(monkeypatch: pytest.MonkeyPatch) -> connections.Hanging:
+def unknown(monkeypatch: pytest.MonkeyPatch) -> connections.HangingBrokers:
     """What the process knows of brokers, for this test alone: nothing yet."""
-    monkeypatch.setattr(connections, "HANGING", connections.Hanging())
+    monkeypatch.setattr(connections, "HANGING", connections.HangingBrokers())
     return connections.HANGING
 
 
@@ -76,7 +76,7 @@ def patiently(act: Callable[[], T]) -> T:
 
 
 def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone_once_known(
-    kafka: Kafka, mute: Mute, unique_name: str, unknown: connections.Hanging
+    kafka: Kafka, mute: Mute, unique_name: str, unknown: connections.HangingBrokers
 ) -> None:
     address = ("127.0.0.1", mute.port)
     url = f"kafka://127.0.0.1:{mute.port},{kafka.url.removeprefix('kafka://')}?topic-prefix={unique_name}."
@@ -105,7 +105,7 @@ def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone_once_known(
 
 def test_a_broker_that_hangs_fails_an_append_in_the_time_given_is_away_within_five_seconds_and_asked_again_when_it_answers(
     own_service: Callable[[type[Kafka]], Kafka],
-    unknown: connections.Hanging,
+    unknown: connections.HangingBrokers,
     told: Callable[[object], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,7 +157,7 @@ def test_a_broker_that_hangs_fails_an_append_in_the_time_given_is_away_within_fi
 
 
 def test_an_idle_reader_of_one_broker_asks_after_nothing(
-    kafka: Kafka, unique_name: str, unknown: connections.Hanging, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, unique_name: str, unknown: connections.HangingBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "TROUBLE", 0.0)
     looks: list[float] = []
@@ -191,7 +191,7 @@ def test_a_coordinator_of_positions_that_cannot_be_reached_is_looked_up_again_wi
 
 
 def test_a_slow_answer_alone_makes_no_broker_suspect_for_good(
-    kafka: Kafka, unique_name: str, unknown: connections.Hanging, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, unique_name: str, unknown: connections.HangingBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SUSPICION", 0.0)  # each request that is under way
     monkeypatch.setattr(connections, "LONE_SUSPICION", 0.0)
@@ -205,7 +205,7 @@ def test_a_slow_answer_alone_makes_no_broker_suspect_for_good(
     assert not unknown._until
 
 
-def test_what_others_lead_goes_on_while_one_of_three_brokers_hangs(unknown: connections.Hanging) -> None:
+def test_what_others_lead_goes_on_while_one_of_three_brokers_hangs(unknown: connections.HangingBrokers) -> None:
     with KafkaCluster() as cluster, open_log(cluster.url) as log:
         patiently(lambda: log.create(topics(partitions=6)))
         leaders = {partition: cluster.leader(EVENTS, partition) for partition in range(6)}
@@ -230,7 +230,7 @@ def test_what_others_lead_goes_on_while_one_of_three_brokers_hangs(unknown: conn
             transactor.close()
 
 
-def known(cluster: KafkaCluster, number: int, unknown: connections.Hanging) -> bool:
+def known(cluster: KafkaCluster, number: int, unknown: connections.HangingBrokers) -> bool:
     return ("127.0.0.1", cluster.brokers[number].port) in unknown
 
 

@@ -37,7 +37,7 @@ def test_a_reader_without_records_asks_rarely_and_has_a_record_when_it_comes(
 def test_a_broker_that_is_asked_after_again_is_asked_on_the_same_connection(
     kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HANGING", connections.Hanging())
+    monkeypatch.setattr(connections, "HANGING", connections.HangingBrokers())
     monkeypatch.setattr(connections, "SUSPICION", 0.0)  # each request that is under way
     monkeypatch.setattr(connections, "LONE_SUSPICION", 0.0)
     monkeypatch.setattr(connections, "PROBE_EVERY", 0.1)

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.log import ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Fingerprint, Verdict
 from hgext.vcsreplicator.mirror.jobs import verify
-from hgext.vcsreplicator.mirror.task import Checked, Look, Looked
+from hgext.vcsreplicator.mirror.task import Checked, FingerprintPair, Look
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.levels import RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
@@ -49,16 +49,16 @@ STATE_OF_IT = some_state(
     released=3,
     noticed=3,
 )
-EQUAL = Looked(here=SAME, there=SAME)
-CHANGED = Looked(here=replace(SAME, bookmarks="x"), there=SAME)
-RECREATED = Looked(here=SAME, there=replace(SAME, repository="9" * 32))
-GONE = Looked(here=None, there=None, problem="404")
-MISSING = Looked(here=None, there=SAME)
+EQUAL = FingerprintPair(here=SAME, there=SAME)
+CHANGED = FingerprintPair(here=replace(SAME, bookmarks="x"), there=SAME)
+RECREATED = FingerprintPair(here=SAME, there=replace(SAME, repository="9" * 32))
+GONE = FingerprintPair(here=None, there=None, problem="404")
+MISSING = FingerprintPair(here=None, there=SAME)
 SOUND = Checked(repository=SAME.repository, problem=None)
 LOST = Checked(repository=SAME.repository, problem="it is not here any more")
 CHANGES = Checked(repository=SAME.repository, problem=None, is_undecided=True)
 DEEP = replace(OPTIONS, deep=True)
-Step = Looked | Checked | Callable[[], None]
+Step = FingerprintPair | Checked | Callable[[], None]
 
 
 class Round:
@@ -88,7 +88,7 @@ class Round:
             delay: float | None = 0.0
             while delay is not None:
                 task, answer = make_task(job), self._look(left)
-                assert isinstance(task, Look) == isinstance(answer, Looked)
+                assert isinstance(task, Look) == isinstance(answer, FingerprintPair)
                 delay = decide(job, answer)
                 self.clock.advance(delay or 0.0)
 
@@ -104,9 +104,9 @@ class Round:
         assert list(left) == []
         return [verdict.outcome for verdict in self.reported]
 
-    def _look(self, left: Iterator[Step]) -> Looked | Checked:
+    def _look(self, left: Iterator[Step]) -> FingerprintPair | Checked:
         for step in left:
-            if isinstance(step, Looked | Checked):
+            if isinstance(step, FingerprintPair | Checked):
                 return step
             step()
         raise AssertionError("one look too many")
@@ -138,7 +138,9 @@ def test_a_repository_deleted_meanwhile_is_no_alarm(round_: Round) -> None:
 
 def test_a_repository_deleted_and_created_again_is_no_alarm_before_the_mirror_had_time(round_: Round) -> None:
     new = replace(SAME, repository="9" * 32)
-    assert round_.runs(RECREATED, RECREATED, RECREATED, Looked(here=new, there=new)) == [ComparisonOutcome.EQUAL]
+    assert round_.runs(RECREATED, RECREATED, RECREATED, FingerprintPair(here=new, there=new)) == [
+        ComparisonOutcome.EQUAL
+    ]
 
 
 def test_another_repository_that_stays_is_reported(round_: Round) -> None:

@@ -146,7 +146,7 @@ class Bench:
         created, pushed = chain.next(), chain.next()
         self.read(created)
         self.applied(created)
-        where = wire.Attachment(where=wire.Where.BLOB, name="0" * 64 + ".hg", size=60_000_000, sha256="0" * 64)
+        where = wire.Attachment(where=wire.BundlePlace.BLOB, name="0" * 64 + ".hg", size=60_000_000, sha256="0" * 64)
         self.records(self.record(EVENTS, chain.repository, wire.encode(pushed, where)))
         return chain.repository
 
@@ -989,7 +989,7 @@ def test_a_bundle_of_the_blob_store_waits_for_large_ones_only_if_it_is_large(
     created, pushed = chain.next(), chain.next()
     bench.read(created)
     bench.applied(created)
-    where = wire.Attachment(where=wire.Where.BLOB, name="0" * 64 + ".hg", size=size, sha256="0" * 64)
+    where = wire.Attachment(where=wire.BundlePlace.BLOB, name="0" * 64 + ".hg", size=size, sha256="0" * 64)
     bench.records(bench.record(EVENTS, chain.repository, wire.encode(pushed, where)))
     assert bench.pool.given[-1].lane is lane
 

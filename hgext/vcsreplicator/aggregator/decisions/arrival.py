@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...words.event import Event, Type, replaced_incarnations
-from ...words.levels import Notice, RepositoryState, Stay
+from ...words.levels import FormerPath, Notice, RepositoryState
 
 
 class Arrival(enum.StrEnum):
@@ -151,13 +151,13 @@ def forked(state: RepositoryState, event: Event, logged: float) -> RepositorySta
     return replace(state, fork=event.id, forked_at=state.forked_at if state.fork else logged)
 
 
-def _follow_stays(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[Stay, ...]:
+def _follow_stays(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[FormerPath, ...]:
     if state is None:
         return ()
     before = () if arrival is Arrival.ADOPTED else state.stays
     if event.path == state.path and event.type is not Type.DELETED:
         return before
-    return (*before, Stay(path=state.path, generation=state.generation, until=event.seq))
+    return (*before, FormerPath(path=state.path, generation=state.generation, until=event.seq))
 
 
 def _follow_base(state: RepositoryState | None, arrival: Arrival) -> int:

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping
 
-from ...outbox.entry import Needs, NewestEvent, before_first_event
+from ...outbox.entry import MirrorNeeds, NewestEvent, before_first_event
 from ...words.event import Changes, Tip, Type
 from ...words.value import Value
 
@@ -23,7 +23,7 @@ class Announcement(Value):
 
     kind: Type
     source: str | None = None
-    needs: Needs = Needs.NOTHING
+    needs: MirrorNeeds = MirrorNeeds.NOTHING
     first: int = 0
     changes: Changes = NOTHING
     after: Tip | None = None
@@ -38,7 +38,7 @@ def announce_created(
     """Return the first event of a repository, as it is now."""
     return Announcement(
         kind=Type.CREATED,
-        needs=Needs.MASTER if now.length else Needs.NOTHING,
+        needs=MirrorNeeds.MASTER if now.length else MirrorNeeds.NOTHING,
         after=now,
         identify=lambda _before: before_first_event(path, generation),
         hgrc=hgrc,

@@ -25,7 +25,7 @@ from mercurial.transaction import transaction as Transaction
 
 from pushlog.store.appendfile import TornRecord
 
-from ...outbox.entry import Entry, Needs, NewestEvent, OutboxEnd, next_event
+from ...outbox.entry import Entry, MirrorNeeds, NewestEvent, OutboxEnd, next_event
 from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
 from ...words.event import Changes, Event, MasterSettings, PushConnection, Tip, Type
@@ -131,7 +131,7 @@ class Capture:
             event=self._make_event(
                 before, Type.CHANGED, source=text(source), changes=changes, after=observe.tip(self.repo)
             ),
-            needs=Needs.BUNDLE if changes.added or markers else Needs.NOTHING,
+            needs=MirrorNeeds.BUNDLE if changes.added or markers else MirrorNeeds.NOTHING,
             first=tr.changes[b"origrepolen"],
             markers=tuple(base64.b64encode(marker).decode() for marker in observe.encode_markers(markers)),
             connection=self._connection(tr) if changes.push is not None else None,

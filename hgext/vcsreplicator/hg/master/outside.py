@@ -23,7 +23,7 @@ from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
 
-from ...outbox.entry import Needs
+from ...outbox.entry import MirrorNeeds
 from ...words.event import NULL_NODE, PushEntry, Tip, Type
 from .. import observe
 from . import pushes, refusals
@@ -44,7 +44,7 @@ def announcements(repo: localrepository, before: Tip, now: Tip) -> list[Announce
 def ask_master(now: Tip) -> Announcement:
     """Return the event by which mirrors compare with the master."""
     detail = {"reason": "outside", "bootstrap": "false"}
-    return Announcement(kind=Type.SYNC, needs=Needs.MASTER, after=now, detail=detail)
+    return Announcement(kind=Type.SYNC, needs=MirrorNeeds.MASTER, after=now, detail=detail)
 
 
 def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
@@ -94,7 +94,7 @@ def _added(repo: localrepository, first: int, end: int, push: PushEntry | None) 
     return Announcement(
         kind=Type.CHANGED,
         source="outside",
-        needs=Needs.BUNDLE,
+        needs=MirrorNeeds.BUNDLE,
         first=first,
         changes=observe.added(repo, first, end, push=push),
         after=Tip(length=end, node=_node(repo, end - 1)),

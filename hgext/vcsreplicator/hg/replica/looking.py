@@ -9,7 +9,7 @@ from mercurial import ui as uimod
 from pushlog import versions
 
 from ...mirror.settings import MirrorSettings
-from ...mirror.task import Look, Looked
+from ...mirror.task import FingerprintPair, Look
 from ...words.errors import ReplicationError, Unavailable
 from ..fingerprint import fingerprint
 from . import healing, replicated, scan, snapshot
@@ -24,23 +24,23 @@ def _find_folder(task: Look, settings: MirrorSettings) -> str | None:
     return found.folder if found else None
 
 
-def look(task: Look, settings: MirrorSettings) -> Looked:
+def look(task: Look, settings: MirrorSettings) -> FingerprintPair:
     """Read both sides, the master first, so that the mirror is not behind."""
     ui = uimod.ui.load()
     try:
         there = snapshot.master_fingerprint(ui, healing.url_of(settings, task.path), settings.master_timeout)
     except ReplicationError as problem:
-        return Looked(here=None, there=None, problem=str(problem))
+        return FingerprintPair(here=None, there=None, problem=str(problem))
     folder = _find_folder(task, settings)
     if folder is None:
-        return Looked(here=None, there=there)
+        return FingerprintPair(here=None, there=there)
     try:
         repo = versions.factory.repository(ui, os.fsencode(folder)).unfiltered()
         try:
-            return Looked(here=fingerprint(repo, lambda: replicated.read(repo)), there=there)
+            return FingerprintPair(here=fingerprint(repo, lambda: replicated.read(repo)), there=there)
         finally:
             repo.close()
     except Unavailable as problem:
-        return Looked(here=None, there=None, problem=str(problem))
+        return FingerprintPair(here=None, there=None, problem=str(problem))
     except (error.Error, ReplicationError, OSError, ValueError) as problem:
-        return Looked(here=None, there=there, problem=f"cannot be read: {problem}")
+        return FingerprintPair(here=None, there=there, problem=f"cannot be read: {problem}")

@@ -22,7 +22,7 @@ from ...words.clock import Clock
 from ...words.errors import Diverged, MalformedEvent
 from ...words.event import Type
 from ...words.levels import Reason
-from ...words.wire import Where
+from ...words.wire import BundlePlace
 from ..allowed import put
 from ..master.formats import REFUSED_REQUIREMENTS
 from ..observe import tip
@@ -182,9 +182,9 @@ class TaskRunner:
         attachment, event = item.frame.header.attachment, item.event
         if attachment is None:
             return None
-        if attachment.where is Where.INLINE:
+        if attachment.where is BundlePlace.INLINE:
             return io.BytesIO(item.frame.body)
-        if attachment.where is Where.MASTER or self.settings.blobs is None:
+        if attachment.where is BundlePlace.MASTER or self.settings.blobs is None:
             raise Halted(Reason.BLOB_MISSING, f"the bundle of event {event.seq} is not in the log")
         try:
             return files.enter_context(open_blobs(self.settings.blobs).open(attachment))

@@ -46,7 +46,7 @@ LOOKUP_PAUSE = 0.1
 Address = tuple[str, int]
 
 
-class Hanging:
+class HangingBrokers:
     """The brokers that hang, as the clients of this process noticed.
 
     Any thread may use it.
@@ -93,7 +93,7 @@ class Hanging:
             return True
 
 
-HANGING = Hanging()
+HANGING = HangingBrokers()
 
 
 def _suspicious_at(connection: Any, suspicion: float) -> float:

@@ -27,7 +27,7 @@ from ...words.levels import RepositoryState
 from ...words.shape import Seconds, plain, within
 from ..comparison import ComparisonOutcome, Verdict, judge
 from ..settings import MirrorSettings
-from ..task import Check, Checked, Look, Looked
+from ..task import Check, Checked, FingerprintPair, Look
 from . import crew
 
 COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome", ["mirror", "outcome"])
@@ -165,7 +165,12 @@ def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
 
 
 def _decide(
-    job: _VerifyJob, looked: Looked | Checked | None, mirror: str, options: VerifySettings, now: float, report: Report
+    job: _VerifyJob,
+    looked: FingerprintPair | Checked | None,
+    mirror: str,
+    options: VerifySettings,
+    now: float,
+    report: Report,
 ) -> float | None:
     """Report the verdict, or return in how many seconds to compare again."""
     state, reading_at, job.reading_at = job.state, job.reading_at, None
@@ -209,7 +214,7 @@ def _judge_contents(checked: Checked, options: VerifySettings) -> tuple[Comparis
     return ComparisonOutcome.EQUAL, ""
 
 
-def _outcome(looked: Looked | None) -> tuple[ComparisonOutcome, str, int]:
+def _outcome(looked: FingerprintPair | None) -> tuple[ComparisonOutcome, str, int]:
     if looked is None:
         return ComparisonOutcome.UNREACHABLE, "the worker process died", 0
     seq = looked.here.seq if looked.here else 0

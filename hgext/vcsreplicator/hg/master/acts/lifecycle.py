@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ....outbox.entry import Needs, NewestEvent, new_id
+from ....outbox.entry import MirrorNeeds, NewestEvent, new_id
 from ....outbox.file import Fork, Outbox
 from ....words.digest import START
 from ....words.event import Type
@@ -87,5 +87,5 @@ def _announce_adopted(repo: MasterRepository, fork: Fork | None) -> Announcement
         return replace(before, incarnation=new_id(), seq=0, id="", digest=START)
 
     return Announcement(
-        kind=Type.SYNC, needs=Needs.MASTER, identify=identify, detail=detail, hgrc=capture.read_hgrc(repo)
+        kind=Type.SYNC, needs=MirrorNeeds.MASTER, identify=identify, detail=detail, hgrc=capture.read_hgrc(repo)
     )

@@ -23,7 +23,7 @@ from mercurial.ui import ui as Ui
 from pushlog import stripping as pushlog_stripping
 
 from ....outbox.bundles import ChangesetsGone
-from ....outbox.entry import Needs
+from ....outbox.entry import MirrorNeeds
 from ....outbox.file import LOCK, Outbox
 from ....words.digest import node_set
 from ....words.event import Changes, Type
@@ -123,7 +123,7 @@ def store_bundles(repo: localrepository) -> None:
     box = Outbox(repo.svfs)
     for place in box.unsent():
         event = place.entry.event.id
-        if place.entry.needs is Needs.BUNDLE and not box.bundles.has(event):
+        if place.entry.needs is MirrorNeeds.BUNDLE and not box.bundles.has(event):
             with contextlib.suppress(ChangesetsGone):
                 box.bundles.store(event, bundles.make_entry_bundle(repo, place.entry))
 
