@@ -21,7 +21,7 @@ PUSHES = 100
 CHANGESETS = 10_000
 
 
-class Replaced(ReplicationError):
+class RepositoryReplaced(ReplicationError):
     """The repository lost pushes that were sent, or has others in their place."""
 
 
@@ -75,7 +75,7 @@ def find_news(followed: Followed, question: Question, answer: PushesAnswer) -> l
     Raises Replaced, or MalformedEvent for pushes that the question did not ask for.
     """
     if answer.last < followed.last:
-        raise Replaced(f"its last push is {answer.last}, push {followed.last} was sent already")
+        raise RepositoryReplaced(f"its last push is {answer.last}, push {followed.last} was sent already")
     pushes = answer.pushes
     if any(push.id <= question.after for push in pushes):
         raise MalformedEvent(f"{followed.url}: push {pushes[0].id}, which was not asked for (after {question.after})")
@@ -115,7 +115,7 @@ def split(pushes: list[QueuedPush]) -> list[list[QueuedPush]]:
 
 def _check_last(followed: Followed, push: QueuedPush | None) -> None:
     if push is None or push.id != followed.last:
-        raise Replaced(f"push {followed.last}, which was sent already, is gone")
+        raise RepositoryReplaced(f"push {followed.last}, which was sent already, is gone")
     known = {*push.changesets, *push.obsolete}
     if followed.tip and known and followed.tip not in known:
-        raise Replaced(f"push {followed.last} was sent with changeset {followed.tip[:12]}, now it has others")
+        raise RepositoryReplaced(f"push {followed.last} was sent with changeset {followed.tip[:12]}, now it has others")

@@ -23,7 +23,16 @@ from ..amqp.settings import check_credentials
 from ..database import alone
 from ..hgpush.message import PushesAnswer
 from .asking import AnswerTooLarge, Asked, Asker
-from .following import UNDECIDED, Followed, Question, Replaced, find_news, first_question, next_question, split
+from .following import (
+    UNDECIDED,
+    Followed,
+    Question,
+    RepositoryReplaced,
+    find_news,
+    first_question,
+    next_question,
+    split,
+)
 from .hosts import Host
 from .outgoing import PushSender
 from .settings import OnReplaced, PollSettings, StartAt
@@ -115,7 +124,7 @@ class Poller:
             try:
                 await self._ask_for_all(repository)
                 repository.failures = 0
-            except Replaced as error:
+            except RepositoryReplaced as error:
                 await self._note_replaced(repository, error)
             except Exception as error:
                 self._note_failure(repository, error)
@@ -196,7 +205,7 @@ class Poller:
             REPLACED.dec()
         repository.replaced = 0
 
-    async def _note_replaced(self, repository: "_Repository", error: Replaced) -> None:
+    async def _note_replaced(self, repository: "_Repository", error: RepositoryReplaced) -> None:
         """Log once that another repository has replaced this one.
 
         If `on_replaced` is FOLLOW and `CONFIRMATIONS` answers have shown it, the poller follows the other one from its beginning,

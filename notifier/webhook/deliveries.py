@@ -51,7 +51,7 @@ class DeliveryAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class AttemptEnd:
     """How an attempt ended.
 
     `state` is queued, with the next `attempt` and `mature_at`, or a final one.
@@ -128,7 +128,7 @@ class Deliveries:
             return {"message": message, "repository": repository, "sequence": sequence, "event_id": event_of(message)}
         return {}
 
-    def record(self, ended: Sequence[Ended], now: float) -> None:
+    def record(self, ended: Sequence[AttemptEnd], now: float) -> None:
         """Record how these attempts ended, all or none."""
         with self._db.writing():
             for each in ended:

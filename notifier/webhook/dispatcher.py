@@ -24,7 +24,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import LONGEST_WAIT
 
 from ..destination import take_all
-from .deliveries import Deliveries, DeliveryAttempt, DeliveryState, Ended
+from .deliveries import AttemptEnd, Deliveries, DeliveryAttempt, DeliveryState
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
@@ -219,7 +219,7 @@ class Dispatcher(threading.Thread):
             ATTEMPTS.labels(self.destination, self._subscription_name(item), answer.verdict.value).inc()
             self._note_health(deliveries, item, answer, now)
 
-    def _find_next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> Ended:
+    def _find_next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> AttemptEnd:
         """Return the row after this attempt."""
         attempt, state, mature_at = item.attempt + 1, DeliveryState.QUEUED, now
         if answer.verdict is DeliveryVerdict.DELIVERED:
@@ -231,7 +231,7 @@ class Dispatcher(threading.Thread):
         else:
             spread = 1 + self.settings.jitter * (2 * random.random() - 1)
             mature_at = now + max(self.settings.ladder[attempt] * spread, answer.wait)
-        return Ended(
+        return AttemptEnd(
             id=item.id, state=state, attempt=attempt, mature_at=mature_at, status=answer.status, error=answer.error
         )
 

@@ -48,7 +48,7 @@ class TakenMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class RepositoryTurn:
     """A repository whose turn it is.
 
     The worker works on `messages` or, if the repository is parked, on the first `most` of its parked messages.
@@ -84,13 +84,13 @@ class Lanes:
         """Add a message behind the others of its repository."""
         self._lanes.setdefault(message.name, _Lane()).waiting.append(message)
 
-    def next_turn(self, now: float) -> Turn | None:
+    def next_turn(self, now: float) -> RepositoryTurn | None:
         """Return the next turn; None if there is nothing to do now."""
         for name, lane in self._lanes.items():
             if (lane.waiting or lane.is_parked) and lane.busy_since is None and lane.due <= now:
                 most = 1 if lane.failures else MOST
                 messages = () if lane.is_parked else tuple(lane.waiting)[:most]
-                return Turn(name=name, most=most, messages=messages, is_parked=lane.is_parked)
+                return RepositoryTurn(name=name, most=most, messages=messages, is_parked=lane.is_parked)
         return None
 
     def begin(self, name: Name, now: float) -> None:

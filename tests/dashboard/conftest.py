@@ -50,7 +50,7 @@ from notifier.message import messages
 from notifier.public import PublicSettings
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
-from notifier.webhook.deliveries import Deliveries, DeliveryState, Ended
+from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.webhook.destination import WebhookSettings
 from notifier.webhook.subscription import Subscription
 from testing.builders.chains import Chain
@@ -219,7 +219,7 @@ def fill_notifier(folder: Path) -> NotifierDatabases:
             notice = a_notice(an_event("integration/autoland-with-a-long-name", seq, push=a_push(seq)))
             [found, *_] = messages(notice, seq, public)
             [row] = deliveries.enqueue([(found, deliveries.subscriptions.all())], now - 60)
-            end = Ended(id=row.id, state=state_, attempt=attempt, mature_at=now + 300, status=status, error=error)
+            end = AttemptEnd(id=row.id, state=state_, attempt=attempt, mature_at=now + 300, status=status, error=error)
             deliveries.record([end], now - 30)
         notice = a_notice(an_event("integration/autoland-with-a-long-name", 4, push=a_push(4)))
         deliveries.enqueue([(messages(notice, 4, public)[0], deliveries.subscriptions.all())], now)

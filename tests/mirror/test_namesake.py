@@ -14,7 +14,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.namesake import Namesakes
 from hgext.vcsreplicator.mirror.service import _retry
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import Skipped
+from hgext.vcsreplicator.mirror.sources import SkippedRecords
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
 from hgext.vcsreplicator.words.levels import Beat
 from hgext.vcsreplicator.words.shape import to_json
@@ -88,7 +88,7 @@ def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log,
     namesakes.watch(arrived.put)
     try:
         # The log may have lost this mirror's acks, too: they are written again.
-        assert arrived.get(timeout=60) == Skipped(positions={})
+        assert arrived.get(timeout=60) == SkippedRecords(positions={})
         assert seen.ends_asked >= 2, "the position is found anew, also after an outage"
         assert arrived.empty()
         with Alive(log):

@@ -22,7 +22,7 @@ from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.levels import Beat
 from ..words.shape import from_json
 from .settings import MirrorSettings
-from .sources import Skipped
+from .sources import SkippedRecords
 
 # How many beats a mirror that lives gives for certain while another one waits.
 PATIENCE_BEATS = 3
@@ -97,7 +97,7 @@ class Namesakes:
                 if lost is not None:
                     self._skip_to_end(lost)
                     lost = None
-                    report(Skipped(positions={}))
+                    report(SkippedRecords(positions={}))
                 with contextlib.closing(self._open_reader()) as reader:
                     self._refuse_others(reader)
             except Expired as error:

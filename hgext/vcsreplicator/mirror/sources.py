@@ -25,7 +25,7 @@ logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ReadRecords:
     """Records that a reader brought, and the positions where it goes on.
 
     `follows` names the repository of a catch-up reader, `run` its catching up. The supervisor calls `taken` after it took the
@@ -40,7 +40,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class ExpiredPosition:
     """The log no longer holds the position where a catch-up reader must go on."""
 
     follows: str
@@ -49,7 +49,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class SkippedRecords:
     """The log lost the position of a stream's reader, which goes on at `positions`."""
 
     positions: Mapping[tuple[str, int], int]
@@ -110,7 +110,7 @@ class Source:
                     attempt = 0
             except Expired as error:
                 if self._follows is not None:
-                    self._report(Lost(follows=self._follows, run=self._run, reason=str(error)))
+                    self._report(ExpiredPosition(follows=self._follows, run=self._run, reason=str(error)))
                     return
                 expired = error
             except Unavailable as error:
@@ -139,7 +139,7 @@ class Source:
         if read is not None:
             self._report(read)
 
-    def _poll(self, reader: Reader) -> Read | None:
+    def _poll(self, reader: Reader) -> ReadRecords | None:
         records = reader.poll(POLL)
         self._positions = reader.positions()
         if self._follows is not None:
@@ -147,7 +147,7 @@ class Source:
             self.may_read.clear()
         elif not records:
             return None
-        return Read(
+        return ReadRecords(
             records=records, positions=self._positions, follows=self._follows, run=self._run, taken=self._room.release
         )
 
@@ -163,8 +163,8 @@ class Source:
         if EVENTS not in topics:
             table = read_table(self._log, *topics, stop=self._stop)
             self._positions = table.positions
-            self._report(Skipped(positions={}))
-            self._report(Read(records=[*table.records.values()], positions=table.positions))
+            self._report(SkippedRecords(positions={}))
+            self._report(ReadRecords(records=[*table.records.values()], positions=table.positions))
             return
         is_rewound = isinstance(error, Rewound)
         skipped: dict[tuple[str, int], int] = {}
@@ -173,4 +173,4 @@ class Source:
             for (name, partition), position in self._positions.items():
                 if name == topic and (is_rewound or not beginnings[partition] <= position <= ends[partition]):
                     self._positions[topic, partition] = skipped[topic, partition] = beginnings[partition]
-        self._report(Skipped(positions={place: at for place, at in skipped.items() if place[0] == EVENTS}))
+        self._report(SkippedRecords(positions={place: at for place, at in skipped.items() if place[0] == EVENTS}))

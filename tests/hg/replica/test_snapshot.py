@@ -288,10 +288,10 @@ def answering(status: int, page: bytes = b"") -> Iterator[str]:
 @pytest.mark.parametrize("status", [404, 500, 502, 503])
 def test_a_web_server_that_answers_with_an_error_is_waited_for(status: int) -> None:
     with answering(status) as url, pytest.raises(Unavailable, match=f"{url}: HTTP Error {status}"):
-        snapshot.master_level(uimod.ui.load(), url)
+        snapshot.master_newest_event(uimod.ui.load(), url)
 
 
 def test_a_url_that_is_no_master_is_told_in_a_line() -> None:
     with answering(200, b"<html>\n<body>Welcome!</body>") as url, pytest.raises(Unavailable) as told:
-        snapshot.master_level(uimod.ui.load(), url)
+        snapshot.master_newest_event(uimod.ui.load(), url)
     assert str(told.value) == f"{url}: '{url}' does not appear to be an hg repository"

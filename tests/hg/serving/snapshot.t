@@ -72,7 +72,7 @@ Over SSH the user counts.
   > from hgext.vcsreplicator.hg.replica import snapshot
   > initialize()
   > try:
-  >     print(snapshot.master_level(ui.ui.load(), sys.argv[1]).path)
+  >     print(snapshot.master_newest_event(ui.ui.load(), sys.argv[1]).path)
   > except Unavailable as error:
   >     print(error)
   > EOF

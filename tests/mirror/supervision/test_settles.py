@@ -22,7 +22,7 @@ from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.plan import Act, plan
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import Read
+from hgext.vcsreplicator.mirror.sources import ReadRecords
 from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import Supervisor
@@ -119,7 +119,9 @@ class Reader:
         records = self._world.log[self.position : self.position + count]
         self.position += len(records)
         own = [record for record in records if record.key == self.follows]
-        self._arrived(Read(records=own, positions={(EVENTS, 0): self.position}, follows=self.follows, run=self.run))
+        self._arrived(
+            ReadRecords(records=own, positions={(EVENTS, 0): self.position}, follows=self.follows, run=self.run)
+        )
 
 
 class Pool:
@@ -255,7 +257,7 @@ class World:
         records = self.log[self.read : self.read + self.chance.randint(1, 4)]
         self.read += len(records)
         if records:
-            self.inbox.put(Read(records=records, positions={(EVENTS, 0): self.read}))
+            self.inbox.put(ReadRecords(records=records, positions={(EVENTS, 0): self.read}))
 
     def catch_up(self) -> None:
         if self.readers:
@@ -271,7 +273,7 @@ class World:
             state = state_of(last, released=last.seq, deleted=last.type is Type.DELETED)  # fmt: skip
             value = self.told[last.repository] = to_json(state)
             self.inbox.put(
-                Read(
+                ReadRecords(
                     records=[
                         Record(
                             topic=STATE, partition=0, offset=0, key=last.repository, value=value, headers={}, time=1.0

@@ -18,7 +18,7 @@ from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
-from hgext.vcsreplicator.mirror.sources import AHEAD, Lost, Read, Skipped, Source
+from hgext.vcsreplicator.mirror.sources import AHEAD, ExpiredPosition, ReadRecords, SkippedRecords, Source
 from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN, Supervisor
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, TaskOutcome, Trouble
@@ -130,7 +130,7 @@ class Bench:
         return Record(topic=topic, partition=0, offset=self.offset - 1, key=key, value=value, headers={}, time=1.0)
 
     def records(self, *records: Record) -> None:
-        self.mirror.take(Read(records=records, positions={(EVENTS, 0): self.offset}))
+        self.mirror.take(ReadRecords(records=records, positions={(EVENTS, 0): self.offset}))
         self.mirror.turn(0)
 
     def answer(self, worker: Any, **outcome: Any) -> None:
@@ -406,7 +406,7 @@ def test_events_of_a_deleted_repository_need_no_work_when_its_note_is_gone(bench
     deletion = Deletion(bench)
     for _ in range(2):
         deletion.restart({}, deletion.state)
-        bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))  # the log was restored and is read again
+        bench.mirror.take(SkippedRecords(positions={(EVENTS, 0): 0}))  # the log was restored and is read again
         bench.read(*deletion.events)
         assert bench.pool.given == []
         assert bench.mirror.state.table.get(deletion.repository) is None
@@ -440,7 +440,7 @@ def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(b
     events = Chain("r").take(6)
     bench.read(*events)
     first = bench.pool.given[-1]
-    bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))
+    bench.mirror.take(SkippedRecords(positions={(EVENTS, 0): 0}))
     bench.offset = 0
     bench.read(*events)
     done = len(first.busy.items)
@@ -458,7 +458,7 @@ def test_acks_that_the_log_lost_are_written_again(bench: Bench) -> None:
     bench.read(event)
     bench.applied(event)
     bench.writer.acks.clear()
-    bench.mirror.take(Skipped(positions={(EVENTS, 0): 0}))
+    bench.mirror.take(SkippedRecords(positions={(EVENTS, 0): 0}))
     assert bench.writer.acks[event.repository].applied == 1
 
 
@@ -685,7 +685,7 @@ def test_what_expired_is_read_on_from_where_the_log_ended_when_the_master_was_as
     bench.passes(2)
     assert following.phase is Phase.CATCHING_UP
     for run, reason in ((following.run - 1, Reason.GAP), (following.run, Reason.EXPIRED)):
-        bench.mirror.take(Lost(follows=following.id, run=run, reason="expired"))
+        bench.mirror.take(ExpiredPosition(follows=following.id, run=run, reason="expired"))
         assert [note.reason for note in bench.notes.detached()] == [reason]
     bench.read(other)
     until_given(bench, first.repository)
@@ -1046,7 +1046,7 @@ def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench
     bench.read(first)
     bench.applied(first)
     bench.records(bench.record(STATE, last.repository, to_json(state_of(last))))
-    bench.mirror.take(Skipped(positions={(EVENTS, 0): 40}))
+    bench.mirror.take(SkippedRecords(positions={(EVENTS, 0): 40}))
     bench.mirror.take(Ends(ends={0: 40}, expected={last.repository: (last.incarnation, last.seq)}))
     [note] = bench.notes.detached()
     assert note.reason is Reason.GAP
@@ -1101,7 +1101,7 @@ def test_an_event_that_the_log_does_not_bring_is_asked_of_the_master_ever_more_r
             task = bench.pool.given[-1].busy
             repairs.append(task.heal)
             bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1)
-        read = Read(records=(), positions={(EVENTS, 0): end}, follows=following.id, run=following.run)
+        read = ReadRecords(records=(), positions={(EVENTS, 0): end}, follows=following.id, run=following.run)
         bench.mirror.take(read)
         assert following.phase is Phase.STREAM
     assert attempts == [0, 1, 2, 3]
@@ -1180,7 +1180,7 @@ def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Be
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     source = Source(cast(Log, log), {(EVENTS, 0): 1000}, arrived.put).start()
     try:
-        assert arrived.get(timeout=60) == Skipped(positions={(EVENTS, 0): 0})
+        assert arrived.get(timeout=60) == SkippedRecords(positions={(EVENTS, 0): 0})
         assert [record.key for record in arrived.get(timeout=60).records] == [event.repository]
     finally:
         source.stop()
@@ -1194,7 +1194,7 @@ def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_
     log = Failing(bench.log, "reader", Rewound("lost"))
     source = Source(cast(Log, log), {(EVENTS, 0): 1}, arrived.put).start()
     try:
-        assert arrived.get(timeout=60) == Skipped(positions={(EVENTS, 0): 0})
+        assert arrived.get(timeout=60) == SkippedRecords(positions={(EVENTS, 0): 0})
         assert [record.key for record in arrived.get(timeout=60).records] == [event.repository]
     finally:
         source.stop()
@@ -1229,11 +1229,11 @@ def test_a_mirror_follows_the_roster_of_a_log_that_went_back(bench: Bench) -> No
 def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
     chain = Chain("r")
     bench.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(e)) for e in chain.take(3000)])
-    arrived: list[Read] = []
+    arrived: list[ReadRecords] = []
     full = threading.Event()
 
     def take(read: object) -> None:
-        assert isinstance(read, Read)
+        assert isinstance(read, ReadRecords)
         arrived.append(read)
         if len(arrived) > AHEAD:
             full.set()
@@ -1275,7 +1275,7 @@ def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_ta
     run = catching_up(bench, first).run
     following = catching_up(bench, first)
     late = bench.record(EVENTS, third.repository, wire.encode(third))
-    bench.mirror.take(Read(records=[late], positions={(EVENTS, 0): 99}, follows=following.id, run=run))
+    bench.mirror.take(ReadRecords(records=[late], positions={(EVENTS, 0): 99}, follows=following.id, run=run))
     assert following.phase is Phase.CATCHING_UP
     assert not bench.mirror.state.backlog.has(following.id)
     bench.mirror.readers.close()
@@ -1295,7 +1295,7 @@ def test_an_event_of_an_unknown_version_waits_for_the_upgrade_also_when_it_is_me
         bench.record(EVENTS, first.repository, newer),
         bench.record(EVENTS, first.repository, wire.encode(third)),
     )
-    read = Read(records=records, positions={(EVENTS, 0): 99}, follows=following.id, run=following.run)
+    read = ReadRecords(records=records, positions={(EVENTS, 0): 99}, follows=following.id, run=following.run)
     bench.mirror.take(read)
     [note] = bench.notes.detached()
     assert (note.reason, following.phase) == (Reason.UNKNOWN_VERSION, Phase.WAITING)

@@ -12,7 +12,7 @@ from notifier.poll.following import (
     PUSHES,
     Followed,
     Question,
-    Replaced,
+    RepositoryReplaced,
     find_news,
     first_question,
     next_question,
@@ -57,7 +57,7 @@ def test_news_are_the_pushes_behind_the_last_one() -> None:
 )
 def test_repository_that_lost_or_changed_a_push_is_replaced(answer: PushesAnswer, complaint: str) -> None:
     answer = PushesAnswer(last=answer.last, pushes=tuple(push for push in answer.pushes if push.id > 8))
-    with pytest.raises(Replaced, match=complaint):
+    with pytest.raises(RepositoryReplaced, match=complaint):
         find_news(AT_9, first_question(AT_9, 200), answer)
 
 

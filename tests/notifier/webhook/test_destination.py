@@ -19,7 +19,7 @@ from hgext.vcsreplicator.words.clock import DAY, SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from notifier.message import messages
-from notifier.webhook.deliveries import Deliveries, DeliveryState, Ended
+from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.webhook.destination import FILTER_FAILED, WebhookSettings
 from notifier.webhook.statements import LAST_ERROR
 from notifier.webhook.subscription import Order, Subscription
@@ -535,7 +535,9 @@ def test_rows_are_read_in_the_order_of_their_arrival_whatever_matures_first(
     deliveries.subscriptions.add("a", Subscription(url="https://ci.example/"), origin="command", who="dana", now=0.0)
     [stored] = deliveries.subscriptions.all()
     items = deliveries.enqueue([(a_delivery(seq).message, [stored]) for seq in (1, 2, 3)], 5.0)
-    later = Ended(id=items[0].id, state=DeliveryState.QUEUED, attempt=1, mature_at=99.0, status=500, error="status 500")
+    later = AttemptEnd(
+        id=items[0].id, state=DeliveryState.QUEUED, attempt=1, mature_at=99.0, status=500, error="status 500"
+    )
     deliveries.record([later], 6.0)
     with closing(Deliveries(settings.database)) as again:
         found = [(item.id, item.mature_at) for item in again.queued()]

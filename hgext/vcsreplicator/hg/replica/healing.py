@@ -162,7 +162,7 @@ def _hold_if_present(folder: str) -> contextlib.AbstractContextManager[place.Loc
 
 def master_repository(ui: Ui, url: str, settings: MirrorSettings) -> str:
     """Ask for the id of the repository that the master has at the URL now."""
-    return snapshot.master_level(ui, url, settings.master_timeout).repository
+    return snapshot.master_newest_event(ui, url, settings.master_timeout).repository
 
 
 def _keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSettings, repository: str) -> None:

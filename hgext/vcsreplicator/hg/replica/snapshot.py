@@ -95,7 +95,7 @@ def take_from(repo: localrepository, peer: IPeer, *, now: float) -> Checkpoint:
         return _settle(repo, state, body.read(state.markers), body, now)
 
 
-def master_level(ui: Ui, url: str, timeout: float = 60.0) -> NewestEvent:
+def master_newest_event(ui: Ui, url: str, timeout: float = 60.0) -> NewestEvent:
     """Ask for the newest event of the master's repository; raises Unavailable."""
     with connected(ui, url, timeout) as peer:
         return _ask_state(peer).level

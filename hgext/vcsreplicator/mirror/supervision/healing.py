@@ -13,7 +13,7 @@ from ...log import EVENTS
 from ...words.errors import Rejected, Unavailable, UnknownEvent
 from ...words.levels import Reason
 from ..notes import try_to_write
-from ..sources import Lost, Read
+from ..sources import ExpiredPosition, ReadRecords
 from .catchup import CatchUpReaders
 from .departures import Departures
 from .detached import NOTE_AGAIN, Detachments
@@ -85,7 +85,7 @@ class Healing:
             case Phase.LEAVING:
                 self._finish_leaving(following)
 
-    def take_events(self, read: Read) -> None:
+    def take_events(self, read: ReadRecords) -> None:
         """Queue what a catch-up reader brought; once caught up, join the stream."""
         following = self._table.get(read.follows)
         if following is None or following.run != read.run or following.phase is not Phase.CATCHING_UP:
@@ -103,13 +103,13 @@ class Healing:
             self._readers.read_on(following)
         self._agenda.queue(following)
 
-    def take_loss(self, lost: Lost) -> None:
+    def take_loss(self, lost: ExpiredPosition) -> None:
         """Detach a repository anew of which the log no longer holds the resume point."""
         following = self._table.get(lost.follows)
         if following is not None and following.run == lost.run and following.phase is Phase.CATCHING_UP:
             self._detachments.detach(following, Reason.EXPIRED, lost.reason)
 
-    def _queue_events(self, following: Following, read: Read) -> bool:
+    def _queue_events(self, following: Following, read: ReadRecords) -> bool:
         """Queue what is new; False if the repository was detached anew."""
         for record in read.records:
             try:

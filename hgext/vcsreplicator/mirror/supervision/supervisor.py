@@ -24,7 +24,7 @@ from .. import metrics
 from ..notes import Notes
 from ..pool import Answered, WorkerPool
 from ..settings import MirrorSettings
-from ..sources import Lost, Read, Skipped, Source
+from ..sources import ExpiredPosition, ReadRecords, SkippedRecords, Source
 from ..task import Checked
 from ..writer import AckWriter, Ends
 from .catchup import CatchUpReaders
@@ -115,23 +115,23 @@ class Supervisor:
     def take(self, arrived: object) -> None:
         """Take one thing that arrived; anything else only ends the turn's wait."""
         match arrived:
-            case Read(follows=None):
+            case ReadRecords(follows=None):
                 for record in arrived.records:
                     self.intake.take(record)
                 self._hold_back()
                 arrived.taken()
-            case Read():
+            case ReadRecords():
                 with self.detachments.isolate(arrived.follows):
                     self.healing.take_events(arrived)
                 arrived.taken()
             case Answered():
                 with self.detachments.isolate(getattr(arrived.worker.busy, "repository", None)):
                     self._take_answer(arrived)
-            case Lost():
+            case ExpiredPosition():
                 self.healing.take_loss(arrived)
             case Ends():
                 self.detachments.find_silent_gaps(arrived)
-            case Skipped():
+            case SkippedRecords():
                 self.intake.skip(arrived.positions)
             case Exception():
                 raise arrived
