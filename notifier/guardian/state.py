@@ -24,8 +24,8 @@ CREATE TABLE IF NOT EXISTS reports (
 );
 CREATE TABLE IF NOT EXISTS rounds (id INTEGER PRIMARY KEY CHECK (id = 1), time REAL NOT NULL);
 """
-_LEVELS = "SELECT queue, level FROM levels"
-_SET_LEVEL = "INSERT INTO levels VALUES (?, ?) ON CONFLICT (queue) DO UPDATE SET level = excluded.level"
+_FILLINGS = "SELECT queue, level FROM levels"
+_SET_FILLING = "INSERT INTO levels VALUES (?, ?) ON CONFLICT (queue) DO UPDATE SET level = excluded.level"
 _FORGET = "DELETE FROM levels WHERE queue = ?"
 _BEGIN_DELETION = """INSERT INTO deletions VALUES (?, ?, ?)
     ON CONFLICT (queue) DO UPDATE SET owner = excluded.owner, messages = excluded.messages"""
@@ -69,18 +69,18 @@ class GuardianState:
 
     def fillings(self) -> dict[str, Filling]:
         """Return how full queues are as their owners know; other queues are fine."""
-        return {queue: Filling(number) for queue, number in self._db.rows(_LEVELS)}
+        return {queue: Filling(number) for queue, number in self._db.rows(_FILLINGS)}
 
     def record(self, queue: str, filling: Filling, report: tuple[str, str, int] | None, now: float) -> None:
         """Store how full a queue is, and with it the report (owner, what, messages)."""
         with self._db.writing():
-            self._db.run(*((_SET_LEVEL, (queue, filling)) if filling else (_FORGET, (queue,))))
+            self._db.run(*((_SET_FILLING, (queue, filling)) if filling else (_FORGET, (queue,))))
             if report is not None:
                 owner, what, messages = report
                 self._db.run(_REPORT, (owner, queue, what, messages, now))
 
     def forget(self, queues: Sequence[str]) -> None:
-        """Forget the levels of queues that are gone."""
+        """Forget how full queues were that are gone."""
         with self._db.writing():
             self._db.run_all(_FORGET, [(queue,) for queue in queues])
 
@@ -96,7 +96,7 @@ class GuardianState:
     def end_deletion(self, deletion: QueueDeletion, what: str | None, now: float) -> None:
         """Forget the deletion.
 
-        With `what`, the same transaction stores the report of it and forgets the queue's level.
+        With `what`, the same transaction stores the report of it and forgets how full the queue was.
         """
         with self._db.writing():
             self._db.run(_END_DELETION, (deletion.queue,))

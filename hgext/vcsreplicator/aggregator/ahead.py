@@ -10,7 +10,8 @@ from .decisions.aggregation import Aggregation
 from .decisions.standing import Standing
 from .rereading import Rereading
 
-Level = tuple[str, str]
+# The names of a mirror and of a repository.
+MirrorRepository = tuple[str, str]
 
 
 class AheadLevels:
@@ -22,9 +23,9 @@ class AheadLevels:
 
     def __init__(self, core: Aggregation, log: Log, rereading: Rereading) -> None:
         self._core, self._log, self._rereading = core, log, rereading
-        self._seen: dict[Level, int] = {}
+        self._seen: dict[MirrorRepository, int] = {}
         self._ends: dict[int, int] = {}
-        self._doubted: dict[Level, int] = {}
+        self._doubted: dict[MirrorRepository, int] = {}
 
     def check(self, now: float) -> None:
         """Decide about the levels that were ahead at the last check; then look again.
@@ -34,14 +35,14 @@ class AheadLevels:
         if self._rereading:
             return
         if self._seen and all(self._core.positions[EVENTS, partition] >= end for partition, end in self._ends.items()):
-            proven = {level: applied for level, applied in self._seen.items() if self._is_ahead(level, applied)}
+            proven = {pair: applied for pair, applied in self._seen.items() if self._is_ahead(pair, applied)}
             if self._read_again(proven.keys() - self._doubted.keys()):
                 return
-            for level, applied in proven.items():
-                if self._may_gate(level):
-                    self._core.levels.doubt(*level, applied, now)
+            for pair, applied in proven.items():
+                if self._may_gate(pair):
+                    self._core.levels.doubt(*pair, applied, now)
             self._doubted.update(proven)
-        self._seen = {level: at for level, at in self._find_ahead().items() if self._doubted.get(level) != at}
+        self._seen = {pair: at for pair, at in self._find_ahead().items() if self._doubted.get(pair) != at}
         self._ends = self._log.ends(EVENTS) if self._seen else {}
 
     def count_missing(self) -> dict[str, int]:
@@ -50,22 +51,22 @@ class AheadLevels:
         The doubted levels that are still ahead of the log show it.
         """
         found: dict[str, int] = {}
-        for level, applied in self._doubted.items():
-            if self._may_gate(level) and self._is_ahead(level, applied):
-                repository = self._core.repositories[level[1]]
-                known = repository.last if self._is_present(level) else 0
+        for pair, applied in self._doubted.items():
+            if self._may_gate(pair) and self._is_ahead(pair, applied):
+                repository = self._core.repositories[pair[1]]
+                known = repository.last if self._is_present(pair) else 0
                 found[repository.id] = max(found.get(repository.id, 0), applied - known)
         return found
 
-    def _read_again(self, levels: set[Level]) -> bool:
+    def _read_again(self, pairs: set[MirrorRepository]) -> bool:
         """Begin to read what was not read since the last check; return whether any is."""
         count = self._log.partitions(EVENTS)
-        for partition in sorted({partition_of(repository, count) for _, repository in levels}):
+        for partition in sorted({partition_of(repository, count) for _, repository in pairs}):
             if self._rereading.whole.get(partition, -1) < self._ends[partition]:
                 self._rereading.begin(partition)
         return bool(self._rereading)
 
-    def _find_ahead(self) -> dict[Level, int]:
+    def _find_ahead(self) -> dict[MirrorRepository, int]:
         """Find the levels at events that are not known."""
         found = {}
         for name, repository in self._core.repositories.items():
@@ -74,24 +75,24 @@ class AheadLevels:
                     found[mirror, name] = ack.applied
         return found
 
-    def _is_ahead(self, level: Level, applied: int) -> bool:
+    def _is_ahead(self, pair: MirrorRepository, applied: int) -> bool:
         """Return whether the event that the mirror claims to have is still not known."""
-        repository = self._core.repositories[level[1]]
-        is_ahead = repository.standing(level[0]) is Standing.AHEAD
-        return is_ahead and (applied > repository.last or not self._is_present(level))
+        repository = self._core.repositories[pair[1]]
+        is_ahead = repository.standing(pair[0]) is Standing.AHEAD
+        return is_ahead and (applied > repository.last or not self._is_present(pair))
 
-    def _is_present(self, level: Level) -> bool:
+    def _is_present(self, pair: MirrorRepository) -> bool:
         """Return whether the level is of the history that the repository has now."""
-        mirror, name = level
+        mirror, name = pair
         repository = self._core.repositories[name]
         return repository.state is None or repository.acks[mirror].incarnation == repository.state.incarnation
 
-    def _may_gate(self, level: Level) -> bool:
+    def _may_gate(self, pair: MirrorRepository) -> bool:
         """Return whether notices of the repository wait for this mirror.
 
         If the path of the repository is not known, return whether they could.
         """
-        name, roster, repository = level[0], self._core.roster, self._core.repositories[level[1]]
+        name, roster, repository = pair[0], self._core.roster, self._core.repositories[pair[1]]
         if repository.state is not None:
             return any(mirror.name == name for mirror in repository.gating(roster))
         mirror = roster.mirror(name)

@@ -57,6 +57,7 @@ _SPOOLED = 16 * 1024 * 1024
 class _MasterState:
     """The master's answer without its body."""
 
+    # The member has the name that it has in the answer.
     level: NewestEvent
     after: Tip
     phases: Mapping[str, tuple[str, ...]]
