@@ -23,9 +23,9 @@ from .intake import EdgeIntake, Outcome
 from .metrics import ANSWERS
 from .settings import EdgeSettings
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
 Answer = tuple[HTTPStatus, bytes]
 
 # The headers that become attributes, by their names in a request.
@@ -70,7 +70,7 @@ class EdgeApplication:
         self._settings, self._intake, self._clock = settings, intake, clock
         self._answers = {status: ANSWERS.labels(str(status.value)) for status in HTTPStatus if status >= 200}
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiMessage, receive: Receive, send: Send) -> None:
         try:
             if not scope["path"].startswith("/submit/"):
                 status, content = await self._answer_page(scope)
@@ -93,7 +93,7 @@ class EdgeApplication:
         await send({"type": "http.response.start", "status": int(status), "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
-    async def _take(self, scope: Message, receive: Receive) -> Answer | None:
+    async def _take(self, scope: AsgiMessage, receive: Receive) -> Answer | None:
         """Take a submission and return the answer; None if not all of it came."""
         attributes = self._attributes(scope)
         self._check(scope, attributes)
@@ -102,7 +102,7 @@ class EdgeApplication:
             return None
         return _ANSWERS[await self._intake.submit(to_line(RawMessage(body, attributes)))]
 
-    def _check(self, scope: Message, attributes: MutableMapping[str, str]) -> None:
+    def _check(self, scope: AsgiMessage, attributes: MutableMapping[str, str]) -> None:
         """Raise RefusedRequest for a request whose body need not be read."""
         if scope["method"] not in ("POST", "PUT"):
             raise RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, "expected POST or PUT", allow="POST, PUT")
@@ -122,7 +122,7 @@ class EdgeApplication:
             status = HTTPStatus.BAD_REQUEST if parts in lengths else HTTPStatus.NOT_FOUND
             raise RefusedRequest(status, str(error)) from None
 
-    def _attributes(self, scope: Message) -> dict[str, str]:
+    def _attributes(self, scope: AsgiMessage) -> dict[str, str]:
         """Return a request's attributes; a repeated header's values are joined by comma."""
         received = datetime.fromtimestamp(self._clock.now(), UTC)
         attributes = {
@@ -142,7 +142,7 @@ class EdgeApplication:
                 attributes[name] = f"{attributes[name]}, {text}" if name in attributes else text
         return attributes
 
-    async def _answer_page(self, scope: Message) -> Answer:
+    async def _answer_page(self, scope: AsgiMessage) -> Answer:
         content = _PAGES.get(scope["path"])
         if content is None:
             raise RefusedRequest(HTTPStatus.NOT_FOUND, "expected /submit/…")

@@ -9,8 +9,8 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -26,7 +26,7 @@ class Forbidden(Exception):
     """The address is one that no webhook may reach."""
 
 
-def allowed(address: Address, networks: Sequence[Network]) -> bool:
+def allowed(address: IpAddress, networks: Sequence[IpNetwork]) -> bool:
     """Return whether a request may go to this address.
 
     The address must be public, or in a network that the configuration opens.
@@ -38,11 +38,11 @@ def allowed(address: Address, networks: Sequence[Network]) -> bool:
     return inner.is_global and not closed
 
 
-def _is_in(address: Address, networks: Sequence[Network]) -> bool:
+def _is_in(address: IpAddress, networks: Sequence[IpNetwork]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
 
 
-def _unwrap_address(address: Address) -> Address:
+def _unwrap_address(address: IpAddress) -> IpAddress:
     """Return the IPv4 address that an IPv6 one stands for, else the address itself."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
@@ -54,7 +54,7 @@ def _unwrap_address(address: Address) -> Address:
     return address
 
 
-def resolve(host: str, port: int, networks: Sequence[Network]) -> list[str]:
+def resolve(host: str, port: int, networks: Sequence[IpNetwork]) -> list[str]:
     """Return the addresses of the host, best first.
 
     Raises Forbidden if any of them is not allowed, OSError if the host has none.

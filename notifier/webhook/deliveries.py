@@ -20,7 +20,7 @@ from . import statements as sql
 from .fairness import WaitingDelivery
 from .subscriptions import StoredSubscription, SubscriptionTable
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 class DeliveryState(enum.StrEnum):
@@ -162,12 +162,12 @@ class Deliveries:
                     self._db.run(sql.HISTORY, (now, f"delivery {number}", "redelivered", who))
         return done
 
-    def newest(self, *, state: str | None = None, subscription: str | None = None, limit: int = 50) -> list[Json]:
+    def newest(self, *, state: str | None = None, subscription: str | None = None, limit: int = 50) -> list[JsonObject]:
         """Return the newest deliveries, newest first, without bodies."""
         rows = self._db.rows(sql.LIST, (state, state, subscription, subscription, limit))
         return [{name: value for name, value in _as_json(row).items() if name != "body"} for row in rows]
 
-    def show(self, number: int) -> Json | None:
+    def show(self, number: int) -> JsonObject | None:
         """Return one delivery with its body; None if there is none."""
         rows = self._db.rows(sql.SHOW, (number,))
         return _as_json(rows[0]) if rows else None
@@ -202,6 +202,6 @@ def _orders(replay: str, *orders: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name + replay for name in orders if name is not None))
 
 
-def _as_json(row: Sequence[Any]) -> Json:
+def _as_json(row: Sequence[Any]) -> JsonObject:
     content = dict(zip(sql.COLUMNS, row, strict=True))
     return {**content, "replay": content["replay"] or None, "body": json.loads(content["body"])}

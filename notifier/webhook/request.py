@@ -22,7 +22,7 @@ from hgext.vcsreplicator.words.retry import read_retry_after
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
-from .addresses import Forbidden, Network, resolve
+from .addresses import Forbidden, IpNetwork, resolve
 from .connection import CONNECT_PATIENCE, ConnectionPool, RunningAnswers, TlsPool, finish, watching
 from .deliveries import DeliveryAttempt
 from .subscription import Subscription
@@ -122,7 +122,7 @@ def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Attempt
 class RequestSender:
     """Sends requests and keeps connections open; used by many threads."""
 
-    def __init__(self, *, networks: Sequence[Network], allow_http: bool, ca_file: str | None = None) -> None:
+    def __init__(self, *, networks: Sequence[IpNetwork], allow_http: bool, ca_file: str | None = None) -> None:
         """Raise Unavailable if `ca_file` cannot be read."""
         self._networks, self._allow_http, self._tls = networks, allow_http, trusting(ca_file)
         self._pools: dict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = {}

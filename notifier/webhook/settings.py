@@ -14,7 +14,7 @@ from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..destination import ALL_TYPES
 from ..window import PATIENCE, Patience, check_number
-from .addresses import Network
+from .addresses import IpNetwork
 from .subscription import Subscription
 
 
@@ -64,7 +64,7 @@ class DeliverySettings:
         if not (subscription.is_https or self.allow_http):
             raise ValueError("url: expected https; to allow http as well, set allow-http = true")
 
-    def networks(self) -> list[Network]:
+    def networks(self) -> list[IpNetwork]:
         """Return the networks that `allow` opens; raise ValueError."""
         try:
             return [ipaddress.ip_network(each, strict=False) for each in self.allow]

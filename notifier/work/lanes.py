@@ -25,7 +25,7 @@ MOST = 100
 # Seconds of work after which a repository is parked.
 SLOW = 10.0
 
-Name = tuple[str, int]
+RepositoryName = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class TakenMessage:
     message: HgPushMessage
 
     @property
-    def name(self) -> Name:
+    def name(self) -> RepositoryName:
         """The repository's name."""
         return self.repository.source, self.repository.number
 
@@ -54,7 +54,7 @@ class RepositoryTurn:
     The worker works on `messages` or, if the repository is parked, on the first `most` of its parked messages.
     """
 
-    name: Name
+    name: RepositoryName
     most: int
     messages: tuple[TakenMessage, ...]
     is_parked: bool
@@ -78,7 +78,7 @@ class Lanes:
 
     def __init__(self, retry: Backoff, retries: int) -> None:
         self._retry, self._retries = retry, retries
-        self._lanes: OrderedDict[Name, _Lane] = OrderedDict()
+        self._lanes: OrderedDict[RepositoryName, _Lane] = OrderedDict()
 
     def take(self, message: TakenMessage) -> None:
         """Add a message behind the others of its repository."""
@@ -93,7 +93,7 @@ class Lanes:
                 return RepositoryTurn(name=name, most=most, messages=messages, is_parked=lane.is_parked)
         return None
 
-    def begin(self, name: Name, now: float) -> None:
+    def begin(self, name: RepositoryName, now: float) -> None:
         """Note that the worker begins to work on the messages of a turn."""
         self._lanes[name].busy_since = now
         self._lanes.move_to_end(name)
@@ -155,12 +155,12 @@ class Lanes:
             self._lanes[name].waiting.clear()
             self._lanes[name].is_parked = True
 
-    def unpark(self, name: Name) -> None:
+    def unpark(self, name: RepositoryName) -> None:
         """Note that the database has no more messages of a repository."""
         self._lanes[name].is_parked = False
         self._drop_if_empty(name)
 
-    def restore(self, parked: Collection[Name]) -> None:
+    def restore(self, parked: Collection[RepositoryName]) -> None:
         """Begin a connection: mark these repositories as parked, and no others.
 
         They are the repositories with messages in the database.
@@ -183,7 +183,7 @@ class Lanes:
     def _lane_of(self, messages: Sequence[TakenMessage]) -> _Lane:
         return self._lanes[messages[0].name]
 
-    def _drop_if_empty(self, name: Name) -> None:
+    def _drop_if_empty(self, name: RepositoryName) -> None:
         lane = self._lanes[name]
         if not (lane.waiting or lane.is_parked or lane.failures):
             del self._lanes[name]

@@ -18,7 +18,7 @@ from hgext.vcsreplicator.words.errors import MalformedEvent
 
 from ..hgpush.message import LARGEST, TYPE, HgPushMessage, from_body
 from .database import RepositoryKey, WorkDatabase, kept_text
-from .lanes import Name, TakenMessage
+from .lanes import RepositoryName, TakenMessage
 from .schema import PARKED_MESSAGES
 
 MESSAGES = Gauge("vcsreplicator_work_parked_messages", "Messages in the database that wait for the next attempt")
@@ -38,7 +38,7 @@ class ParkedMessages:
         self._messages = self._bytes = 0
         self.may_have_dead = True
 
-    def load(self) -> set[Name]:
+    def load(self) -> set[RepositoryName]:
         """Return the repositories whose parked messages wait for an attempt.
 
         The call also counts all parked messages, those for the dead-letter queue too.
@@ -80,7 +80,7 @@ class ParkedMessages:
             for each, key in zip(messages, ids, strict=True)
         ]
 
-    def read(self, name: Name, most: int) -> list[TakenMessage]:
+    def read(self, name: RepositoryName, most: int) -> list[TakenMessage]:
         """Return the first messages of a repository, without dead ones.
 
         They have `LARGEST` bytes together, unless the first has more.

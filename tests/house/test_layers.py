@@ -223,13 +223,32 @@ def test_rooms_stay_small() -> None:
     assert len(list((CHECKOUT / "hgext" / "vcsreplicator").glob("*.py"))) <= 4
 
 
-def test_no_two_classes_have_one_name() -> None:
+def named_types(source: str) -> Iterator[str]:
+    """The names of a module's classes, and of the types that it gives a name: `NAME = tuple[...]`, `NAME = X | Y`, NewType."""
+    tree = ast.parse(source)
+    yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        is_new = isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("NewType")
+        if is_new or isinstance(node.value, ast.Subscript | ast.BinOp):
+            name = node.targets[0].id
+            # A constant is in capitals.
+            if not name.isupper():
+                yield name
+
+
+def test_no_two_types_have_one_name() -> None:
     owners: dict[str, list[str]] = {}
     for file in modules():
-        for node in nodes(file.read_text()):
-            if isinstance(node, ast.ClassDef):
-                owners.setdefault(node.name, []).append(module_name(file))
+        for name in named_types(file.read_text()):
+            owners.setdefault(name, []).append(module_name(file))
     assert {name: rooms for name, rooms in owners.items() if len(rooms) > 1} == {}
+
+
+def test_a_type_that_is_only_named_is_found() -> None:
+    source = "A = tuple[str, int]\nB = int | str\nC = NewType('C', int)\nLIMIT = 1 | 2\nt = TypeVar('t')\nclass D: pass"
+    assert sorted(named_types(source)) == ["A", "B", "C", "D"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, Record
+from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, PartitionKey, Record
 from ..log.table import Table, read_records, read_table
 from ..words import roster as rosters
 from ..words.errors import BadConfig, MalformedEvent
@@ -22,7 +22,6 @@ from .decisions.aggregation import Aggregation
 from .decisions.poison import Poison
 
 GROUP = IDENTITY = "aggregator"
-TopicPartition = tuple[str, int]
 
 logger = structlog.get_logger()
 
@@ -138,7 +137,7 @@ def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[No
             logger.error("notice cannot be read", **names, offset=record.offset, reason=str(error))
 
 
-def _find_recorded(log: Log) -> dict[TopicPartition, int]:
+def _find_recorded(log: Log) -> dict[PartitionKey, int]:
     """Find up to where unreadable levels are recorded.
 
     A position counts for nothing if the log ends before it.
@@ -164,7 +163,7 @@ def _find_cut(log: Log, beat: AggregatorBeat | None) -> dict[int, int]:
     return cut
 
 
-def _find_start(log: Log, topic: str) -> dict[TopicPartition, int]:
+def _find_start(log: Log, topic: str) -> dict[PartitionKey, int]:
     """Find the stored position of each partition, or else its beginning.
 
     The beginning counts where no position is stored, or where the log no longer reaches back to it. A log that lost its newest

@@ -34,6 +34,7 @@ from ..log import (
     STATE,
     Log,
     NewRecord,
+    PartitionKey,
     Reader,
     Record,
     Transactor,
@@ -60,7 +61,6 @@ POLL = 1.0
 # Records of one read, and reads before what they brought is decided and committed.
 READ_LIMIT, READS = 500, 4
 
-TopicPartition = tuple[str, int]
 
 logger = structlog.get_logger()
 
@@ -203,7 +203,7 @@ class Session:
         """Free everything; the next session reads again what was not committed."""
         self._closing.close()
 
-    def _load_acks(self, log: Log) -> dict[TopicPartition, int]:
+    def _load_acks(self, log: Log) -> dict[PartitionKey, int]:
         """Take every level in the log; return where to go on reading."""
         newest: dict[str | None, Record] = {}
         with closing(log.reader(find_beginnings(log, ACKS))) as reader:

@@ -8,7 +8,7 @@ import re
 import click
 
 from ..words.errors import BadConfig, Refused, visible
-from .adopt_conversion import PLACES, Conversion, Sections
+from .adopt_conversion import PLACES, Conversion, SourceSections
 
 
 @click.command()
@@ -33,7 +33,7 @@ def command(files: tuple[str, ...], output: str | None) -> None:
         click.echo(f"# then type: {visible(line)}")
 
 
-def _read_file(file: str) -> Sections:
+def _read_file(file: str) -> SourceSections:
     """Read sections of INI or hgrc; raise BadConfig if it is neither."""
     parser = configparser.RawConfigParser(allow_no_value=True, strict=False, default_section="\0")
     parser.optionxform = str  # type: ignore[assignment,method-assign]

@@ -16,7 +16,7 @@ from ..words.errors import BadConfig, visible
 from .adopt_mapping import LANDING_ACCOUNTS, find_counterpart, is_known_section
 
 # File → section → key → value; None for a key without one.
-Sections = Mapping[str, Mapping[str, str | None]]
+SourceSections = Mapping[str, Mapping[str, str | None]]
 
 PLACES = {
     "services": "/etc/vcsreplicator.toml",
@@ -35,7 +35,7 @@ class Conversion:
     `convert` collects in `commands` what an operator must type.
     """
 
-    files: Mapping[str, Sections]
+    files: Mapping[str, SourceSections]
     commands: list[str] = field(default_factory=list)
 
     def convert(self) -> dict[str, str]:
@@ -95,9 +95,9 @@ class Conversion:
         found = [value for section in _WITH_HOSTS if (value := self._read_values(section).get("hosts"))]
         return _join_servers((found or ["KAFKA:9093"])[0])
 
-    def _find_mirrors(self) -> dict[str, Sections]:
+    def _find_mirrors(self) -> dict[str, SourceSections]:
         """Return the files of mirrors by the name that each gets."""
-        found: dict[str, Sections] = {}
+        found: dict[str, SourceSections] = {}
         for each in self.files.values():
             if "consumer" in each:
                 wanted = name = _name_of(each["consumer"].get("group") or "mirror")
@@ -154,7 +154,7 @@ class Conversion:
         relay = '[relay]\nsocket = "/run/vcsreplicator/relay.sock"\nsource = "hg://MASTER"\n'
         return [relay, f"[relay.roots]\n{lines}"]
 
-    def _write_mirror(self, name: str, sections: Sections) -> list[str]:
+    def _write_mirror(self, name: str, sections: SourceSections) -> list[str]:
         folders = {
             self._find_prefix(wire): _check_folder(wire, value)
             for wire, value in sections.get("path_rewrites", {}).items()
@@ -246,7 +246,7 @@ def _join_servers(hosts: str) -> str:
     return ",".join(part.strip() for part in hosts.split(","))
 
 
-def _first_url(sections: Sections) -> str | None:
+def _first_url(sections: SourceSections) -> str | None:
     return next((url for url in sections.get("pull_url_rewrites", {}).values() if url), None)
 
 

@@ -15,7 +15,7 @@ from ..relay.lacking import find_places
 from ..relay.settings import RelaySettings
 from ..status import DESTINATION, Picture
 from ..status.findings import RELAY_KEY
-from ..status.timeline import Announcement, find_event, find_notice, is_wanted, list_steps
+from ..status.timeline import NoticeRecord, find_event, find_notice, is_wanted, list_steps
 from ..words.errors import Refused, visible
 from ..words.event import Event
 from ..words.levels import RepositoryState
@@ -101,7 +101,7 @@ def _trace_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -
 
 
 def _trace_sent(
-    config: Config, picture: Picture, state: RepositoryState, event: Event, record: Record, notice: Announcement | None
+    config: Config, picture: Picture, state: RepositoryState, event: Event, record: Record, notice: NoticeRecord | None
 ) -> EventTrace:
     steps = [(step.at, step.text) for step in list_steps(picture, state, event, record, notice, time.time())]
     deliveries = {}

@@ -12,7 +12,7 @@ from ..log import EVENTS, NOTICES, Record
 from ..log.table import ReadStopped
 from ..status import DESTINATION
 from ..status.timeline import (
-    Announcement,
+    NoticeRecord,
     Stage,
     TimelineStep,
     find_event,
@@ -70,7 +70,7 @@ def trace_event(sources: Sources, view: View, state: RepositoryState, seq: int) 
     return event, [*steps, *_list_deliveries(sources, view, event, notice)]
 
 
-def _read_known(sources: Sources, known: RecentEvent) -> tuple[Event, Record, Announcement | None]:
+def _read_known(sources: Sources, known: RecentEvent) -> tuple[Event, Record, NoticeRecord | None]:
     record = read_at(sources.log, EVENTS, known.partition, known.offset)
     if record is None:
         raise Unavailable("the record did not come")
@@ -107,7 +107,7 @@ def _searching() -> Iterator[threading.Event]:
         _searches.release()
 
 
-def _list_deliveries(sources: Sources, view: View, event: Event, notice: Announcement | None) -> Iterator[TimelineStep]:
+def _list_deliveries(sources: Sources, view: View, event: Event, notice: NoticeRecord | None) -> Iterator[TimelineStep]:
     for group, position in sorted(view.picture.groups.items()) if notice else ():
         name, is_passed = group.removeprefix(DESTINATION), bool(notice and position > notice[1].offset)
         text = f"{name}: {sources.describe_delivery(name, event, is_passed)}"

@@ -34,6 +34,9 @@ from typing import Protocol, Self
 from ..words.clock import DAY
 from ..words.errors import Rejected
 
+# A topic, and the number of one of its partitions.
+PartitionKey = tuple[str, int]
+
 # Partition → offset.
 Positions = Mapping[int, int]
 
@@ -170,13 +173,13 @@ class Reader(Protocol):
         Raises Expired, Rewound, or Unavailable after which the reader may be polled again.
         """
 
-    def positions(self) -> dict[tuple[str, int], int]:
+    def positions(self) -> dict[PartitionKey, int]:
         """Return (topic, partition) → the next offset this reader will return."""
 
-    def pause(self, partitions: Sequence[tuple[str, int]]) -> None:
+    def pause(self, partitions: Sequence[PartitionKey]) -> None:
         """Return no records of these partitions until `resume`; the others go on."""
 
-    def resume(self, partitions: Sequence[tuple[str, int]]) -> None:
+    def resume(self, partitions: Sequence[PartitionKey]) -> None:
         """Go on with these partitions where `pause` left off."""
 
     def wake(self) -> None:
@@ -194,7 +197,7 @@ class Transactor(Protocol):
         messages: Sequence[NewRecord],
         *,
         group: str | None = None,
-        positions: Mapping[tuple[str, int], int] | None = None,
+        positions: Mapping[PartitionKey, int] | None = None,
     ) -> list[tuple[int, int]]:
         """Write all messages and store all positions of `group`, or none of them.
 
@@ -240,7 +243,7 @@ class Log(Protocol):
         Raises Unavailable, and Rejected if a message is too large.
         """
 
-    def reader(self, positions: Mapping[tuple[str, int], int]) -> Reader:
+    def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         """Open a reader at these positions, (topic, partition) → offset."""
 
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:

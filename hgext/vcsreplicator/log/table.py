@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from ..words.errors import Unavailable
-from . import Log, Reader, Record
+from . import Log, PartitionKey, Reader, Record
 
 # Seconds of one wait for records: how late `stop` is seen.
 POLL = 0.2
@@ -30,8 +30,6 @@ BATCH = 5000
 
 # Seconds that the oldest record of a partition may take: a stop waits for it too.
 PATIENCE = 2.0
-
-TopicPartition = tuple[str, int]
 
 
 class ReadStopped(Exception):
@@ -46,7 +44,7 @@ class Table:
     """
 
     records: dict[tuple[str, str], Record]
-    positions: dict[TopicPartition, int]
+    positions: dict[PartitionKey, int]
 
     def value(self, topic: str, key: str) -> bytes | None:
         """Return the newest value of a key; None if there is none."""
@@ -72,7 +70,7 @@ def read_table(log: Log, *topics: str, stop: threading.Event | None = None) -> T
 
 
 def read_records(
-    log: Log, positions: dict[TopicPartition, int], *, stop: threading.Event | None = None
+    log: Log, positions: dict[PartitionKey, int], *, stop: threading.Event | None = None
 ) -> Iterator[Record]:
     """Yield every record from these positions up to the end, tombstones included."""
     with closing(log.reader(positions)) as reader:
@@ -101,7 +99,7 @@ def read_on(log: Log, reader: Reader, *, stop: threading.Event | None = None) ->
         wait = POLL
 
 
-def find_beginnings(log: Log, *topics: str) -> dict[TopicPartition, int]:
+def find_beginnings(log: Log, *topics: str) -> dict[PartitionKey, int]:
     """Return the first position of each partition of these topics."""
     return {(topic, partition): at for topic in topics for partition, at in log.beginnings(topic).items()}
 
@@ -123,7 +121,7 @@ def find_oldest_time(log: Log, topic: str) -> float | None:
     return min(times, default=None)
 
 
-def _find_ends(log: Log, reader: Reader) -> dict[TopicPartition, int]:
+def _find_ends(log: Log, reader: Reader) -> dict[PartitionKey, int]:
     places = reader.positions().keys()
     ends = {topic: log.ends(topic) for topic in {topic for topic, _ in places}}
     return {(topic, partition): ends[topic][partition] for topic, partition in places}

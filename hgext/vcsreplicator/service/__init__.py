@@ -33,7 +33,7 @@ Health = Callable[[], Mapping[str, Any]]
 Pages = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 # A stage bound to its settings and its log: runs until the event is set, and calls the function once, when it is ready.
-Stage = Callable[[threading.Event, Callable[[], None]], None]
+RunStage = Callable[[threading.Event, Callable[[], None]], None]
 
 logger = structlog.get_logger()
 
@@ -66,7 +66,7 @@ def stop_on_signals() -> threading.Event:
 
 
 def serve(
-    stage: Stage,
+    stage: RunStage,
     *,
     listen: tuple[str, int] | None = None,
     key: str = "listen",

@@ -52,11 +52,11 @@ class TimelineStep:
 
 
 # A notice and its record.
-Announcement = tuple[Notice, Record]
+NoticeRecord = tuple[Notice, Record]
 
 
 def list_steps(
-    picture: Picture, state: RepositoryState, event: Event, record: Record, notice: Announcement | None, now: float
+    picture: Picture, state: RepositoryState, event: Event, record: Record, notice: NoticeRecord | None, now: float
 ) -> list[TimelineStep]:
     """List the steps of the event in the order of time, those without a time last."""
     steps = [
@@ -73,7 +73,7 @@ def list_steps(
 
 
 def _list_mirror_steps(
-    picture: Picture, state: RepositoryState, event: Event, notice: Announcement | None, now: float
+    picture: Picture, state: RepositoryState, event: Event, notice: NoticeRecord | None, now: float
 ) -> Iterator[TimelineStep]:
     """Yield the steps of the event on each mirror.
 
@@ -111,7 +111,7 @@ def _describe_level(picture: Picture, ack: Ack, event: Event, now: float) -> Tim
 
 
 def _find_last_step(
-    picture: Picture, state: RepositoryState, event: Event, notice: Announcement | None, now: float
+    picture: Picture, state: RepositoryState, event: Event, notice: NoticeRecord | None, now: float
 ) -> TimelineStep:
     if notice:
         text = f"notice written: offset {notice[1].offset}, roster version {notice[0].roster}"
@@ -170,7 +170,7 @@ def find_event(
 
 def find_notice(
     log: Log, state: RepositoryState, event: Event, *, stop: threading.Event | None = None
-) -> Announcement | None:
+) -> NoticeRecord | None:
     """Read the notice of an event, not that of a replay; None without one.
 
     Raise ReadStopped once `stop` is set.

@@ -25,7 +25,7 @@ from typing import Annotated, Any, TypeVar
 from .errors import MalformedEvent
 
 T = TypeVar("T")
-Reader = Callable[[Any, str], Any]
+ValueReader = Callable[[Any, str], Any]
 
 GIB = 1024**3
 MAX_TEXT = 4 * 1024 * 1024
@@ -139,7 +139,7 @@ def parse(text: bytes | memoryview, where: str, *, limit: int = MAX_TEXT) -> Any
 
 def read(kind: type[T], data: Any, where: str | None = None) -> T:
     """Read a `kind` from parsed data; MalformedEvent names the member below `where`."""
-    reader: Reader = _make_reader(typing.cast(Any, kind))
+    reader: ValueReader = _make_reader(typing.cast(Any, kind))
     return typing.cast(T, reader(data, where or kind.__name__))
 
 
@@ -171,7 +171,7 @@ def _list_members(kind: Any) -> tuple[str, ...] | None:
 
 
 @functools.cache
-def _make_reader(kind: Any) -> Reader:
+def _make_reader(kind: Any) -> ValueReader:
     """Return the function that checks and converts one value of `kind`, at a place."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
@@ -198,7 +198,7 @@ def _make_error(where: str, expected: str, value: Any) -> MalformedEvent:
     return MalformedEvent(f"{where}: expected {expected}, got {reprlib.repr(value)[:60]}")
 
 
-def _read_scalar(kind: type, of_unit: str = "") -> Reader:
+def _read_scalar(kind: type, of_unit: str = "") -> ValueReader:
     expected = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind] + of_unit
 
     def reader(value: Any, where: str) -> Any:
@@ -212,7 +212,7 @@ def _read_scalar(kind: type, of_unit: str = "") -> Reader:
     return reader
 
 
-def _read_within(inner: Reader, within: NumberRange) -> Reader:
+def _read_within(inner: ValueReader, within: NumberRange) -> ValueReader:
     def reader(value: Any, where: str) -> Any:
         number = inner(value, where)
         if not within.least <= number <= within.greatest:
@@ -222,7 +222,7 @@ def _read_within(inner: Reader, within: NumberRange) -> Reader:
     return reader
 
 
-def _read_list(inner: Reader, withheld: str | None) -> Reader:
+def _read_list(inner: ValueReader, withheld: str | None) -> ValueReader:
     def reader(value: Any, where: str) -> Any:
         if type(value) is not list:
             if withheld:
@@ -233,7 +233,7 @@ def _read_list(inner: Reader, withheld: str | None) -> Reader:
     return reader
 
 
-def _read_mapping(inner: Reader) -> Reader:
+def _read_mapping(inner: ValueReader) -> ValueReader:
     def reader(value: Any, where: str) -> Any:
         if type(value) is not dict:
             raise _make_error(where, "an object", value)
@@ -242,7 +242,7 @@ def _read_mapping(inner: Reader) -> Reader:
     return reader
 
 
-def _read_enum(kind: type[enum.Enum]) -> Reader:
+def _read_enum(kind: type[enum.Enum]) -> ValueReader:
     def reader(value: Any, where: str) -> Any:
         try:
             return kind(value)
@@ -264,7 +264,7 @@ def _find_exact(hint: Any) -> tuple[Any, NumberRange | None]:
     return None, None
 
 
-def _read_dataclass(kind: type) -> Reader:
+def _read_dataclass(kind: type) -> ValueReader:
     every = typing.get_type_hints(kind, include_extras=True)
     hints = {name: every[name] for name in _list_members(kind) or ()}
     bare = [
@@ -272,7 +272,7 @@ def _read_dataclass(kind: type) -> Reader:
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
-    readers: dict[str, tuple[Any, NumberRange | None, Reader]] = {
+    readers: dict[str, tuple[Any, NumberRange | None, ValueReader]] = {
         name: (*_find_exact(hint), _make_reader(hint)) for name, hint in hints.items()
     }
     required = {name for name in bare if types.NoneType not in typing.get_args(hints[name])}

@@ -12,7 +12,8 @@ from ...log import EVENTS, Record
 from .outgoing import Outgoing
 from .repository import Repository
 
-Place = tuple[str, int, int]
+# Repository, partition and offset of a kept record.
+KeptPlace = tuple[str, int, int]
 
 
 class NewerEvents:
@@ -23,7 +24,7 @@ class NewerEvents:
 
     def __init__(self) -> None:
         self._stored: list[Record] = []
-        self._places: set[Place] = set()
+        self._places: set[KeptPlace] = set()
 
     def load(self, repository: str, partition: int, offset: int, value: bytes, headers: Mapping[str, str]) -> None:
         """Take a record of `pending`, in any order."""
@@ -64,5 +65,5 @@ class NewerEvents:
         output.give_up(record)
 
 
-def _find_place(record: Record) -> Place:
+def _find_place(record: Record) -> KeptPlace:
     return record.key or "", record.partition, record.offset

@@ -14,13 +14,13 @@ from ...log import Record
 from ...words.unexpected import Fault, fault
 
 # Topic, partition and offset of a record.
-Place = tuple[str, int, int]
+RecordPlace = tuple[str, int, int]
 
 
 class Poisoned(Exception):
     """Work on this record or repository failed; nothing in memory counts any more."""
 
-    def __init__(self, what: Place | str, fault: Fault) -> None:
+    def __init__(self, what: RecordPlace | str, fault: Fault) -> None:
         super().__init__(f"{what}: {fault.reason}")
         self.what, self.fault = what, fault
 
@@ -29,7 +29,7 @@ class Poisoned(Exception):
 class Poison:
     """What is left out, with the reason, as long as the service runs."""
 
-    records: dict[Place, Fault] = field(default_factory=dict)
+    records: dict[RecordPlace, Fault] = field(default_factory=dict)
     repositories: dict[str, Fault] = field(default_factory=dict)
 
     def add(self, found: Poisoned) -> bool:
@@ -44,13 +44,13 @@ class Poison:
         return known is found.fault
 
 
-def place_of(record: Record) -> Place:
+def place_of(record: Record) -> RecordPlace:
     """Return where the record stands in the log."""
     return record.topic, record.partition, record.offset
 
 
 @contextmanager
-def blaming(what: Place | str) -> Iterator[None]:
+def blaming(what: RecordPlace | str) -> Iterator[None]:
     """Raise Poisoned in place of an unexpected exception."""
     try:
         yield

@@ -245,9 +245,10 @@ class Repository:
             return
         for mirror in self._find_members(roster)[0]:
             ack = self.acks.get(mirror.name)
-            applied = ack.applied if ack is not None and ack.incarnation == state.incarnation else 0
-            if applied < state.seq and not (ack is None and state.deleted):
-                yield mirror.name, state.seq - applied
+            counting = ack if ack is not None and ack.incarnation == state.incarnation else None
+            unapplied = measure_lag(counting, seq=state.seq, released=0).unapplied
+            if unapplied and not (ack is None and state.deleted):
+                yield mirror.name, unapplied
 
     def heard(self, mirror: str, ack: Ack | None) -> None:
         """Take the mirror's newest level, or the end of it."""

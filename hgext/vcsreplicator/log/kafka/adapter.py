@@ -23,14 +23,12 @@ from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import ReplicationError
-from .. import EVENTS, NewRecord, Positions, Reader, Topic, TopicComparison, Transactor, check_message
+from .. import EVENTS, NewRecord, PartitionKey, Positions, Reader, Topic, TopicComparison, Transactor, check_message
 from .broker import Broker
 from .clients import close_producer, rim, together, warm
 from .options import KafkaOptions
 from .reader import KafkaReader
 from .transactor import KafkaTransactor
-
-TopicPartitionKey = tuple[str, int]
 
 
 class KafkaLog:
@@ -86,7 +84,7 @@ class KafkaLog:
             raise
         return [(result.partition, result.offset) for result in results]
 
-    def reader(self, positions: Mapping[TopicPartitionKey, int]) -> Reader:
+    def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         for key in positions:
             self.broker.check_partition(*key)
         return KafkaReader(self.broker, positions)

@@ -15,12 +15,11 @@ from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
 from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
-from .. import LARGEST, NewRecord, Topic, partition_of
+from .. import LARGEST, NewRecord, PartitionKey, Topic, partition_of
 from .clients import Admin, connect, rim, warm
 from .options import KafkaOptions
 
 T = TypeVar("T")
-TopicPartitionKey = tuple[str, int]
 
 # Seconds to wait for other threads' use of the admin client.
 ADMIN_PATIENCE = 30.0
@@ -197,7 +196,7 @@ class Broker:
             warm(producer, [self.full(topic) for topic in list(self._partitions)])
             return producer
 
-    def store(self, group: str, positions: Mapping[TopicPartitionKey, OffsetAndMetadata]) -> None:
+    def store(self, group: str, positions: Mapping[PartitionKey, OffsetAndMetadata]) -> None:
         """Store positions with their metadata for a group without members."""
         stored = {self.partition(*key): position for key, position in positions.items()}
 

@@ -43,7 +43,7 @@ REMEMBERED = 60.0
 FIRST_PATIENCE = 1.0
 LOOKUP_PAUSE = 0.1
 
-Address = tuple[str, int]
+BrokerAddress = tuple[str, int]
 
 
 class HangingBrokers:
@@ -54,32 +54,32 @@ class HangingBrokers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._until: dict[Address, float] = {}
-        self._suspected: dict[Address, float] = {}
-        self._probed: dict[Address, tuple[float, int]] = {}
+        self._until: dict[BrokerAddress, float] = {}
+        self._suspected: dict[BrokerAddress, float] = {}
+        self._probed: dict[BrokerAddress, tuple[float, int]] = {}
 
-    def __contains__(self, address: Address | None) -> bool:
+    def __contains__(self, address: BrokerAddress | None) -> bool:
         return address is not None and self._until.get(address, 0.0) > time.monotonic()
 
-    def add(self, address: Address) -> None:
+    def add(self, address: BrokerAddress) -> None:
         self._until[address] = time.monotonic() + REMEMBERED
 
-    def suspect(self, address: Address) -> None:
+    def suspect(self, address: BrokerAddress) -> None:
         """Note that a broker was slow to greet.
 
         A client that has a choice asks another one first.
         """
         self._suspected[address] = time.monotonic() + REMEMBERED
 
-    def doubtful(self, address: Address) -> bool:
+    def doubtful(self, address: BrokerAddress) -> bool:
         return address in self or self._suspected.get(address, 0.0) > time.monotonic()
 
-    def remove(self, address: Address) -> None:
+    def remove(self, address: BrokerAddress) -> None:
         """Note that a broker answered: it neither hangs nor is a suspect."""
         self._until.pop(address, None)
         self._suspected.pop(address, None)
 
-    def claim(self, address: Address, client: int) -> bool:
+    def claim(self, address: BrokerAddress, client: int) -> bool:
         """Return whether this client shall probe the broker.
 
         One client at a time is enough, and the same one as before while it still does: it has a connection for that.
@@ -176,7 +176,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         failures = int(self._backoff.get(node_id, (0,))[0])
         return min(timeout_ms, float(FIRST_PATIENCE * 1000 * 2**failures))
 
-    def _address(self, node_id: Any) -> Address | None:
+    def _address(self, node_id: Any) -> BrokerAddress | None:
         node = self.cluster.broker_metadata(node_id)
         return None if node is None else (node.host, node.port)
 
@@ -230,7 +230,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         if any((node.host, node.port) in HANGING for node in self.cluster.brokers()):
             self.cluster.request_update()  # it may lead no more
 
-    async def _probe(self, address: Address) -> None:
+    async def _probe(self, address: BrokerAddress) -> None:
         """Ask the broker something that it answers at once, to see whether it hangs.
 
         It may have good reasons to let other requests wait.
@@ -258,7 +258,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         if not answered and time.monotonic() >= deadline:
             HANGING.add(address)
 
-    async def _greet(self, name: str, address: Address, deadline: float) -> KafkaConnection:
+    async def _greet(self, name: str, address: BrokerAddress, deadline: float) -> KafkaConnection:
         """Open a connection for probes and wait for the broker's first answer.
 
         It is closed with the other connections.

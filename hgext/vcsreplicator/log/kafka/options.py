@@ -68,7 +68,7 @@ FIXED = frozenset(
     }
 )
 
-Kind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
+ClientKind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class KafkaOptions:
         """The URL for messages, without options, which may hold secrets."""
         return "kafka://" + ",".join(self.servers)
 
-    def of(self, kind: Kind, **ours: Any) -> dict[str, Any]:
+    def of(self, kind: ClientKind, **ours: Any) -> dict[str, Any]:
         """Return the configuration of one client.
 
         What the URL says overrides the defaults, and `ours` overrides both.

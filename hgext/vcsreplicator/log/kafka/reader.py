@@ -11,7 +11,7 @@ from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import ConsumerRecord
 
 from ...words.errors import Expired, ReplicationError, Rewound
-from .. import Record, topics
+from .. import PartitionKey, Record, topics
 from .broker import Broker
 from .clients import connect, rim
 from .records import Unpacked, record_of
@@ -33,7 +33,6 @@ LOOK_AROUND, QUIET_LOOK_AROUND, RARE_LOOK_AROUND = 3.0, 6.0, 15.0
 # Topics of the log that lose no record but by retention. Of any other topic nothing is known.
 _KEPT = frozenset(topic.name for topic in topics() if not topic.compacted)
 
-TopicPartitionKey = tuple[str, int]
 _Batches = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
@@ -43,7 +42,7 @@ class KafkaReader:
     The reader itself keeps the positions, so a new consumer continues exactly where the old one stopped.
     """
 
-    def __init__(self, broker: Broker, positions: Mapping[TopicPartitionKey, int]) -> None:
+    def __init__(self, broker: Broker, positions: Mapping[PartitionKey, int]) -> None:
         self._broker = broker
         self._names = {broker.partition(*key): key for key in positions}
         self._next = {broker.partition(*key): at for key, at in positions.items()}
@@ -81,16 +80,16 @@ class KafkaReader:
             if records or woken or left <= 0:
                 return records
 
-    def positions(self) -> dict[TopicPartitionKey, int]:
+    def positions(self) -> dict[PartitionKey, int]:
         return {key: self._position(partition) for partition, key in self._names.items()}
 
-    def pause(self, partitions: Sequence[TopicPartitionKey]) -> None:
+    def pause(self, partitions: Sequence[PartitionKey]) -> None:
         changed = [self._broker.partition(*key) for key in partitions]
         self._paused.update(changed)
         if self._consumer is not None:
             self._consumer.pause(*changed)
 
-    def resume(self, partitions: Sequence[TopicPartitionKey]) -> None:
+    def resume(self, partitions: Sequence[PartitionKey]) -> None:
         changed = [self._broker.partition(*key) for key in partitions]
         self._paused.difference_update(changed)
         if self._consumer is not None:

@@ -12,7 +12,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import Fenced, ReplicationError, Unavailable
-from .. import EXPECTED_WITHIN, NewRecord, check_message
+from .. import EXPECTED_WITHIN, NewRecord, PartitionKey, check_message
 from .broker import OWNERS, Broker
 from .clients import add_partitions, close_producer, rim, together, wait, warm
 
@@ -21,8 +21,6 @@ COMMIT_PATIENCE = 8.0
 
 # What a broker answers to a producer of an earlier epoch.
 FENCED = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
-
-TopicPartitionKey = tuple[str, int]
 
 
 class KafkaTransactor:
@@ -61,7 +59,7 @@ class KafkaTransactor:
         messages: Sequence[NewRecord],
         *,
         group: str | None = None,
-        positions: Mapping[TopicPartitionKey, int] | None = None,
+        positions: Mapping[PartitionKey, int] | None = None,
     ) -> list[tuple[int, int]]:
         for message in messages:
             check_message(message)

@@ -27,7 +27,17 @@ from typing import Self
 
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import BadConfig, Fenced, Rejected, TopicMissing, Unavailable
-from .. import NewRecord, Positions, Reader, Topic, TopicComparison, Transactor, check_message, partition_of
+from .. import (
+    NewRecord,
+    PartitionKey,
+    Positions,
+    Reader,
+    Topic,
+    TopicComparison,
+    Transactor,
+    check_message,
+    partition_of,
+)
 from . import statements as sql
 from .comparison import compare_topic
 from .connection import Connection, create_database
@@ -47,8 +57,6 @@ STEP = 64
 
 # Largest step from one transactor's epoch to the next.
 EPOCH_STEP = 1 << 32
-
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +131,7 @@ class SqliteLog:
         self._ring(messages)
         return written
 
-    def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
+    def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         with self._reading() as connection:
             topics = {self._topic(connection, topic).id for topic, _ in positions}
             streams = {place: self._stream(self._topic(connection, place[0]), place) for place in positions}
@@ -137,7 +145,7 @@ class SqliteLog:
             topics=topics,
         )
 
-    def streams(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def streams(self, places: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Return the row ids of these partitions in the present file; others may differ."""
         with self._reading() as connection:
             return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
@@ -151,7 +159,7 @@ class SqliteLog:
         self,
         messages: Sequence[NewRecord],
         group: str | None,
-        positions: Mapping[TopicPartition, int],
+        positions: Mapping[PartitionKey, int],
         fence: Callable[[Connection], None],
     ) -> list[tuple[int, int]]:
         """Append and acknowledge in one transaction, in which `fence` runs first."""
@@ -259,7 +267,7 @@ class SqliteLog:
         self._topics[name] = topic
         return topic
 
-    def _stream(self, topic: _Topic, key: TopicPartition) -> int:
+    def _stream(self, topic: _Topic, key: PartitionKey) -> int:
         name, partition = key
         if not 0 <= partition < len(topic.streams):
             raise BadConfig(f"topic {name}: no partition {partition}, expected 0 to {len(topic.streams) - 1}")
@@ -291,7 +299,7 @@ class SqliteLog:
         self._remove_old(connection, now, STEP + len(messages))
         return written
 
-    def _acknowledge(self, connection: Connection, group: str, positions: Mapping[TopicPartition, int]) -> None:
+    def _acknowledge(self, connection: Connection, group: str, positions: Mapping[PartitionKey, int]) -> None:
         now = self._clock.now()
         for (name, partition), position in positions.items():
             topic = self._topic(connection, name)
@@ -327,7 +335,7 @@ class SqliteTransactor:
         messages: Sequence[NewRecord],
         *,
         group: str | None = None,
-        positions: Mapping[TopicPartition, int] | None = None,
+        positions: Mapping[PartitionKey, int] | None = None,
     ) -> list[tuple[int, int]]:
         return self._log.commit(messages, group, positions or {}, self._fence)
 

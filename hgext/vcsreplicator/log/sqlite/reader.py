@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...words.errors import Expired, Rewound, Unavailable
-from .. import LATEST, Record
+from .. import LATEST, PartitionKey, Record
 from . import statements as sql
 from .connection import Connection
 from .doorbell import Bell
@@ -22,10 +22,9 @@ FALLBACK_POLL = 1.0
 # What one poll returns at most, however many records were asked for.
 POLL_BYTES = 32 * 1024 * 1024
 
-TopicPartition = tuple[str, int]
 
 # Offset, time and key of a record, as the database has them.
-Mark = tuple[Any, ...]
+ReadMark = tuple[Any, ...]
 
 
 class SqliteReader:
@@ -37,11 +36,11 @@ class SqliteReader:
 
     def __init__(
         self,
-        positions: Mapping[TopicPartition, int],
+        positions: Mapping[PartitionKey, int],
         *,
         connect: Callable[[], Connection],
-        find_streams: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
-        marks: Mapping[TopicPartition, Mark],
+        find_streams: Callable[[Iterable[PartitionKey]], dict[PartitionKey, int]],
+        marks: Mapping[PartitionKey, ReadMark],
         bells: Path,
         topics: set[int],
     ) -> None:
@@ -49,7 +48,7 @@ class SqliteReader:
         self._find_streams = find_streams
         self._streams = find_streams(positions)
         self._positions = dict(positions)
-        self._paused: set[TopicPartition] = set()
+        self._paused: set[PartitionKey] = set()
         self._connection: Connection | None = None
         self._marks = dict(marks)
         self._rewound: Rewound | None = None
@@ -69,13 +68,13 @@ class SqliteReader:
                 return records
             woken = self._bell.wait(min(left, FALLBACK_POLL))
 
-    def positions(self) -> dict[TopicPartition, int]:
+    def positions(self) -> dict[PartitionKey, int]:
         return dict(self._positions)
 
-    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+    def pause(self, partitions: Sequence[PartitionKey]) -> None:
         self._paused.update(partitions)
 
-    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+    def resume(self, partitions: Sequence[PartitionKey]) -> None:
         self._paused.difference_update(partitions)
 
     def wake(self) -> None:
@@ -120,7 +119,7 @@ class SqliteReader:
             self._connection = self._connect()
         return self._connection
 
-    def _end(self, connection: Connection, key: TopicPartition) -> int:
+    def _end(self, connection: Connection, key: PartitionKey) -> int:
         """Return the end of a partition.
 
         Raises Rewound if the log is another than was read so far, or lost a part of it. Raises Expired if the position is before
@@ -142,11 +141,11 @@ class SqliteReader:
         return int(end)
 
     def _collect(
-        self, connection: Connection, active: Sequence[TopicPartition], ends: Mapping[TopicPartition, int], limit: int
-    ) -> tuple[list[Record], dict[TopicPartition, int], dict[TopicPartition, Mark]]:
+        self, connection: Connection, active: Sequence[PartitionKey], ends: Mapping[PartitionKey, int], limit: int
+    ) -> tuple[list[Record], dict[PartitionKey, int], dict[PartitionKey, ReadMark]]:
         records: list[Record] = []
-        marks: dict[TopicPartition, Mark] = {}
-        moved: dict[TopicPartition, int] = {}
+        marks: dict[PartitionKey, ReadMark] = {}
+        moved: dict[PartitionKey, int] = {}
         room = POLL_BYTES
         for key in active:
             position, end = self._positions[key], ends[key]
@@ -167,7 +166,7 @@ def key_bytes(key: str | None) -> bytes | None:
     return None if key is None else key.encode("utf-8", "surrogateescape")
 
 
-def record_of(key: TopicPartition, row: tuple[Any, ...]) -> Record:
+def record_of(key: PartitionKey, row: tuple[Any, ...]) -> Record:
     """Convert a row of the database to a record.
 
     A caller gets a record that it can reject, even if another program wrote into the database.

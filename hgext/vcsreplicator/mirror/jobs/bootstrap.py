@@ -79,7 +79,7 @@ class CopyFailed:
     is_final: bool
 
 
-Report = Callable[[Progress | CopyFailed], None]
+ReportProgress = Callable[[Progress | CopyFailed], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def bootstrap(
     options: BootstrapSettings,
     *,
     ask: Ask,
-    report: Report,
+    report: ReportProgress,
     stop: threading.Event,
     rules: Rules | None = None,
     clock: Clock = SystemClock(),  # noqa: B008
@@ -168,7 +168,7 @@ def _copy(
     options: BootstrapSettings,
     jobs: list[_BootstrapJob],
     update: Callable[[], Picture],
-    report: Report,
+    report: ReportProgress,
     stop: threading.Event,
     clock: Clock,
 ) -> None:

@@ -42,7 +42,7 @@ RETRY = 5.0
 NEEDS_OPERATOR = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
 logger = structlog.get_logger()
 
-Report = Callable[[Verdict], None]
+ReportVerdict = Callable[[Verdict], None]
 
 # Gets how many repositories are done, of how many.
 Show = Callable[[int, int], None]
@@ -102,7 +102,7 @@ def compare(
     events: Log,
     options: VerifySettings,
     *,
-    report: Report,
+    report: ReportVerdict,
     stop: threading.Event,
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
@@ -170,7 +170,7 @@ def _decide(
     mirror: str,
     options: VerifySettings,
     now: float,
-    report: Report,
+    report: ReportVerdict,
 ) -> float | None:
     """Report the verdict, or return in how many seconds to compare again."""
     state, reading_at, job.reading_at = job.state, job.reading_at, None
