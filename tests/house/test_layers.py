@@ -247,8 +247,9 @@ def test_no_two_types_have_one_name() -> None:
 
 
 def test_a_type_that_is_only_named_is_found() -> None:
-    source = "A = tuple[str, int]\nB = int | str\nC = NewType('C', int)\nLIMIT = 1 | 2\nt = TypeVar('t')\nclass D: pass"
-    assert sorted(named_types(source)) == ["A", "B", "C", "D"]
+    aliases = "Pair = tuple[str, int]\nEither = int | str\nId = NewType('Id', int)\n"
+    source = aliases + "LIMIT = 1 | 2\nT = TypeVar('T')\nclass Thing: pass"
+    assert sorted(named_types(source)) == ["Either", "Id", "Pair", "Thing"]
 
 
 @pytest.mark.parametrize(

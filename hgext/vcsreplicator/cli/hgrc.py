@@ -53,19 +53,12 @@ def check_hgrc(
         remedy = "on a master or mirror, run: vcsreplicator config check --hgrc FILE"
         report(f"no hgrc checked: {reason} hg does not load vcsreplicator; {remedy}")
         return
-    for name in filter(lambda name: _is_enabled(found, name), EXTENSIONS):
-        value = found.get(f"extensions.{name}:required", found.get("extensions.*:required", "nothing"))
-        if value.lower() not in _TRUE:
-            raise BadConfig(
-                f"{where}: [extensions] *:required: expected yes, got {value}: "
-                f"without it Mercurial continues when it cannot load {name}"
-            )
+    _expect_required(where, found)
     with tempfile.TemporaryDirectory() as folder:  # only in a repository a failed set-up or a mistake in hgrc shows
         _run_hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")
         _run_hg(where, environment, "-R", f"{folder}/empty", "root")
-    sources = dict(
-        line.split("\t") for line in _run_hg(where, environment, "debugextensions", "-T", "{name}\t{source}\n")
-    )
+    listed = _run_hg(where, environment, "debugextensions", "-T", "{name}\t{source}\n")
+    sources = dict(line.split("\t") for line in listed)
     for name in EXTENSIONS:
         report(f"hg extension {name}: {sources.get(name, 'not enabled')} ({where})")
     report(f"hg extension vcsreplicator: role {found.get('vcsreplicator.role', 'none')} ({where})")
@@ -75,13 +68,24 @@ def check_hgrc(
         if name.startswith(ROOTS)
     }
     if relay is not None and found.get("vcsreplicator.role") == "master":
-        _compare(where, found.get("vcsreplicator.relay"), roots, relay)
+        _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, relay)
     if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not is_decoded:
         report(f"{where}: [vcsreplicator] record-connection is on, but no destination of type decode takes connections")
     _name_twins(roots, report)
 
 
-def _compare(where: str, socket: str | None, roots: dict[str, str], relay: RelaySection) -> None:
+def _expect_required(where: str, found: Mapping[str, str]) -> None:
+    """Raise BadConfig if `hg` could run without an extension that it should load."""
+    for name in filter(lambda name: _is_enabled(found, name), EXTENSIONS):
+        value = found.get(f"extensions.{name}:required", found.get("extensions.*:required", "nothing"))
+        if value.lower() not in _TRUE:
+            raise BadConfig(
+                f"{where}: [extensions] *:required: expected yes, got {value}: "
+                f"without it Mercurial continues when it cannot load {name}"
+            )
+
+
+def _expect_same_relay(where: str, socket: str | None, roots: dict[str, str], relay: RelaySection) -> None:
     """Raise BadConfig if the relay has another socket, or lacks a root of this hgrc.
 
     Another hgrc may have its other roots. Pushes that send their events themselves need no relay.
@@ -117,7 +121,7 @@ def _name_twins(roots: dict[str, str], report: Callable[[str], object]) -> None:
         )
 
 
-def _is_enabled(found: dict[str, str], extension: str) -> bool:
+def _is_enabled(found: Mapping[str, str], extension: str) -> bool:
     place = found.get(f"extensions.{extension}")
     return place is not None and not place.startswith("!")
 

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -115,43 +114,95 @@ def compare(
     """
     with closing(Follower(events)) as follower:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
-        done = 0
         left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(jobs) if not paths else 0
-
-        def refresh(job: _VerifyJob) -> None:
-            """Look whether it was renamed, deleted or left out of the rules since."""
-            picture = _update_patiently(follower, stop)
-            job.state = picture.states.get(job.state.repository, job.state)
-            job.is_gone = not must_have(picture, settings.name, job.state)
-
-        def make_task(job: _VerifyJob) -> Look | Check:
-            if job.reading_at is not None:
-                folder = settings.local(job.state.path)
-                return Check(repository=job.state.repository, folder=folder, seq=job.reading_at)
-            if job.since is not None:
-                refresh(job)
-            return Look(folder=settings.local(job.state.path), path=job.state.path, repository=job.state.repository)
-
-        def decide(job: _VerifyJob, looked: Any) -> float | None:
-            nonlocal done
-            if isinstance(looked, Checked) and looked.problem:
-                refresh(job)
-            delay = _decide(job, looked, settings.name, options, clock.monotonic(), report)
-            done += delay is None
-            return delay
-
-        working = replace(settings, heavy_workers=options.workers)
+        comparing = _Comparing(
+            settings=settings, options=options, follower=follower, report=report, stop=stop, clock=clock
+        )
         crew.work(
-            working,
+            replace(settings, heavy_workers=options.workers),
             jobs,
-            make_task=make_task,
-            decide=decide,
+            make_task=comparing.make_task,
+            decide=comparing.decide,
             stop=stop,
             clock=clock,
             pace=options.pace,
-            each_turn=lambda: show(done, len(jobs)),
+            each_turn=lambda: show(comparing.done, len(jobs)),
         )
-        return Round(left_out=left_out, undone=len(jobs) - done)
+        return Round(left_out=left_out, undone=len(jobs) - comparing.done)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Comparing:
+    """One round of comparisons, and how many of its jobs are done."""
+
+    settings: MirrorSettings
+    options: VerifySettings
+    follower: Follower
+    report: ReportVerdict
+    stop: threading.Event
+    clock: Clock
+    done: int = 0
+
+    def make_task(self, job: _VerifyJob) -> Look | Check:
+        if job.reading_at is None and job.since is not None:
+            self._refresh_job(job)
+        path, repository = job.state.path, job.state.repository
+        folder = self.settings.local(path)
+        if job.reading_at is not None:
+            return Check(repository=repository, folder=folder, seq=job.reading_at)
+        return Look(folder=folder, path=path, repository=repository)
+
+    def decide(self, job: _VerifyJob, looked: FingerprintPair | Checked | None) -> float | None:
+        """Report the verdict, or return in how many seconds to compare again."""
+        if isinstance(looked, Checked) and looked.problem:
+            self._refresh_job(job)
+        delay = self._judge_job(job, looked, self.clock.monotonic())
+        self.done += delay is None
+        return delay
+
+    def _refresh_job(self, job: _VerifyJob) -> None:
+        """Look whether it was renamed, deleted or left out of the rules since."""
+        picture = _update_patiently(self.follower, self.stop)
+        job.state = picture.states.get(job.state.repository, job.state)
+        job.is_gone = not must_have(picture, self.settings.name, job.state)
+
+    def _judge_job(self, job: _VerifyJob, looked: FingerprintPair | Checked | None, now: float) -> float | None:
+        state, reading_at, job.reading_at = job.state, job.reading_at, None
+        if job.is_gone:
+            return None
+        if isinstance(looked, Checked):
+            outcome, note = _judge_contents(looked, self.options)
+            if looked.is_undecided and not looked.is_spent:
+                is_first = job.changes_since is None
+                job.changes_since = now if job.changes_since is None else job.changes_since
+                if is_first or now - job.changes_since < self.options.patience:
+                    return self.options.again
+            seq = reading_at or 0
+        elif (found := _judge_pair(looked))[0] is ComparisonOutcome.EQUAL and self.options.deep:
+            job.reading_at = found[2]
+            return 0.0
+        else:
+            outcome, note, seq = found
+        if outcome is not ComparisonOutcome.EQUAL and not isinstance(looked, Checked):
+            is_first = job.since is None
+            job.since = now if job.since is None else job.since
+            # Both sides could be read, and are the same repository.
+            is_same = looked and looked.here and looked.there and looked.here.repository == looked.there.repository
+            is_difference = outcome is ComparisonOutcome.DIFFERS and is_same
+            is_sure = job.before == note if is_difference else now - job.since >= self.options.patience
+            job.before = note
+            if is_first or not is_sure:
+                return self.options.again
+        verdict = Verdict(
+            mirror=self.settings.name,
+            repository=state.repository,
+            path=state.path,
+            outcome=outcome,
+            seq=seq,
+            note=note,
+        )
+        self.report(verdict)
+        return None
 
 
 def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
@@ -162,45 +213,6 @@ def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
             logger.warning("log unavailable", reason=str(error))
             if stop.wait(RETRY):
                 raise
-
-
-def _decide(
-    job: _VerifyJob,
-    looked: FingerprintPair | Checked | None,
-    mirror: str,
-    options: VerifySettings,
-    now: float,
-    report: ReportVerdict,
-) -> float | None:
-    """Report the verdict, or return in how many seconds to compare again."""
-    state, reading_at, job.reading_at = job.state, job.reading_at, None
-    if job.is_gone:
-        return None
-    if isinstance(looked, Checked):
-        outcome, note = _judge_contents(looked, options)
-        if looked.is_undecided and not looked.is_spent:
-            is_first = job.changes_since is None
-            job.changes_since = now if job.changes_since is None else job.changes_since
-            if is_first or now - job.changes_since < options.patience:
-                return options.again
-        seq = reading_at or 0
-    elif (found := _outcome(looked))[0] is ComparisonOutcome.EQUAL and options.deep:
-        job.reading_at = found[2]
-        return 0.0
-    else:
-        outcome, note, seq = found
-    if outcome is not ComparisonOutcome.EQUAL and not isinstance(looked, Checked):
-        is_first = job.since is None
-        job.since = now if job.since is None else job.since
-        # Both sides could be read, and are the same repository.
-        is_same = looked and looked.here and looked.there and looked.here.repository == looked.there.repository
-        is_difference = outcome is ComparisonOutcome.DIFFERS and is_same
-        is_sure = job.before == note if is_difference else now - job.since >= options.patience
-        job.before = note
-        if is_first or not is_sure:
-            return options.again
-    report(Verdict(mirror=mirror, repository=state.repository, path=state.path, outcome=outcome, seq=seq, note=note))
-    return None
 
 
 def _judge_contents(checked: Checked, options: VerifySettings) -> tuple[ComparisonOutcome, str]:
@@ -214,7 +226,7 @@ def _judge_contents(checked: Checked, options: VerifySettings) -> tuple[Comparis
     return ComparisonOutcome.EQUAL, ""
 
 
-def _outcome(looked: FingerprintPair | None) -> tuple[ComparisonOutcome, str, int]:
+def _judge_pair(looked: FingerprintPair | None) -> tuple[ComparisonOutcome, str, int]:
     if looked is None:
         return ComparisonOutcome.UNREACHABLE, "the worker process died", 0
     seq = looked.here.seq if looked.here else 0
@@ -240,7 +252,7 @@ def run(
         def count(verdict: Verdict) -> None:
             counts[verdict.outcome] += 1  # noqa: B023
             COMPARED.labels(verdict.mirror, verdict.outcome.value).inc()
-            _log(verdict)
+            _log_verdict(verdict)
 
         try:
             compare(settings, events, options, report=count, stop=stop, clock=clock)
@@ -256,7 +268,7 @@ def run(
         stop.wait(max(0.0, began + options.rest - clock.monotonic()))
 
 
-def _log(verdict: Verdict) -> None:
+def _log_verdict(verdict: Verdict) -> None:
     """Log the verdict unless both are equal.
 
     A verdict on which an operator must act is an error, one that may pass a warning.
