@@ -63,35 +63,35 @@ def run(
                 held.close()
                 if stop.wait(delay):
                     return
-        _run(settings, log, stop=stop, ready=ready, clock=clock or SystemClock())
+        _run_couriers(settings, log, stop=stop, ready=ready, clock=clock or SystemClock())
 
 
-def _run(
+def _run_couriers(
     settings: NotifierSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock
 ) -> None:
     ended = threading.Event()
-    lanes = [
+    threads = [
         _CourierThread(Courier(name, destination, settings, log, clock, stop=ended), ended)
         for name, destination in settings.destinations.items()
     ]
-    for lane in lanes:
-        lane.start()
+    for thread in threads:
+        thread.start()
     try:
-        for lane in lanes:
-            lane.courier.started.wait(STARTED_WITHIN)
+        for thread in threads:
+            thread.courier.started.wait(STARTED_WITHIN)
         if not ended.is_set():
             ready()
         while not stop.wait(FATAL_WITHIN) and not ended.is_set():
             pass
     finally:
         ended.set()
-        for lane in lanes:
-            lane.courier.wake()
-        for lane in lanes:
-            lane.join()
-    for lane in lanes:
-        if lane.fatal is not None:
-            raise lane.fatal
+        for thread in threads:
+            thread.courier.wake()
+        for thread in threads:
+            thread.join()
+    for thread in threads:
+        if thread.fatal is not None:
+            raise thread.fatal
 
 
 class _CourierThread(threading.Thread):
@@ -116,12 +116,11 @@ class _CourierThread(threading.Thread):
             except (BadConfig, Fenced) as error:
                 self.fatal = error
                 self._stop_asked.set()
-            except Unavailable as error:
-                failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
-                logger.error("destination cannot begin", reason=str(error), failures=failures)
-                self._stop_asked.wait(RETRY.delay(failures, random.random()))
             except Exception as error:
                 failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
-                logger.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=True)
+                if isinstance(error, Unavailable):
+                    logger.error("destination cannot begin", reason=str(error), failures=failures)
+                else:
+                    logger.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=True)
                 self._stop_asked.wait(RETRY.delay(failures, random.random()))
         self.courier.started.set()

@@ -35,7 +35,8 @@ class PipedConsole(Console):
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that prints brackets and colons as they are."""
-    width = None if is_terminal(sys.stderr if stderr else sys.stdout) else WIDE
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if is_terminal(stream) else WIDE
     return PipedConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 

@@ -104,22 +104,21 @@ class Server:
 
         Workers call this method.
         """
-        with self._lock:
-            waiting = [peer for peer in self._peers.get(folder, ()) if 0 < peer.waits_for <= seq]
-            for peer in waiting:
-                peer.waits_for = 0
-        _answer(waiting, {"sent": seq})
+        self._answer_waiting(folder, lambda peer: 0 < peer.waits_for <= seq, {"sent": seq})
 
     def failed(self, folder: str, reason: str) -> None:
         """Answer every peer that waits for an event, and for reasons, why it is not sent.
 
         Workers call this method.
         """
+        self._answer_waiting(folder, lambda peer: peer.waits_for > 0 and peer.wants_reasons, {"failed": reason})
+
+    def _answer_waiting(self, folder: str, is_meant: Callable[[_Peer], bool], message: dict[str, object]) -> None:
         with self._lock:
-            waiting = [peer for peer in self._peers.get(folder, ()) if peer.waits_for and peer.wants_reasons]
+            waiting = [peer for peer in self._peers.get(folder, ()) if is_meant(peer)]
             for peer in waiting:
                 peer.waits_for = 0
-        _answer(waiting, {"failed": reason})
+        _answer(waiting, message)
 
     def available(self, folder: str) -> None:
         """Answer every peer that asks whether the log is available for this repository.

@@ -29,6 +29,18 @@ _DISK = {
     errno.ENFILE,
 }
 
+# The reason behind an exception, and whether it may pass soon; the first that fits counts.
+_TROUBLES = (
+    (Busy, Reason.LOCKED, True),
+    (Unavailable, Reason.BLOB_MISSING, True),
+    (BundleTooLarge, Reason.BLOB_MISSING, False),
+    (UnknownEvent, Reason.UNKNOWN_VERSION, False),
+    (Diverged, Reason.DIVERGED, False),
+    (MalformedEvent, Reason.CORRUPT, False),
+    (Rejected, Reason.REFUSED, False),
+    (ReplicationError, Reason.CORRUPT, False),
+)
+
 
 def trouble_of(problem: Exception) -> Trouble:
     """Return the reason behind an exception, and whether it may pass soon."""
@@ -36,28 +48,17 @@ def trouble_of(problem: Exception) -> Trouble:
     match problem:
         case Halted():
             return Trouble(reason=problem.reason, note=note, passing=problem.reason is Reason.LOCKED)
-        case Busy():
-            return Trouble(reason=Reason.LOCKED, note=note, passing=True)
         case error.LockHeld():
             return Trouble(reason=Reason.LOCKED, note=_describe_lock(problem.locker or b"?"), passing=True)
-        case Unavailable():
-            return Trouble(reason=Reason.BLOB_MISSING, note=note, passing=True)
         case MemoryError():
             return Trouble(reason=Reason.BLOB_MISSING, note=OUT_OF_MEMORY)
-        case BundleTooLarge():
-            return Trouble(reason=Reason.BLOB_MISSING, note=note)
-        case UnknownEvent():
-            return Trouble(reason=Reason.UNKNOWN_VERSION, note=note)
-        case Diverged():
-            return Trouble(reason=Reason.DIVERGED, note=note)
         case OSError() if problem.errno in _DISK:
             return Trouble(reason=Reason.DISK, note=note, passing=True)
         case OSError() if problem.errno == errno.EXDEV:
             return Trouble(reason=Reason.REFUSED, note=_describe_move(problem))
-        case Rejected() if not isinstance(problem, MalformedEvent):
-            return Trouble(reason=Reason.REFUSED, note=note)
-        case ReplicationError():
-            return Trouble(reason=Reason.CORRUPT, note=note)
+    for kind, reason, passing in _TROUBLES:
+        if isinstance(problem, kind):
+            return Trouble(reason=reason, note=note, passing=passing)
     return Trouble(reason=Reason.CORRUPT, note=f"{type(problem).__name__}: {note}")
 
 
