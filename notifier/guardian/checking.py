@@ -106,7 +106,11 @@ def _of_guardian(settings: GuardianSettings) -> Iterator[CheckResult]:
     if settings.delete is Deletion.NO:
         yield unknown(Requirement.DELETES, "delete = no")
     else:
-        yield result(Requirement.DELETES, True, f"delete = {settings.delete.value}, beyond {settings.limit} messages")
+        yield result(
+            Requirement.DELETES,
+            is_met=True,
+            reason=f"delete = {settings.delete.value}, beyond {settings.limit} messages",
+        )
     yield unknown(Requirement.PUBLIC, "only people can tell")
     yield _of_mails(settings)
 
@@ -115,7 +119,7 @@ def _of_mails(settings: GuardianSettings) -> CheckResult:
     try:
         MailServer(settings).check()
     except Unavailable as error:
-        return result(Requirement.NOTIFIES, False, str(error))
+        return result(Requirement.NOTIFIES, is_met=False, reason=str(error))
     if not os.path.exists(settings.state):
         return unknown(Requirement.NOTIFIES, f"no {settings.state}: `guardian watch` never ran on this machine")
     with closing(GuardianState(settings.state)) as state:
@@ -123,7 +127,7 @@ def _of_mails(settings: GuardianSettings) -> CheckResult:
     age = float("inf") if last is None else SystemClock().now() - last
     is_met = age <= ROUNDS_MISSED * settings.every
     reason = f"last complete round of `guardian watch` {age:.0f} s ago" if last else "no complete round yet"
-    return result(Requirement.NOTIFIES, is_met, reason)
+    return result(Requirement.NOTIFIES, is_met=is_met, reason=reason)
 
 
 def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[CheckResult]:
@@ -154,7 +158,9 @@ def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[Ch
     yield _all_but(Requirement.QUEUE_KIND, "queues", names, wrong)
     bounded = [queue.name for queue in queues if queue.is_bounded]
     if bounded:
-        yield result(Requirement.QUEUE_LIMITED, True, f"{len(bounded)} of {len(queues)} queues have a limit")
+        yield result(
+            Requirement.QUEUE_LIMITED, is_met=True, reason=f"{len(bounded)} of {len(queues)} queues have a limit"
+        )
     else:
         yield unknown(Requirement.QUEUE_LIMITED, f"{len(queues)} queues, none with a limit")
     wrong = [queue.name for queue in queues if (queue.messages or 0) > settings.limit]
@@ -166,10 +172,12 @@ def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: S
     if not every:
         return unknown(requirement, f"no {what}")
     if not wrong:
-        return result(requirement, True, f"{len(every)} {what}")
+        return result(requirement, is_met=True, reason=f"{len(every)} {what}")
     shown = ", ".join(visible(name)[:100] for name in sorted(set(wrong))[:LISTED])
     return result(
-        requirement, False, f"{len(wrong)} of {len(every)}: {shown}{', …' if len(set(wrong)) > LISTED else ''}"
+        requirement,
+        is_met=False,
+        reason=f"{len(wrong)} of {len(every)}: {shown}{', …' if len(set(wrong)) > LISTED else ''}",
     )
 
 

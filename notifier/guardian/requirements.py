@@ -70,7 +70,7 @@ class CheckResult:
     reason: str
 
 
-def result(requirement: Requirement, is_met: bool, reason: str) -> CheckResult:
+def result(requirement: Requirement, *, is_met: bool, reason: str) -> CheckResult:
     """Return a pass or a fail."""
     return CheckResult(requirement=requirement, mark=CheckMark.PASS if is_met else CheckMark.FAIL, reason=reason)
 

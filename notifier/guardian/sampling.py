@@ -68,13 +68,13 @@ class Sample:
             if not self.count:
                 yield unknown(requirement, "no message came while the sample was taken")
             elif requirement in self.offenders:
-                yield result(requirement, False, f"broken by a message of {self.offenders[requirement]}")
+                yield result(requirement, is_met=False, reason=f"broken by a message of {self.offenders[requirement]}")
             elif requirement is Requirement.COPIES and not self.copied:
                 yield unknown(requirement, f"{self.count} messages, none with a copy")
             elif requirement is Requirement.ROUTING_KEY:
                 yield unknown(requirement, f"{self.count} messages have keys; only documentation can tell their fields")
             else:
-                yield result(requirement, True, f"{self.copied or self.count} messages")
+                yield result(requirement, is_met=True, reason=f"{self.copied or self.count} messages")
 
 
 def take_sample(

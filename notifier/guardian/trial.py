@@ -35,7 +35,7 @@ class Trial:
         """
         with self._connected() as connection:
             version = connection.version_major, connection.version_minor
-            yield result(Requirement.AMQP, version == (0, 9), "AMQP {}-{}".format(*version))
+            yield result(Requirement.AMQP, is_met=version == (0, 9), reason="AMQP {}-{}".format(*version))
             with within(connection):
                 self._declare(connection.channel())
         yield self._try(
@@ -88,15 +88,15 @@ class Trial:
             except TROUBLE as error:
                 if not code_of(error):
                     raise  # the connection is lost
-                return result(requirement, False, str(error))
-        return result(requirement, is_met, shown if is_met else f"not seen: {shown}")
+                return result(requirement, is_met=False, reason=str(error))
+        return result(requirement, is_met=is_met, reason=shown if is_met else f"not seen: {shown}")
 
     def _refused(self, requirement: Requirement, attempts: dict[str, Callable[[Any], Any]]) -> CheckResult:
         """Return a pass if the broker refuses each attempt."""
         allowed = [what for what, attempt in attempts.items() if not self._is_refused(attempt)]
         if allowed:
-            return result(requirement, False, f"a client may: {', '.join(allowed)}")
-        return result(requirement, True, f"refused: {', '.join(attempts)}")
+            return result(requirement, is_met=False, reason=f"a client may: {', '.join(allowed)}")
+        return result(requirement, is_met=True, reason=f"refused: {', '.join(attempts)}")
 
     def _is_refused(self, attempt: Callable[[Any], Any]) -> bool:
         """Return whether the broker refuses the attempt for want of rights."""
@@ -129,10 +129,12 @@ class Trial:
     def _credentials(self) -> CheckResult:
         try:
             with connected(self.settings, self.client, self.token + "x"):
-                return result(Requirement.CREDENTIALS, False, "the broker takes a wrong token")
+                return result(Requirement.CREDENTIALS, is_met=False, reason="the broker takes a wrong token")
         except Unavailable as error:
             is_met = error.__cause__ is not None and code_of(error.__cause__) == REFUSED
-            return result(Requirement.CREDENTIALS, is_met, "a wrong token is refused" if is_met else str(error))
+            return result(
+                Requirement.CREDENTIALS, is_met=is_met, reason="a wrong token is refused" if is_met else str(error)
+            )
 
 
 class _Attempt:

@@ -62,12 +62,12 @@ def command(
         options = replace(options, workers=workers)
     rules = Rules(include=include, exclude=exclude) if include or exclude else None
     stop = stop_on_signals()
-    with log_of(config) as log, _Display(as_json) as report:
+    with log_of(config) as log, _Display(as_json=as_json) as report:
         joined = bootstrap.bootstrap(
             settings,
             log,
             options,
-            ask=lambda verb, wanted: ask_for_mirror(log, verb, name, wanted, backup, wait, stop),
+            ask=lambda verb, wanted: ask_for_mirror(log, verb, name, wanted, backup=backup, wait=wait, stop=stop),
             report=report,
             stop=stop,
             rules=rules,
@@ -79,7 +79,14 @@ def command(
 
 
 def ask_for_mirror(
-    log: Log, verb: Verb, name: str, rules: Rules | None, backup: bool, wait: float, stop: threading.Event | None = None
+    log: Log,
+    verb: Verb,
+    name: str,
+    rules: Rules | None,
+    *,
+    backup: bool,
+    wait: float,
+    stop: threading.Event | None = None,
 ) -> None:
     """Ask the aggregator to add a mirror or to let it join.
 
@@ -101,7 +108,7 @@ def ask_for_mirror(
 class _Display:
     """A display: bars on a terminal, lines elsewhere, JSON lines for programs."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._console = console(stderr=True)
         self._began, self._printed = time.monotonic(), float("-inf")

@@ -122,11 +122,11 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
         watcher = QueueWatch(settings, config.file, is_dry_run=dry_run)
         with contextlib.closing(watcher):
             found = watcher.round()
-    rows = [_queue_row(each, dry_run) for each in found]
+    rows = [_list_queue_cells(each, is_dry_run=dry_run) for each in found]
     console().print(table(("queue", "messages", "consumers", "owner", "state"), [row for row in rows if row[-1]]))
 
 
-def _queue_row(found: Any, is_dry_run: bool) -> tuple[str, ...]:
+def _list_queue_cells(found: Any, *, is_dry_run: bool) -> tuple[str, ...]:
     queue, notes = found.queue, []
     if found.step.value == "deleted":
         notes.append("would be deleted" if is_dry_run else "deleted")

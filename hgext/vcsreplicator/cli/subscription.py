@@ -145,7 +145,7 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
     if not yes:
         raise Refused(f"waiting deliveries to {name} would be cancelled; add --yes to do it")
     with open_deliveries(config, destination) as deliveries:
-        _require(deliveries.subscriptions.remove(name, who=who(), now=time.time()), name)
+        _expect_subscription(name, is_found=deliveries.subscriptions.remove(name, who=who(), now=time.time()))
     click.echo(f"{name}: removed")
 
 
@@ -156,7 +156,9 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
 def pause(config: Config, destination: str | None, name: str) -> None:
     """Pause a subscription; its deliveries wait until it is resumed."""
     with open_deliveries(config, destination) as deliveries:
-        _require(deliveries.subscriptions.pause(name, "by an operator", who=who(), now=time.time()), name)
+        _expect_subscription(
+            name, is_found=deliveries.subscriptions.pause(name, "by an operator", who=who(), now=time.time())
+        )
     click.echo(f"{name}: paused")
 
 
@@ -167,7 +169,7 @@ def pause(config: Config, destination: str | None, name: str) -> None:
 def resume(config: Config, destination: str | None, name: str) -> None:
     """Resume a paused subscription."""
     with open_deliveries(config, destination) as deliveries:
-        _require(deliveries.subscriptions.pause(name, None, who=who(), now=time.time()), name)
+        _expect_subscription(name, is_found=deliveries.subscriptions.pause(name, None, who=who(), now=time.time()))
     click.echo(f"{name}: resumed")
 
 
@@ -185,6 +187,6 @@ def history(config: Config, destination: str | None, last: int, as_json: bool) -
     print_listing(data, ("when", "subscription", "what", "who"), lines, as_json=as_json)
 
 
-def _require(found: bool, name: str) -> None:
-    if not found:
+def _expect_subscription(name: str, *, is_found: bool) -> None:
+    if not is_found:
         raise Refused(f"there is no subscription {name!r}")
