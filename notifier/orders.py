@@ -223,7 +223,7 @@ class Orders:
     def _read_replay(self, replay: Replay) -> None:
         replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
         for record in replay.records(self.window.room):
-            for message in self._readable(record):
+            for message in self._read_messages(record):
                 replay.numbers.add(self.window.take_replay(replay.marked(message)))
                 replay.taken += 1
         if replay.finished:
@@ -311,7 +311,7 @@ class Orders:
             return
         self._answer_request(request, f"{NOTHING}skipped: {reason}")
 
-    def _readable(self, record: Record) -> list[Message]:
+    def _read_messages(self, record: Record) -> list[Message]:
         try:
             return self.messages_of(record)
         except Exception:  # kept when the live stream met it

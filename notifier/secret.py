@@ -40,11 +40,11 @@ class Secret:
         Raises BadConfig, which names `key` and the secret's place, never the content.
         """
         try:
-            return self._read()
+            return self._read_text()
         except BadConfig as error:
             raise BadConfig(f"{key}: {error}") from error
 
-    def _read(self) -> str:
+    def _read_text(self) -> str:
         if self.env:
             return self._from_environment(self.env)
         if self.file:

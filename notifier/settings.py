@@ -50,7 +50,7 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
         raise BadConfig(
             f"{file}: section [public] is missing: it says which repositories may be announced, and their URLs"
         )
-    public = _read(PublicSettings, tables["public"], f"{file}: public")
+    public = _read_section(PublicSettings, tables["public"], f"{file}: public")
     found = {name: _read_destination(name, table, tables, file, state) for name, table in section.items()}
     _check_files(found, state, str(tables.get("log", "")), file)
     return NotifierSettings(public=public, destinations=found, state=state)
@@ -98,7 +98,7 @@ def _read_destination(name: str, table: Any, tables: Mapping[str, Any], file: st
         raise BadConfig(f"{where}.{member}: unknown key, expected {_GIVEN[member]}")
     if "state" in members:
         keys["state"] = state
-    found: DestinationSettings = _read(settings, keys, where)
+    found: DestinationSettings = _read_section(settings, keys, where)
     if "decoder" in members:
         found = replace(cast(Any, found), log=str(tables.get("log", "")), decoder=_read_decoder(tables, where, file))
     try:
@@ -114,10 +114,10 @@ def _read_decoder(tables: Mapping[str, Any], where: str, file: str) -> Any:
 
     if "decode" not in tables:
         raise BadConfig(f"{where}: expected a section [decode] too, whose input gets the messages")
-    return _read(DecodeSettings, tables["decode"], f"{file}: decode")
+    return _read_section(DecodeSettings, tables["decode"], f"{file}: decode")
 
 
-def _read(kind: type[Any], table: Any, where: str) -> Any:
+def _read_section(kind: type[Any], table: Any, where: str) -> Any:
     try:
         return shape.read(kind, _underscore_keys(_require_mapping(table, where)))
     except MalformedEvent as error:

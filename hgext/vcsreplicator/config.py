@@ -38,16 +38,16 @@ class Config:
     @property
     def log(self) -> str:
         """The URL of the log."""
-        return self._text("log")
+        return self._require_text("log")
 
     @property
     def blobs(self) -> str | None:
         """The URL of the blob store, None if there is none."""
-        return self._text("blobs") if "blobs" in self.tables else None
+        return self._require_text("blobs") if "blobs" in self.tables else None
 
     def names(self, section: str) -> list[str]:
         """Return the sorted names of a section's subsections, such as the mirrors."""
-        return sorted(self._table((section,)))
+        return sorted(self._find_table((section,)))
 
     def settings(self, kind: type[T], *address: str, **given: object) -> T:
         """Return a section as a `kind`.
@@ -55,7 +55,7 @@ class Config:
         `given` are members by name. A key of the section wins over them, except `name`, which the section must not have. Raises
         BadConfig, which names the file and the key.
         """
-        found = self._table(address) if address[0] in self.tables or address[0] not in OPTIONAL else {}
+        found = self._find_table(address) if address[0] in self.tables or address[0] not in OPTIONAL else {}
         where = ".".join(address)
         for key in found:
             if "_" in key:
@@ -78,20 +78,20 @@ class Config:
 
     def listen(self, role: str) -> tuple[str, int] | None:
         """Return host and port of the service's HTTP server; None if there is none."""
-        value = self._table(("listen",)).get(role) if "listen" in self.tables else None
+        value = self._find_table(("listen",)).get(role) if "listen" in self.tables else None
         return None if value is None else address(value, self.listen_key(role))
 
     def listen_key(self, role: str) -> str:
         """Return how messages name the address of a service's HTTP server."""
         return f"{self.file}: listen.{role}"
 
-    def _text(self, key: str) -> str:
+    def _require_text(self, key: str) -> str:
         value = self.tables.get(key)
         if not isinstance(value, str):
             raise BadConfig(f"{self.file}: {key}: expected text, got {value!r}")
         return value
 
-    def _table(self, address: tuple[str, ...]) -> Mapping[str, Any]:
+    def _find_table(self, address: tuple[str, ...]) -> Mapping[str, Any]:
         table: Any = self.tables
         for depth, name in enumerate(address):
             if not isinstance(table, Mapping) or name not in table:

@@ -83,7 +83,7 @@ def client(
     return _Connection(
         url,
         **({} if password is None else {"password": password}),
-        ssl=_tls(url, ca_file),
+        ssl=_make_tls(url, ca_file),
         transport=_Broker,
         connect_timeout=PATIENCE,
         heartbeat=heartbeat,
@@ -164,7 +164,7 @@ def where(url: str) -> str:
     return f"{known.hostname}:{known.port or 5672}{known.virtual_host}"
 
 
-def _tls(url: str, ca_file: str | None) -> Any:
+def _make_tls(url: str, ca_file: str | None) -> Any:
     if not url.startswith("amqps://"):
         return False
     trusting(ca_file)  # py-amqp would not say which file is missing
@@ -276,10 +276,10 @@ def _with_readable_names(content: bytes) -> bytes:
     """Return this delivery with exchange and routing key as text."""
     names = len(_DELIVER) + 1 + content[len(_DELIVER)] + 9  # behind the consumer's tag, the message's, and a flag
     key = names + 1 + content[names]
-    return content[:names] + _readable(content[names:key]) + _readable(content[key:])
+    return content[:names] + _replace_undecodable(content[names:key]) + _replace_undecodable(content[key:])
 
 
-def _readable(name: bytes) -> bytes:
+def _replace_undecodable(name: bytes) -> bytes:
     """Return the name behind its length; if no UTF-8, with `?` for all but ASCII."""
     try:
         name[1:].decode()

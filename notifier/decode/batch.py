@@ -137,7 +137,7 @@ class _OutputFolder:
         if file is None:
             if (final := self._path / f"{name}.ndjson").exists():
                 raise Refused(f"{final} exists; give a folder without it")
-            file = self._files[name] = open(self._partial(name), "wb")  # noqa: SIM115
+            file = self._files[name] = open(self._name_partial(name), "wb")  # noqa: SIM115
         file.write(line + b"\n")
 
     def finish(self) -> None:
@@ -147,7 +147,7 @@ class _OutputFolder:
             os.fsync(file.fileno())
         for name in self._files:
             final = self._path / f"{name}.ndjson"
-            os.replace(self._partial(name), final)
+            os.replace(self._name_partial(name), final)
             self._renamed.append(final)
         folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -161,11 +161,11 @@ class _OutputFolder:
         for name, file in self._files.items():
             with contextlib.suppress(OSError):  # a full disk fails again when the rest is written
                 file.close()
-            self._partial(name).unlink(missing_ok=True)
+            self._name_partial(name).unlink(missing_ok=True)
         for final in self._renamed:
             final.unlink(missing_ok=True)
 
-    def _partial(self, name: str) -> Path:
+    def _name_partial(self, name: str) -> Path:
         return self._path / f"{name}.ndjson{_PARTIAL}"
 
 
@@ -178,7 +178,7 @@ def _read_lines(file: Path, advance: Callable[[int], None]) -> Iterator[_Line]:
     try:
         with open(file, "rb") as packed:
             read = 0
-            content = _unpacked(file, packed)
+            content = _open_unpacked(file, packed)
             while line := content.readline(LARGEST + 1):
                 number += 1
                 if len(line) > LARGEST:
@@ -193,7 +193,7 @@ def _read_lines(file: Path, advance: Callable[[int], None]) -> Iterator[_Line]:
         raise Refused(f"{file}: cannot be read: {error.strerror or 'not gzip'}") from error
 
 
-def _unpacked(file: Path, packed: BinaryIO) -> io.BufferedIOBase | BinaryIO:
+def _open_unpacked(file: Path, packed: BinaryIO) -> io.BufferedIOBase | BinaryIO:
     if file.name.endswith(".gz"):
         return gzip.GzipFile(fileobj=packed)
     if file.name.endswith(".zst"):

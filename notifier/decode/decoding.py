@@ -81,7 +81,7 @@ def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
     """
     kept = RawMessage(b"", {})
     try:
-        raw, wrong = _read(line)
+        raw, wrong = _read_line(line)
         kept = without_private(raw)
         size = sum(len(name) + len(text.encode("utf-8", "replace")) for name, text in raw.attributes.items())
         if size > _LARGEST_ATTRIBUTES:
@@ -89,7 +89,7 @@ def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
             raise DecodingError(ErrorType.ATTRIBUTES, f"attributes: more than {_LARGEST_ATTRIBUTES} bytes")
         if wrong is not None:
             raise wrong
-        return _decode(raw, kept, tools)
+        return _decode_message(raw, kept, tools)
     except Exception as error:
         if isinstance(error, MemoryError) or is_passing(error):
             raise
@@ -111,7 +111,7 @@ def reject_refused(line: bytes, decoded: Decoded) -> DecodeReject:
     return reject(without_private(from_line(line)), DecodingError(ErrorType.SIZE, text))
 
 
-def _read(line: bytes) -> tuple[RawMessage, DecodingError | None]:
+def _read_line(line: bytes) -> tuple[RawMessage, DecodingError | None]:
     """Return the raw message and the error of its payload, None if it has none.
 
     Raises DecodingError if the line is no raw message.
@@ -125,7 +125,7 @@ def _read(line: bytes) -> tuple[RawMessage, DecodingError | None]:
         raise DecodingError(ErrorType.FORM, f"{error}; not kept, {len(line)} bytes") from error
 
 
-def _decode(raw: RawMessage, kept: RawMessage, tools: Tools) -> Decoded:
+def _decode_message(raw: RawMessage, kept: RawMessage, tools: Tools) -> Decoded:
     _check_attributes(kept)
     places = tools.geo.find(raw.attributes) if tools.geo is not None else {}
     submission = _read_uri(kept, tools)

@@ -179,10 +179,13 @@ def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawM
     for node in push.changesets:
         document_id = str(uuid.uuid5(event, node))
         uri = f"/submit/eng-workflow/hgpush/1/{document_id}"
-        yield document_id, RawMessage(to_text(_document(message, push, node)).encode("ascii"), {**common, "uri": uri})
+        yield (
+            document_id,
+            RawMessage(to_text(_make_document(message, push, node)).encode("ascii"), {**common, "uri": uri}),
+        )
 
 
-def _document(message: Message, push: QueuedPush, node: str) -> dict[str, object]:
+def _make_document(message: Message, push: QueuedPush, node: str) -> dict[str, object]:
     """Return the body; a notice does not say who reviewed or landed the push."""
     document: dict[str, object] = {
         "changesetID": node,

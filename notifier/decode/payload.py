@@ -35,7 +35,7 @@ def unpack(payload: bytes, largest: int) -> bytes:
     content = payload
     try:
         if payload.startswith(_GZIP):
-            content = _gunzip(payload, largest)
+            content = _unpack_gzip(payload, largest)
         elif payload.startswith(_ZSTD):
             content = _unpack_zstd(payload, largest)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
@@ -64,7 +64,7 @@ def write_object(content: dict[str, Any]) -> bytes:
         raise DecodingError(ErrorType.JSON, "payload: nested too deep") from error
 
 
-def _gunzip(payload: bytes, largest: int) -> bytes:
+def _unpack_gzip(payload: bytes, largest: int) -> bytes:
     """Unpack all members of a gzip stream, at most one byte more than `largest`."""
     content, parts = b"", 0
     while payload and len(content) <= largest:

@@ -45,7 +45,7 @@ class OutputQueues:
         label: str = "outputs",
     ) -> None:
         target = Target(name=label, declare=lambda channel: declare_queues(channel, *sorted(set(names))))
-        self._channel = ConfirmedChannel(user, _broker(settings), target, clock)
+        self._channel = ConfirmedChannel(user, _make_broker(settings), target, clock)
         self._stop, self._numbers = stop, itertools.count()
 
     def keep_connected(self) -> None:
@@ -110,7 +110,7 @@ class InputQueue(OutputQueues):
 
 def open_input(settings: DecodeSettings, queue: str, prefetch: int) -> QueueConsumer:
     """Declare and consume the queue of the input; raises Unavailable."""
-    broker = _broker(settings)
+    broker = _make_broker(settings)
     return QueueConsumer(
         broker.client(_NAME),
         f"{where(broker.url)} {queue}",
@@ -141,10 +141,10 @@ def publish_raw(settings: DecodeSettings, messages: Sequence[tuple[str, RawMessa
 
 def check_broker(settings: DecodeSettings) -> None:
     """Raise BadConfig if the password cannot be read, or the broker refuses it."""
-    check_credentials(_broker(settings), _NAME, url_key="broker", password_key="broker-password")
+    check_credentials(_make_broker(settings), _NAME, url_key="broker", password_key="broker-password")
 
 
-def _broker(settings: DecodeSettings) -> BrokerSettings:
+def _make_broker(settings: DecodeSettings) -> BrokerSettings:
     assert settings.broker is not None
     return BrokerSettings(
         url=settings.broker,

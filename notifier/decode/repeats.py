@@ -217,7 +217,7 @@ class Repeats:
                 self._store = self._open_store()
             answer = question(self._store)
         except (Unavailable, BadConfig) as error:
-            self._rest(error)
+            self._pause_after(error)
             return otherwise
         if self._failures:
             logger.info("ids are remembered again")
@@ -225,7 +225,7 @@ class Repeats:
         AWAY.set(0)
         return answer
 
-    def _rest(self, error: ReplicationError) -> None:
+    def _pause_after(self, error: ReplicationError) -> None:
         self.close()
         self._failures += 1
         delay = RECONNECT.delay(self._failures, random.random())

@@ -44,7 +44,7 @@ class LogSource:
     def __init__(self, log: Log, topic: str) -> None:
         self._transactor = log.transactor(f"{GROUP}-{topic}", group=GROUP)
         try:
-            self._reader: Reader = log.reader(_positions(log, topic))
+            self._reader: Reader = log.reader(_find_positions(log, topic))
         except BaseException:
             self._transactor.close()
             raise
@@ -122,7 +122,7 @@ class QueueSource:
 RawSource = LogSource | QueueSource
 
 
-def _positions(log: Log, topic: str) -> dict[tuple[str, int], int]:
+def _find_positions(log: Log, topic: str) -> dict[tuple[str, int], int]:
     """Return where to read on in each partition: the beginning if messages are lost."""
     stored, ends, found = log.stored(GROUP, topic), log.ends(topic), {}
     for partition, beginning in log.beginnings(topic).items():

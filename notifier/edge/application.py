@@ -74,7 +74,7 @@ class EdgeApplication:
         try:
             if not scope["path"].startswith("/submit/"):
                 status, content = await self._answer_page(scope)
-            elif (taken := await self._take(scope, receive)) is None:
+            elif (taken := await self._take_submission(scope, receive)) is None:
                 return
             else:
                 status, content = taken
@@ -93,9 +93,9 @@ class EdgeApplication:
         await send({"type": "http.response.start", "status": int(status), "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
-    async def _take(self, scope: AsgiMessage, receive: Receive) -> Answer | None:
+    async def _take_submission(self, scope: AsgiMessage, receive: Receive) -> Answer | None:
         """Take a submission and return the answer; None if not all of it came."""
-        attributes = self._attributes(scope)
+        attributes = self._read_attributes(scope)
         self._check(scope, attributes)
         body = await _read_body(receive)
         if body is None:
@@ -122,7 +122,7 @@ class EdgeApplication:
             status = HTTPStatus.BAD_REQUEST if parts in lengths else HTTPStatus.NOT_FOUND
             raise RefusedRequest(status, str(error)) from None
 
-    def _attributes(self, scope: AsgiMessage) -> dict[str, str]:
+    def _read_attributes(self, scope: AsgiMessage) -> dict[str, str]:
         """Return a request's attributes; a repeated header's values are joined by comma."""
         received = datetime.fromtimestamp(self._clock.now(), UTC)
         attributes = {

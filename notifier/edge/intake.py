@@ -106,7 +106,7 @@ class EdgeIntake:
     # The writer
 
     def _write(self) -> None:
-        while batch := self._take():
+        while batch := self._take_batch():
             began = time.perf_counter()
             try:
                 outcomes = self._store([value for value, _ in batch])
@@ -116,7 +116,7 @@ class EdgeIntake:
             BATCH_SECONDS.observe(time.perf_counter() - began)
             _report(batch, outcomes)
 
-    def _take(self) -> list[_Waiting]:
+    def _take_batch(self) -> list[_Waiting]:
         """Wait for messages; return those there within a batch's limits, none at the end."""
         batch: list[_Waiting] = []
         size = 0
@@ -139,9 +139,9 @@ class EdgeIntake:
                 return [Outcome.TAKEN if taken else Outcome.TOO_LARGE for taken in self._append(values)]
             except ReplicationError as error:
                 logger.warning("log away, messages are queued on disk", reason=str(error))
-        return self._queue(values)
+        return self._queue_values(values)
 
-    def _queue(self, values: Sequence[bytes]) -> list[Outcome]:
+    def _queue_values(self, values: Sequence[bytes]) -> list[Outcome]:
         left = Outcome.FULL
         try:
             taken = self._disk.append(values)

@@ -138,7 +138,9 @@ class EdgeConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self._is_one_too_many():
-            waiting = [each for each in self._all() if each is not self and each._phase is not _Phase.ANSWER]
+            waiting = [
+                each for each in self._list_connections() if each is not self and each._phase is not _Phase.ANSWER
+            ]
             min(waiting, key=lambda each: each._since, default=self)._close("too many")
 
     def data_received(self, data: bytes) -> None:
@@ -209,10 +211,10 @@ class EdgeConnection(HttpToolsProtocol):
         if len(self.connections) + len(self.tasks) <= most:
             return False
         # A connection in another phase has its request among the tasks.
-        before = sum(each._phase in (_Phase.HEAD, _Phase.IDLE) for each in self._all())
+        before = sum(each._phase in (_Phase.HEAD, _Phase.IDLE) for each in self._list_connections())
         return before + len(self.tasks) > most
 
-    def _all(self) -> Iterator["EdgeConnection"]:
+    def _list_connections(self) -> Iterator["EdgeConnection"]:
         return (each for each in self.connections if isinstance(each, EdgeConnection))
 
     def _enter(self, phase: _Phase) -> None:

@@ -97,7 +97,7 @@ def _read_declared(management: Management, vhost: str, client: str | None) -> _D
         ],
         queues=[each for each in map(read_queue, queues) if client in (None, client_of(each.name))],
         channels=[each for each in channels if client in (None, each.get("user"))],
-        consumers=[each for each in consumers if client in (None, _part(each, "channel_details").get("user"))],
+        consumers=[each for each in consumers if client in (None, _read_part(each, "channel_details").get("user"))],
     )
 
 
@@ -146,7 +146,7 @@ def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[Ch
     users = [user for user, _ in publishing]
     yield _all_but(Requirement.CONFIRMED_PUBLISHING, "publishing channels", users, wrong)
 
-    consumers = [(str(_part(each, "queue").get("name", "?")), each) for each in declared.consumers]
+    consumers = [(str(_read_part(each, "queue").get("name", "?")), each) for each in declared.consumers]
     consumed = [queue for queue, _ in consumers]
     wrong = [queue for queue, each in consumers if not each.get("prefetch_count")]
     yield _all_but(Requirement.CONSUMER_PREFETCH, "consumers", consumed, wrong)
@@ -181,12 +181,12 @@ def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: S
     )
 
 
-def _part(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _read_part(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return an object in a row of the management API, an empty one if there is none."""
     found = row.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
 def _count(channel: Mapping[str, Any], what: str) -> int:
-    found = _part(channel, "message_stats").get(what)
+    found = _read_part(channel, "message_stats").get(what)
     return found if isinstance(found, int) else 0

@@ -96,7 +96,7 @@ class Clients:
         found = self._management.get("global-parameters", _OWNER + client)
         if found is None:
             raise Refused(f"{client!r} is not a client of the guardian; `user list` shows those")
-        return _address(found)
+        return _read_address(found)
 
     def remove(self, client: str) -> None:
         """Remove the client's user and owner.
@@ -111,7 +111,7 @@ class Clients:
         """Return the owner of each client, "" where the parameter holds no address."""
         found = self._management.get("global-parameters") or []
         names = ((str(each.get("name", "")), each) for each in found)
-        return {name.removeprefix(_OWNER): _address(each) for name, each in names if name.startswith(_OWNER)}
+        return {name.removeprefix(_OWNER): _read_address(each) for name, each in names if name.startswith(_OWNER)}
 
     def all(self) -> list[ClientUser]:
         """Return all clients by name."""
@@ -144,7 +144,7 @@ def _check_address(owner: str) -> None:
         raise Refused(f"owner: expected a mail address, got {owner!r}")
 
 
-def _address(parameter: Mapping[str, object]) -> str:
+def _read_address(parameter: Mapping[str, object]) -> str:
     value = parameter.get("value")
     owner = value.get("owner") if isinstance(value, Mapping) else None
     return owner if isinstance(owner, str) and ADDRESS.match(owner) else ""

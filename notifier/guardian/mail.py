@@ -41,16 +41,16 @@ def compose(reports: Sequence[QueueReport], settings: GuardianSettings, *, to: s
     first = reports[0]
     mail = EmailMessage()
     mail["From"], mail["To"] = settings.sender, to
-    mail["Subject"] = _subject(reports)
+    mail["Subject"] = _write_subject(reports)
     mail["Date"] = format_datetime(datetime.datetime.fromtimestamp(now, datetime.UTC))
     mail["Message-ID"] = make_msgid(f"guardian-{first.id}", domain=settings.sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"
     lines = [_describe_report(report) for report in reports]
-    mail.set_content("\n".join([*lines, "", _limits(settings)]) + _ADVICE, cte="quoted-printable")
+    mail.set_content("\n".join([*lines, "", _describe_limits(settings)]) + _ADVICE, cte="quoted-printable")
     return mail
 
 
-def _subject(reports: Sequence[QueueReport]) -> str:
+def _write_subject(reports: Sequence[QueueReport]) -> str:
     if len(reports) > 1:
         return f"Pulse: {len(reports)} reports about your queues"
     [report] = reports
@@ -64,7 +64,7 @@ def _describe_report(report: QueueReport) -> str:
     return f"{when:%Y-%m-%d %H:%M} UTC  {visible(report.queue)}: {report.messages} messages: {report.what}"
 
 
-def _limits(settings: GuardianSettings) -> str:
+def _describe_limits(settings: GuardianSettings) -> str:
     then = {
         Deletion.NO: "is reported",
         Deletion.UNUSED: "is deleted with its messages as soon as it has no consumer",
@@ -97,12 +97,12 @@ class MailServer:
                 server.close()
         except smtplib.SMTPRecipientsRefused as error:
             code, reply = next(iter(error.recipients.values()))
-            raise self._refusal(code, reply) from error
+            raise self._read_refusal(code, reply) from error
         except smtplib.SMTPResponseException as error:
             code = error.smtp_code if isinstance(error, smtplib.SMTPDataError) else 0
-            raise self._refusal(code, error.smtp_error) from error
+            raise self._read_refusal(code, error.smtp_error) from error
         except (smtplib.SMTPException, OSError, UnicodeError, BadConfig) as error:
-            raise self._refusal(0, str(error) or type(error).__name__) from error
+            raise self._read_refusal(0, str(error) or type(error).__name__) from error
 
     def check(self) -> None:
         """Connect and log in; raise Unavailable if the server does not take it."""
@@ -110,7 +110,7 @@ class MailServer:
             with self._connect() as server:
                 server.noop()
         except (smtplib.SMTPException, OSError, BadConfig) as error:
-            raise self._refusal(0, str(error) or type(error).__name__) from error
+            raise self._read_refusal(0, str(error) or type(error).__name__) from error
 
     def _connect(self) -> smtplib.SMTP:
         parts, settings = self._parts, self._settings
@@ -133,7 +133,7 @@ class MailServer:
             raise
         return server
 
-    def _refusal(self, code: int, reply: bytes | str) -> Rejected | Unavailable:
+    def _read_refusal(self, code: int, reply: bytes | str) -> Rejected | Unavailable:
         text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else reply
         kind: type[Rejected | Unavailable] = Rejected if 500 <= code < 600 else Unavailable
         if 400 <= code < 500 and code != 421:  # with 421 it closes the connection

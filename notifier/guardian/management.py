@@ -78,7 +78,7 @@ class Management:
         try:
             overview = self.get("whoami")
         except Unavailable as error:
-            is_refused = any(isinstance(each, ConnectionRefusedError) for each in _chain(error))
+            is_refused = any(isinstance(each, ConnectionRefusedError) for each in _list_causes(error))
             if is_refused and self._is_broker_there():
                 raise BadConfig(
                     f"{self._key}: {self._where} refuses connections although the broker answers; {ENABLE}"
@@ -133,25 +133,25 @@ class Management:
         if query:
             target += "?" + urlencode(query)
         body = None if content is None else json.dumps(content).encode()
-        status, data = self._exchange(method, target, body)
+        status, data = self._send_request(method, target, body)
         if status == 404 and _parse(data) is not None:
             return None
         if status == 401:
             raise BadConfig(
-                f"{self._key}: {self._where} refuses the user {self._user!r} ({_reason(data)}): expected the password"
+                f"{self._key}: {self._where} refuses the user {self._user!r} ({_read_reason(data)}): expected the password"
                 " of a user with the tag administrator"
             )
         if status >= 500:
-            raise Unavailable(f"{self._where}: the management API answers {status}: {_reason(data)}")
+            raise Unavailable(f"{self._where}: the management API answers {status}: {_read_reason(data)}")
         if status in (200, 201, 204):
             found = _parse(data) if data else {}
             if found is not None:
                 return found
         if 400 <= status < 500 and status != 404:
-            raise Refused(f"{self._where}: {method} {'/'.join(path)}: {status}: {_reason(data)}")
+            raise Refused(f"{self._where}: {method} {'/'.join(path)}: {status}: {_read_reason(data)}")
         raise self._is_something_else()
 
-    def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+    def _send_request(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         """Send one request and return status and body of the answer."""
         try:
             response = self._pool.urlopen(
@@ -169,12 +169,12 @@ class Management:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if _is_nonsense(error):
                 raise self._is_something_else() from error
-            if any(isinstance(each, ssl.SSLCertVerificationError) for each in _chain(error)):
+            if any(isinstance(each, ssl.SSLCertVerificationError) for each in _list_causes(error)):
                 raise BadConfig(
-                    f"{self._key}: {self._where}: {_cause(error)}: expected a certificate for this host by an authority"
+                    f"{self._key}: {self._where}: {_describe_cause(error)}: expected a certificate for this host by an authority"
                     " in guardian.ca-file, or of the system"
                 ) from error
-            raise Unavailable(f"{self._where}: the management API does not answer: {_cause(error)}") from error
+            raise Unavailable(f"{self._where}: the management API does not answer: {_describe_cause(error)}") from error
         if len(data) > LARGEST_ANSWER:
             response.close()
             raise Unavailable(f"{self._where}: an answer of more than {LARGEST_ANSWER} bytes to {target}")
@@ -200,13 +200,13 @@ def _parse(data: bytes) -> Any:
         return None
 
 
-def _reason(data: bytes) -> str:
+def _read_reason(data: bytes) -> str:
     found = _parse(data)
     text = str(found.get("reason") or found.get("error")) if isinstance(found, Mapping) else "no reason"
     return visible(text)[:200]
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         yield from (each for each in error.args if isinstance(each, BaseException))
@@ -217,10 +217,10 @@ def _is_nonsense(error: BaseException) -> bool:
     """Return whether the other side answered, and in something else than HTTP."""
     return any(
         isinstance(each, http.client.BadStatusLine) and not isinstance(each, http.client.RemoteDisconnected)
-        for each in _chain(error)
+        for each in _list_causes(error)
     )
 
 
-def _cause(error: BaseException) -> str:
-    innermost = list(_chain(error))[-1]
+def _describe_cause(error: BaseException) -> str:
+    innermost = list(_list_causes(error))[-1]
     return visible(str(innermost) or type(innermost).__name__)[:200]

@@ -33,23 +33,23 @@ class Trial:
 
         `traces` names what the trials leave. Raises Unavailable if the broker does not answer.
         """
-        with self._connected() as connection:
+        with self._open_connection() as connection:
             version = connection.version_major, connection.version_minor
             yield result(Requirement.AMQP, is_met=version == (0, 9), reason="AMQP {}-{}".format(*version))
             with within(connection):
                 self._declare(connection.channel())
-        yield self._try(
+        yield self._run_attempt(
             Requirement.CONFIRMS, lambda attempt: attempt.publish("plain") == 1, "a published message was confirmed"
         )
-        yield self._try(Requirement.PREFETCH, _keeps_prefetch, "of 3 messages, prefetch 1 delivered 1")
-        yield self._try(Requirement.LENGTH_LIMIT, _keeps_limit, "x-max-length 1 kept 1 of 2 messages")
-        yield self._try(Requirement.SENDER_SELECTED, _copies, "a key in the header CC was routed")
-        yield self._try(Requirement.AT_LEAST_ONCE, _repeats, "an unacknowledged message came again")
-        yield self._refused(Requirement.EXCHANGE_REFUSED, self._exchanges())
-        yield self._refused(Requirement.QUEUE_REFUSED, self._queues())
-        sources = {"bind to amq.topic": lambda channel: channel.queue_bind(self._queue("plain"), "amq.topic", "#")}
-        yield self._refused(Requirement.SOURCE_REFUSED, sources)
-        yield self._credentials()
+        yield self._run_attempt(Requirement.PREFETCH, _keeps_prefetch, "of 3 messages, prefetch 1 delivered 1")
+        yield self._run_attempt(Requirement.LENGTH_LIMIT, _keeps_limit, "x-max-length 1 kept 1 of 2 messages")
+        yield self._run_attempt(Requirement.SENDER_SELECTED, _is_copied, "a key in the header CC was routed")
+        yield self._run_attempt(Requirement.AT_LEAST_ONCE, _is_repeated, "an unacknowledged message came again")
+        yield self._expect_refusals(Requirement.EXCHANGE_REFUSED, self._list_exchange_attempts())
+        yield self._expect_refusals(Requirement.QUEUE_REFUSED, self._list_queue_attempts())
+        sources = {"bind to amq.topic": lambda channel: channel.queue_bind(self._name_queue("plain"), "amq.topic", "#")}
+        yield self._expect_refusals(Requirement.SOURCE_REFUSED, sources)
+        yield self._try_credentials()
 
     def traces(self) -> list[tuple[str, str]]:
         """Return kind and name of all that `results` may leave.
@@ -58,40 +58,40 @@ class Trial:
         """
         names = [f"{self.client}x/name", f"{self.client}/name"]
         exchanges = [self._exchange, f"exchange/{names[0]}", names[1]]
-        queues = [self._queue("plain"), self._queue("short"), f"queue/{names[0]}", names[1]]
+        queues = [self._name_queue("plain"), self._name_queue("short"), f"queue/{names[0]}", names[1]]
         return [*(("exchanges", name) for name in exchanges), *(("queues", name) for name in queues)]
 
-    def _connected(self) -> AbstractContextManager[Any]:
+    def _open_connection(self) -> AbstractContextManager[Any]:
         return connected(self.settings, self.client, self.token)
 
     @property
     def _exchange(self) -> str:
         return f"exchange/{self.client}/trial"
 
-    def _queue(self, name: str) -> str:
+    def _name_queue(self, name: str) -> str:
         return f"queue/{self.client}/{name}"
 
     def _declare(self, channel: Any) -> None:
         channel.exchange_declare(self._exchange, "topic", durable=True, auto_delete=False)
         for name, limits in (("plain", {}), ("short", {"x-max-length": 1})):
-            channel.queue_declare(self._queue(name), durable=True, auto_delete=False, arguments=limits)
-            channel.queue_bind(self._queue(name), self._exchange, name)
+            channel.queue_declare(self._name_queue(name), durable=True, auto_delete=False, arguments=limits)
+            channel.queue_bind(self._name_queue(name), self._exchange, name)
 
-    def _try(self, requirement: Requirement, attempt: Callable[["_Attempt"], bool], shown: str) -> CheckResult:
+    def _run_attempt(self, requirement: Requirement, attempt: Callable[["_Attempt"], bool], shown: str) -> CheckResult:
         """Run one attempt with empty queues, on a connection of its own."""
-        with self._connected() as connection, within(connection, TURNS):
+        with self._open_connection() as connection, within(connection, TURNS):
             try:
                 channel = connection.channel()
                 for name in ("plain", "short"):
-                    channel.queue_purge(self._queue(name))
-                is_met = attempt(_Attempt(connection, channel, self._exchange, self._queue))
+                    channel.queue_purge(self._name_queue(name))
+                is_met = attempt(_Attempt(connection, channel, self._exchange, self._name_queue))
             except TROUBLE as error:
                 if not code_of(error):
                     raise  # the connection is lost
                 return result(requirement, is_met=False, reason=str(error))
         return result(requirement, is_met=is_met, reason=shown if is_met else f"not seen: {shown}")
 
-    def _refused(self, requirement: Requirement, attempts: dict[str, Callable[[Any], Any]]) -> CheckResult:
+    def _expect_refusals(self, requirement: Requirement, attempts: dict[str, Callable[[Any], Any]]) -> CheckResult:
         """Return a pass if the broker refuses each attempt."""
         allowed = [what for what, attempt in attempts.items() if not self._is_refused(attempt)]
         if allowed:
@@ -100,7 +100,7 @@ class Trial:
 
     def _is_refused(self, attempt: Callable[[Any], Any]) -> bool:
         """Return whether the broker refuses the attempt for want of rights."""
-        with self._connected() as connection, within(connection):
+        with self._open_connection() as connection, within(connection):
             try:
                 attempt(connection.channel())
             except TROUBLE as error:
@@ -109,7 +109,7 @@ class Trial:
                 return code_of(error) == REFUSED
         return False
 
-    def _exchanges(self) -> dict[str, Callable[[Any], Any]]:
+    def _list_exchange_attempts(self) -> dict[str, Callable[[Any], Any]]:
         other = f"exchange/{self.client}x/name"
         return {
             "declare another client's": lambda channel: channel.exchange_declare(other, "topic"),
@@ -118,7 +118,7 @@ class Trial:
             "publish to the default exchange": lambda channel: _publish_confirmed(channel, ""),
         }
 
-    def _queues(self) -> dict[str, Callable[[Any], Any]]:
+    def _list_queue_attempts(self) -> dict[str, Callable[[Any], Any]]:
         other = f"queue/{self.client}x/name"
         return {
             "declare another client's": lambda channel: channel.queue_declare(other),
@@ -126,7 +126,7 @@ class Trial:
             "let the broker name one": lambda channel: channel.queue_declare("", exclusive=True),
         }
 
-    def _credentials(self) -> CheckResult:
+    def _try_credentials(self) -> CheckResult:
         try:
             with connected(self.settings, self.client, self.token + "x"):
                 return result(Requirement.CREDENTIALS, is_met=False, reason="the broker takes a wrong token")
@@ -149,7 +149,7 @@ class _Attempt:
         confirmed: list[int] = []
         self.channel.events["basic_ack"].add(lambda tag, multiple: confirmed.append(tag))
         for _ in range(count):
-            message = _message(self.channel, headers)
+            message = _make_message(self.channel, headers)
             self.channel.basic_publish(message, exchange=self._exchange, routing_key=key)
         self.wait(lambda: max(confirmed, default=0) == count)
         return max(confirmed, default=0)
@@ -167,7 +167,7 @@ class _Attempt:
         return claim()
 
 
-def _message(channel: Any, headers: dict[str, Any]) -> Any:
+def _make_message(channel: Any, headers: dict[str, Any]) -> Any:
     return channel.prepare_message(
         "{}",
         content_type="application/json",
@@ -189,12 +189,12 @@ def _keeps_limit(attempt: _Attempt) -> bool:
     return attempt.publish("short", 2) == 2 and attempt.ready("short") == 1
 
 
-def _copies(attempt: _Attempt) -> bool:
+def _is_copied(attempt: _Attempt) -> bool:
     attempt.publish("unbound", CC=["plain"])
     return attempt.ready("plain") == 1
 
 
-def _repeats(attempt: _Attempt) -> bool:
+def _is_repeated(attempt: _Attempt) -> bool:
     """Return whether an unacknowledged message comes again.
 
     It publishes a message, takes it without acknowledgement, and gives up the channel.
@@ -211,5 +211,5 @@ def _repeats(attempt: _Attempt) -> bool:
 def _publish_confirmed(channel: Any, exchange: str) -> None:
     """Publish, and wait until the broker answered: it refuses by closing the channel."""
     channel.confirm_select()
-    channel.basic_publish(_message(channel, {}), exchange=exchange, routing_key="trial")
+    channel.basic_publish(_make_message(channel, {}), exchange=exchange, routing_key="trial")
     channel.queue_declare("queue/none", passive=True)

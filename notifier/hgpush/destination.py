@@ -93,7 +93,7 @@ class HgPush:
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         pause = min(timeout, BLINK) if self._looking else 0
-        found = [self._begin(*looked) for looked in take_all(self._looked, pause)]
+        found = [self._begin_sending(*looked) for looked in take_all(self._looked, pause)]
         known = [outcome for outcome in found if outcome is not None]
         patience = min(timeout, BLINK) if self._looking else timeout
         return known + self._channel.outcomes(0 if known else patience)
@@ -104,7 +104,7 @@ class HgPush:
         self._numbers.close()
         self._lookup.close()
 
-    def _begin(self, delivery: Delivery, pushes: tuple[QueuedPush, ...], error: ReplicationError | None) -> Any:
+    def _begin_sending(self, delivery: Delivery, pushes: tuple[QueuedPush, ...], error: ReplicationError | None) -> Any:
         """Begin to send what was looked up; return the outcome if it is known already."""
         self._looking -= 1
         message = delivery.message

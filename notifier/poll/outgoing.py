@@ -63,17 +63,17 @@ class PushSender(threading.Thread):
 
         Raises Rejected if the message is larger than receivers take.
         """
-        return await self._do(_Item(followed=followed, pushes=pushes))
+        return await self._perform_item(_Item(followed=followed, pushes=pushes))
 
     async def begin_at(self, followed: Followed) -> Followed:
         """Remember this position of the repository, without a message."""
-        return await self._do(_Item(followed=followed))
+        return await self._perform_item(_Item(followed=followed))
 
     async def begin_anew(self, followed: Followed) -> Followed:
         """Give the repository a new number, with nothing sent."""
-        return await self._do(_Item(followed=followed, is_anew=True))
+        return await self._perform_item(_Item(followed=followed, is_anew=True))
 
-    async def _do(self, item: "_Item") -> Followed:
+    async def _perform_item(self, item: "_Item") -> Followed:
         self._asked.put(item)
         return await asyncio.wrap_future(item.done)
 
@@ -137,12 +137,12 @@ def _remember(state: PollDatabase, confirmed: list[_Item]) -> None:
 
     Raises Unavailable. Then what is left in the list is not reported, and the next call stores it.
     """
-    moved = [_moved(item) for item in confirmed if not item.is_anew]
+    moved = [_move_on(item) for item in confirmed if not item.is_anew]
     if moved:
         state.advance(moved)
     while confirmed:
         item = confirmed[-1]
-        now = state.begin_anew(item.followed) if item.is_anew else _moved(item)
+        now = state.begin_anew(item.followed) if item.is_anew else _move_on(item)
         confirmed.pop()
         if item.done.set_running_or_notify_cancel():
             item.done.set_result(now)
@@ -154,5 +154,5 @@ def _refuse(item: _Item, error: Rejected) -> None:
         item.done.set_exception(error)
 
 
-def _moved(item: _Item) -> Followed:
+def _move_on(item: _Item) -> Followed:
     return item.followed.after(item.pushes[-1]) if item.pushes else item.followed

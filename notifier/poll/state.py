@@ -43,7 +43,7 @@ class PollDatabase:
         """
         with self._db.writing():
             self._db.run_all(_ADD, [(url, last) for url in urls])
-            known = {row[1]: _followed(row) for row in self._db.rows(_ALL)}
+            known = {row[1]: _read_followed(row) for row in self._db.rows(_ALL)}
         return [known[url] for url in urls]
 
     def advance(self, positions: Iterable[Followed]) -> None:
@@ -57,13 +57,13 @@ class PollDatabase:
             self._db.run(_REMOVE, (followed.number,))
             self._db.run(_ADD, (followed.url, 0))
             [row] = self._db.rows(_ONE, (followed.url,))
-        return _followed(row)
+        return _read_followed(row)
 
     def close(self) -> None:
         """Free the database."""
         self._db.close()
 
 
-def _followed(row: Sequence[Any]) -> Followed:
+def _read_followed(row: Sequence[Any]) -> Followed:
     number, url, last, tip = row
     return Followed(number=number, url=url, last=last, tip=tip)

@@ -104,12 +104,12 @@ class Deliveries:
             cursor = self._db.run(sql.ADD_DELIVERY, (number, now, now, each.id))
             if cursor.rowcount:
                 assert cursor.lastrowid is not None
-                yield WaitingDelivery(now, cursor.lastrowid, each.id, _orders(replay, *message.orders), 0)
+                yield WaitingDelivery(now, cursor.lastrowid, each.id, _list_orders(replay, *message.orders), 0)
 
     def queued(self) -> list[WaitingDelivery]:
         """Return everything that waits, in the order of its arrival."""
         return [
-            WaitingDelivery(mature_at, number, subscription, _orders(replay, *orders), attempt)
+            WaitingDelivery(mature_at, number, subscription, _list_orders(replay, *orders), attempt)
             for mature_at, number, subscription, attempt, replay, *orders in self._db.rows(sql.QUEUED)
         ]
 
@@ -197,7 +197,7 @@ class Deliveries:
         return removed
 
 
-def _orders(replay: str, *orders: str | None) -> tuple[str, ...]:
+def _list_orders(replay: str, *orders: str | None) -> tuple[str, ...]:
     """Return the queues that a delivery stands in; a replay has its own."""
     return tuple(dict.fromkeys(name + replay for name in orders if name is not None))
 

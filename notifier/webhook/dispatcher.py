@@ -92,13 +92,13 @@ class Dispatcher(threading.Thread):
         failures = 0
         while not self._stop_asked.is_set():
             try:
-                self._work()
+                self._dispatch_deliveries()
             except Exception as error:
                 failures += 1
                 logger.error("dispatcher failed", reason=str(error), exc_info=not isinstance(error, Unavailable))
                 self._stop_asked.wait(min(5.0, 0.1 * 2 ** min(failures, 10)))
 
-    def _work(self) -> None:
+    def _dispatch_deliveries(self) -> None:
         with closing(Deliveries(self.settings.database)) as deliveries:
             self._change = -1
             # The clock may have been set back since these were planned.

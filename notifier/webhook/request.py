@@ -144,7 +144,7 @@ class RequestSender:
             addresses = resolve(host, port, self._networks)
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             for number, address in enumerate(addresses, 1):
-                pool = self._pool(parts.scheme, host, address, port)
+                pool = self._find_pool(parts.scheme, host, address, port)
                 try:
                     return self._request(pool, target, outgoing, subscription, secrets, now)
                 except NOT_CONNECTED:
@@ -189,7 +189,7 @@ class RequestSender:
             finish(response)
             return answer
 
-    def _pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
+    def _find_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
         """Return the connections to this address in the name of this host."""
         key = (scheme, host, address, port)
         with self._lock:

@@ -105,13 +105,13 @@ class Clones:
         `keep` raises.
         """
         clone = self._folder / f"{repository.source}-{repository.number}"
-        with self._locked(hg, clone):
+        with self._hold_lock(hg, clone):
             try:
                 if clone.name in self._damaged:
                     self._replace(hg, clone, repository.url, nodes)
                     self._damaged.discard(clone.name)
                     self._replaced.add(clone.name)
-                self._read(hg, repository, clone, nodes, keep)
+                self._read_changesets(hg, repository, clone, nodes, keep)
             except HgFailed as error:
                 self._note_failure(hg, repository, clone, error)
                 raise
@@ -152,7 +152,7 @@ class Clones:
             raise CloneUnavailable(f"work.clones: {self._folder}: {error}") from error
 
     @contextlib.contextmanager
-    def _locked(self, hg: CommandServer, clone: Path) -> Iterator[None]:
+    def _hold_lock(self, hg: CommandServer, clone: Path) -> Iterator[None]:
         """Hold the lock of a clone within the block.
 
         Raises CloneUnavailable if another process holds it, and Unavailable if the folder takes no lock, or the command server is
@@ -195,12 +195,12 @@ class Clones:
             return f"cannot be written: {error.strerror}"
         return f"{free} bytes are free" if free < LEAST_FREE else None
 
-    def _read(
+    def _read_changesets(
         self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str], keep: Keep
     ) -> None:
         if not (clone / ".hg" / "store").is_dir():
             self._remove(clone)
-            self._begin(hg, clone).rename(clone)
+            self._begin_clone(hg, clone).rename(clone)
         missing = self._find_missing(hg, clone, nodes)
         if missing:
             self._pull(hg, clone, repository.url)
@@ -214,7 +214,7 @@ class Clones:
 
         The former one stays if that fails, or if it can be read and the new one lacks a changeset.
         """
-        unfinished = self._begin(hg, clone)
+        unfinished = self._begin_clone(hg, clone)
         try:
             self._pull(hg, unfinished, url)
             missing = self._find_missing(hg, unfinished, nodes)
@@ -225,7 +225,7 @@ class Clones:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
-    def _begin(self, hg: CommandServer, clone: Path) -> Path:
+    def _begin_clone(self, hg: CommandServer, clone: Path) -> Path:
         """Make an empty repository beside the clone."""
         unfinished = clone.with_name(f".{clone.name}.new")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -255,7 +255,7 @@ class Clones:
         """Return which of these changesets the clone does not have."""
         found: set[str] = set()
         for begin in range(0, len(nodes), AT_ONCE):
-            found.update(_log(hg, clone, nodes[begin : begin + AT_ONCE], "{node}\\n"))
+            found.update(_list_changesets(hg, clone, nodes[begin : begin + AT_ONCE], "{node}\\n"))
         return [node for node in nodes if node not in found]
 
     def _hand_on(self, hg: CommandServer, clone: Path, nodes: Sequence[str], keep: Keep) -> None:
@@ -267,7 +267,9 @@ class Clones:
         while begin < len(nodes):
             portion = nodes[begin : begin + size]
             try:
-                lines = _log(hg, clone, portion, _TEMPLATE, most=PORTION if len(portion) > 1 else MOST_OUTPUT)
+                lines = _list_changesets(
+                    hg, clone, portion, _TEMPLATE, most=PORTION if len(portion) > 1 else MOST_OUTPUT
+                )
             except TooMuchPrinted:
                 if len(portion) == 1:
                     raise
@@ -279,14 +281,16 @@ class Clones:
             size = min(AT_ONCE, max(1, len(portion) * PORTION * 3 // 4 // max(1, sum(map(len, lines)))))
 
 
-def _log(hg: CommandServer, clone: Path, nodes: Sequence[str], template: str, *, most: int = MOST_OUTPUT) -> list[str]:
+def _list_changesets(
+    hg: CommandServer, clone: Path, nodes: Sequence[str], template: str, *, most: int = MOST_OUTPUT
+) -> list[str]:
     """Return a line for each of those changesets that the clone has."""
     wanted = "+".join(f"present({node})" for node in nodes)
     text = hg.run("log", "--hidden", "-R", str(clone), "-r", wanted, "-T", template, most=most)
     return text.split("\n")[:-1]
 
 
-def _has(hg: CommandServer, url: str, node: str) -> bool:
+def _is_known_to_host(hg: CommandServer, url: str, node: str) -> bool:
     """Return whether the host says that it has a changeset."""
     try:
         hg.run("identify", "--id", "-r", node, "--", url)
@@ -301,7 +305,7 @@ def _is_damaged(hg: CommandServer, url: str, clone: Path, error: HgFailed, failu
     Trouble of the network and limits of ours have many forms, so what tells is the clone itself, without the network.
     """
     if isinstance(error, ChangesetMissing):
-        return failures >= SUSPICIOUS and _has(hg, url, error.node)
+        return failures >= SUSPICIOUS and _is_known_to_host(hg, url, error.node)
     if not error.may_be_the_clone:
         return False
     return error.is_damaged or any(words in str(error) for words in _DAMAGES) or not _is_readable(hg, clone)

@@ -105,7 +105,7 @@ class WorkDatabase:
 
         It also raises BadConfig if the server refuses the worker.
         """
-        with self._translated(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
         expected = ScriptDirectory(str(_MIGRATIONS)).get_current_head()
         if found != expected:
@@ -116,7 +116,7 @@ class WorkDatabase:
 
     def migrate(self) -> None:
         """Bring the tables up to date, whole or not at all."""
-        with self._translated(), self._engine.begin() as connection:
+        with self._translate_errors(), self._engine.begin() as connection:
             if self._engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's module begins none for tables
             else:
@@ -128,8 +128,8 @@ class WorkDatabase:
 
     def known(self, nodes: Sequence[str]) -> set[str]:
         """Return which of these changesets are recorded."""
-        with self._translated(), self._engine.connect() as connection:
-            return _known(connection, nodes)
+        with self._translate_errors(), self._engine.connect() as connection:
+            return _find_known(connection, nodes)
 
     def present_url(self, repository: RepositoryKey, date: int) -> str:
         """Return the URL of a repository for a message whose newest push has this date.
@@ -137,7 +137,7 @@ class WorkDatabase:
         That is the message's URL, unless a later push is recorded: then the repository may have moved since. The numbers of pushes
         do not tell, since a repository that is restored counts from an earlier one.
         """
-        with self._translated(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             return _present_url(connection, repository, date)
 
     def add_changesets(self, changesets: Sequence[ChangesetRecord]) -> None:
@@ -145,7 +145,7 @@ class WorkDatabase:
 
         Raises Rejected for data that the database cannot keep.
         """
-        with self._translated(), self._engine.begin() as connection:
+        with self._translate_errors(), self._engine.begin() as connection:
             self._add_changesets(connection, changesets)
 
     def record(self, repository: RepositoryKey, pushes: Sequence[QueuedPush]) -> None:
@@ -153,14 +153,14 @@ class WorkDatabase:
 
         Raises Rejected for data that the database cannot keep.
         """
-        with self._translated(), self._engine.begin() as connection:
-            number = self._repository(connection, repository, max((push.date for push in pushes), default=0))
+        with self._translate_errors(), self._engine.begin() as connection:
+            number = self._find_repository(connection, repository, max((push.date for push in pushes), default=0))
             rows = [
                 {"repository_id": number, "id": push.id, "date": push.date, "user": kept_text(push.user)}
                 for push in pushes
             ]
             self._insert(connection, PUSHES, rows, update=("date", "user"))
-            for portion in _portions([push.id for push in pushes]):
+            for portion in _cut_portions([push.id for push in pushes]):
                 connection.execute(
                     delete(PUSH_CHANGESETS).where(
                         PUSH_CHANGESETS.c.repository_id == number, PUSH_CHANGESETS.c.push_id.in_(portion)
@@ -176,36 +176,38 @@ class WorkDatabase:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """Make what the block executes one transaction, durable at its end."""
-        with self._translated(), self._engine.begin() as connection:
+        with self._translate_errors(), self._engine.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Hold a connection for queries within the block."""
-        with self._translated(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             yield connection
 
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
 
-    def _repository(self, connection: Connection, repository: RepositoryKey, date: int) -> int:
+    def _find_repository(self, connection: Connection, repository: RepositoryKey, date: int) -> int:
         url = _present_url(connection, repository, date)
-        row = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).where(*_mine(repository))).one_or_none()
+        row = connection.execute(
+            select(REPOSITORIES.c.id, REPOSITORIES.c.url).where(*_match_repository(repository))
+        ).one_or_none()
         if row is None or row.url != url:
             values = {"source": repository.source, "number": repository.number, "url": url}
             self._insert(connection, REPOSITORIES, [values], update=("url",), key=("source", "number"))
-        return int(connection.execute(select(REPOSITORIES.c.id).where(*_mine(repository))).scalar_one())
+        return int(connection.execute(select(REPOSITORIES.c.id).where(*_match_repository(repository))).scalar_one())
 
     def _add_changesets(self, connection: Connection, changesets: Sequence[ChangesetRecord]) -> None:
-        known = _known(connection, [each.node for each in changesets])
+        known = _find_known(connection, [each.node for each in changesets])
         new = sorted((each for each in changesets if each.node not in known), key=lambda each: each.node)
         names = sorted({each.branch for each in new})
         if any(len(name) > LONGEST_BRANCH for name in names):
             raise Rejected(f"a branch with a name of more than {LONGEST_BRANCH} characters")
         self._insert(connection, BRANCHES, [{"name": kept_text(name)} for name in names], key=("name",))
         ids: dict[str, int] = {}
-        for portion in _portions([kept_text(name) for name in names]):
+        for portion in _cut_portions([kept_text(name) for name in names]):
             found = connection.execute(select(BRANCHES.c.name, BRANCHES.c.id).where(BRANCHES.c.name.in_(portion)))
             ids.update({row.name: row.id for row in found})
         rows = (
@@ -249,7 +251,7 @@ class WorkDatabase:
             connection.execute(insert, portion)
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate the database's errors within the block.
 
         Rejected means that the data is at fault, BadConfig that an operator must act, Unavailable that a later attempt may
@@ -280,24 +282,24 @@ def _kind_of(error: DBAPIError, reason: str) -> type[ReplicationError]:
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
 
-def _mine(repository: RepositoryKey) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+def _match_repository(repository: RepositoryKey) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     return REPOSITORIES.c.source == repository.source, REPOSITORIES.c.number == repository.number
 
 
 def _present_url(connection: Connection, repository: RepositoryKey, date: int) -> str:
     is_later = PUSHES.select().where(PUSHES.c.repository_id == REPOSITORIES.c.id, PUSHES.c.date > date).exists()
-    stored = connection.scalar(select(REPOSITORIES.c.url).where(*_mine(repository), is_later))
+    stored = connection.scalar(select(REPOSITORIES.c.url).where(*_match_repository(repository), is_later))
     return repository.url if stored is None else str(stored)
 
 
-def _known(connection: Connection, nodes: Sequence[str]) -> set[str]:
+def _find_known(connection: Connection, nodes: Sequence[str]) -> set[str]:
     found: set[str] = set()
-    for portion in _portions(nodes):
+    for portion in _cut_portions(nodes):
         found.update(connection.scalars(select(CHANGESETS.c.node).where(CHANGESETS.c.node.in_(portion))))
     return found
 
 
-def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _cut_portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (values[begin : begin + AT_ONCE] for begin in range(0, len(values), AT_ONCE))
 
 

@@ -55,7 +55,7 @@ class ParkedMessages:
 
     def has_room(self, messages: Iterable[TakenMessage]) -> bool:
         """Return whether these fit under the limit."""
-        return self._bytes + _size(messages) <= self._limit
+        return self._bytes + _sum_sizes(messages) <= self._limit
 
     def add(self, messages: Sequence[TakenMessage], now: int) -> list[TakenMessage]:
         """Park these messages behind those in the table; durable on return.
@@ -74,7 +74,7 @@ class ParkedMessages:
         ]
         with self._database.writing() as connection:
             ids = [connection.execute(insert(PARKED_MESSAGES), row).inserted_primary_key for row in rows]
-        self._count(len(messages), _size(messages))
+        self._count(len(messages), _sum_sizes(messages))
         return [
             dataclasses.replace(each, tag=0, row=key[0] if key else None)
             for each, key in zip(messages, ids, strict=True)
@@ -87,7 +87,7 @@ class ParkedMessages:
         """
         source, number = name
         mine = (_COLUMNS.source == source, _COLUMNS.number == number, _COLUMNS.error.is_(None))
-        while rows := self._select(self._fitting(most, *mine), *mine):
+        while rows := self._select(self._count_fitting(most, *mine), *mine):
             found = []
             for row in rows:
                 try:
@@ -121,9 +121,9 @@ class ParkedMessages:
         """Delete these messages, which are done."""
         with self._database.writing() as connection:
             connection.execute(delete(PARKED_MESSAGES).where(_COLUMNS.id.in_([each.row for each in messages])))
-        self._count(-len(messages), -_size(messages))
+        self._count(-len(messages), -_sum_sizes(messages))
 
-    def _fitting(self, most: int, *conditions: ColumnElement[bool]) -> int:
+    def _count_fitting(self, most: int, *conditions: ColumnElement[bool]) -> int:
         """Return how many of the first messages fit into memory."""
         question = select(func.length(_COLUMNS.body)).where(*conditions).order_by(_COLUMNS.id).limit(most)
         with self._database.reading() as connection:
@@ -148,5 +148,5 @@ def _read_row(row: RowMapping, message: HgPushMessage) -> TakenMessage:
     return TakenMessage(row=row["id"], body=bytes(row["body"]), repository=repository, message=message)
 
 
-def _size(messages: Iterable[TakenMessage]) -> int:
+def _sum_sizes(messages: Iterable[TakenMessage]) -> int:
     return sum(len(each.body) for each in messages)

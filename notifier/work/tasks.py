@@ -73,7 +73,7 @@ def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], No
 def make_app(settings: WorkSettings) -> Any:
     """Return the application of Celery, with its one task."""
     app = celery.Celery("vcsreplicator", broker=settings.url, set_as_current=False)
-    app.conf.update(_configuration(settings))
+    app.conf.update(_make_configuration(settings))
     app.steps["consumer"].add(_make_step(app, settings, _add_task(app, settings)))
     return app
 
@@ -148,7 +148,7 @@ def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:
     return MessagesToTasks
 
 
-def _configuration(settings: WorkSettings) -> dict[str, Any]:
+def _make_configuration(settings: WorkSettings) -> dict[str, Any]:
     known = settings.client("work")
     return {
         "broker_password": known.password,

@@ -145,16 +145,16 @@ class PushRecorder:
             logger.info("consuming", queue=settings.place)
             while not stop.is_set():
                 for arrived in consumer.receive(BUSY_BLINK if self._under_way else BLINK):
-                    self._take(arrived, consumer)
+                    self._take_message(arrived, consumer)
                 self._collect(consumer)
                 self._park(consumer)
                 self._send_letters()
-                self._begin()
+                self._begin_work()
             wait(self._under_way, SETTLING)
             self._collect(consumer)
             consumer.finish()
 
-    def _take(self, arrived: Any, consumer: QueueConsumer) -> None:
+    def _take_message(self, arrived: Any, consumer: QueueConsumer) -> None:
         body = body_of(arrived)
         try:
             repository, message = read_message(arrived.headers or {}, body, self._settings.repositories)
@@ -201,7 +201,7 @@ class PushRecorder:
                 )
         self._letters.send()
 
-    def _begin(self) -> None:
+    def _begin_work(self) -> None:
         """Give each free thread a repository with messages."""
         while len(self._under_way) < self._settings.at_once:
             now = self._clock.monotonic()

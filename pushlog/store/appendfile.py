@@ -72,7 +72,7 @@ class AppendFile:
         if first is None:
             return size
         tr.add(self.name, size)
-        with self._opener()(self.name, b"ab") as file:
+        with self._find_vfs()(self.name, b"ab") as file:
             for block in itertools.chain([first], blocks):
                 file.write(block)
                 size += len(block)
@@ -105,11 +105,11 @@ class AppendFile:
                     need += frames.size_in_head(block, position)
                 if len(block) - position < (wanted := min(need, end - start)):
                     wanted = min(max(wanted, _READ_AHEAD), end - start)
-                    block, block_start = _read(file, start, wanted), start
+                    block, block_start = _read_block(file, start, wanted), start
                     if len(block) < wanted:
                         raise TornRecord(self.name, start, "the file became shorter")
                     continue
-                record = self._decode(block, position, start)
+                record = self._decode_frame(block, position, start)
                 yield record
                 start = record.end
 
@@ -122,10 +122,10 @@ class AppendFile:
                 start = record.end
         except TornRecord:
             with self._open(tr) as (file, end):
-                content = _read(file, 0, end)
+                content = _read_block(file, 0, end)
             while (start := content.find(self._magic, start + 1)) != -1:
                 with contextlib.suppress(TornRecord):
-                    record = self._decode(content, start, start)
+                    record = self._decode_frame(content, start, start)
                     yield record
                     start = record.end - 1
 
@@ -143,11 +143,11 @@ class AppendFile:
                 return None
             if end < frames.FRAME_BYTES:
                 raise TornRecord(self.name, 0, "shorter than a frame")
-            size_at_end = _read(file, end - frames.SIZE_BYTES, frames.SIZE_BYTES)
+            size_at_end = _read_block(file, end - frames.SIZE_BYTES, frames.SIZE_BYTES)
             start = end - frames.FRAME_BYTES - frames.size_at_end(size_at_end)
             if start < 0:
                 raise TornRecord(self.name, end, "the size at its end is too large")
-            return self._decode(_read(file, start, end - start), 0, start)
+            return self._decode_frame(_read_block(file, start, end - start), 0, start)
 
     def mend(self, offset: int, payloads: Iterable[bytes]) -> None:
         """Replace the file from a damaged record on by ``payloads``.
@@ -155,19 +155,19 @@ class AppendFile:
         An abort does not bring back what was there. Call it holding the store lock, before the first append of a
         transaction. A kill leaves the old file or the new one.
         """
-        opener = self._opener()
+        opener = self._find_vfs()
         with opener(self.name, b"rb") as damaged:
             sound = damaged.read(offset)
         disk.replace(opener, self.name, sound + b"".join(map(self._encode, payloads))).close()
 
-    def _opener(self) -> abstractvfs:
+    def _find_vfs(self) -> abstractvfs:
         """Return the store's vfs, which a writer has given."""
         return cast("abstractvfs", self._vfs)
 
     def _encode(self, payload: bytes) -> bytes:
         return frames.encode(self._magic, payload)
 
-    def _decode(self, block: bytes, position: int, start: int) -> FramedPayload:
+    def _decode_frame(self, block: bytes, position: int, start: int) -> FramedPayload:
         return frames.decode(self.name, self._magic, block, position, start)
 
     @contextlib.contextmanager
@@ -230,7 +230,7 @@ def _join(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(block)
 
 
-def _read(file: int, start: int, size: int) -> bytes:
+def _read_block(file: int, start: int, size: int) -> bytes:
     """Return ``size`` bytes from ``start``, fewer only at the end of the file."""
     blocks = []
     while size > 0 and (block := os.pread(file, size, start)):

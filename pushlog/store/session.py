@@ -79,7 +79,7 @@ class PushlogTransaction:
             push = entry.Push(id=database.next_id(self.connection), user=user, date=date, nodes=nodes)
         else:
             push = self.push._replace(nodes=self.push.nodes + nodes)
-        self._take(push)
+        self._take_push(push)
         self.push = push
         return push
 
@@ -101,9 +101,9 @@ class PushlogTransaction:
     def take(self, push: entry.Push) -> None:
         """Record a push of a server; its changesets leave the pushes that had them here."""
         self.has_fetched = True
-        self._on_sound_database(lambda: self._take(push))
+        self._on_sound_database(lambda: self._take_push(push))
 
-    def _take(self, push: entry.Push) -> None:
+    def _take_push(self, push: entry.Push) -> None:
         for make_room in (self._take_from_others, self._catch_up_with_changelog):
             try:
                 self._insert(push)

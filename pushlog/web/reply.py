@@ -56,10 +56,10 @@ def address(web: requestcontext) -> bytes:
     Behind a proxy this server knows its own name and port alone, unless `web.baseurl` has those of the proxy.
     """
     host = util.urlreq.quote(web.req.advertisedbaseurl, safe=b":/[]")
-    return host + _path(web)
+    return host + _read_path(web)
 
 
-def _path(web: requestcontext) -> bytes:
+def _read_path(web: requestcontext) -> bytes:
     """Return the path of the URL; it begins with one slash, as two mean a host."""
     path: bytes = util.urlreq.quote(web.req.apppath).strip(b"/")
     return b"/%s/" % path if path else b"/"
@@ -85,4 +85,4 @@ def next_url(web: requestcontext, found: FoundPushes, command: bytes) -> bytes:
     else:
         parameters.append((b"startID", b"%d" % found.next_id))
     words = b"&".join(b"%s=%s" % (util.urlreq.quote(n), util.urlreq.quote(v)) for n, v in parameters)
-    return b"%s%s?%s" % (_path(web), command, words)
+    return b"%s%s?%s" % (_read_path(web), command, words)

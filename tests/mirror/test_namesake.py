@@ -12,7 +12,7 @@ import pytest
 from hgext.vcsreplicator.log import ACKS, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.namesake import Namesakes
-from hgext.vcsreplicator.mirror.service import _retry
+from hgext.vcsreplicator.mirror.service import _ask_until_available
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import SkippedRecords
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
@@ -147,4 +147,4 @@ def test_a_start_while_the_log_loses_records_reads_again(error: Exception) -> No
             raise answer
         return answer
 
-    assert _retry(threading.Event(), ask) == "read"
+    assert _ask_until_available(threading.Event(), ask) == "read"

@@ -329,7 +329,7 @@ def another_file_system(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
         return move
 
     monkeypatch.setattr(os, "rename", wrap(os.rename))
-    monkeypatch.setattr(place, "_exchange", wrap(place._exchange))
+    monkeypatch.setattr(place, "_exchange_names", wrap(place._exchange_names))
 
 
 @pytest.mark.parametrize("why", ["another file system", "leads out of"])

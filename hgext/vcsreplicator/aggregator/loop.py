@@ -179,7 +179,7 @@ class Session:
                 self.commit(self._watch.make_beat())
             acks = self._load_acks(log)
             self._take_kept()
-            self._complete()
+            self._complete_positions()
             self._reader = log.reader({**self.core.positions, **acks})
             self._closing.callback(self._reader.close)
         except BaseException:
@@ -247,7 +247,7 @@ class Session:
 
     # Reading again what was passed
 
-    def _complete(self) -> None:
+    def _complete_positions(self) -> None:
         """Look for the events that `pending` lacks; what `events` lacks too is lost."""
         incomplete = self.core.incomplete()
         count = self._log.partitions(EVENTS)
@@ -327,20 +327,20 @@ class Session:
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:
             if record.topic == EVENTS and record.partition in self._rereading:
-                self._park(record)
+                self._set_aside(record)
                 continue
-            while (outcome := self._enter(record)) is RecordOutcome.UNFINISHED:
+            while (outcome := self._enter_record(record)) is RecordOutcome.UNFINISHED:
                 self.commit()
                 self._watch.beat()
             if outcome is RecordOutcome.READ_AGAIN:
                 self._rereading.begin(record.partition)
-                self._park(record)
+                self._set_aside(record)
                 continue
             self._note_taken(record, outcome)
             if self.core.output.is_full:
                 self.commit()
 
-    def _enter(self, record: Record) -> RecordOutcome:
+    def _enter_record(self, record: Record) -> RecordOutcome:
         now = self._clock.now()
         if record.topic == EVENTS:
             return self.core.events.take(record, now, is_whole=self._rereading.is_whole(record))
@@ -358,7 +358,7 @@ class Session:
             version = self.core.roster.version
             logger.info("roster request", request=record.key, outcome=outcome.value, version=version)
 
-    def _park(self, record: Record) -> None:
+    def _set_aside(self, record: Record) -> None:
         """Set aside a record behind the position of a partition that is read again.
 
         Read no more of this partition meanwhile.

@@ -59,9 +59,9 @@ class Conversion:
                     yield f"{file}: [{section}] ({names}): keep what is not of that system, such as hooks of your own"
                     continue
                 for key, value in keys.items():
-                    yield from self._comment(file, section, key, value or "")
+                    yield from self._write_comment(file, section, key, value or "")
 
-    def _comment(self, file: str, section: str, key: str, value: str) -> Iterator[str]:
+    def _write_comment(self, file: str, section: str, key: str, value: str) -> Iterator[str]:
         known = find_counterpart(section, key)
         # What is not known may be a secret too.
         setting = f"{file}: [{section}] {key} = {_SECRET if known is None or known.is_secret else value}"

@@ -67,7 +67,7 @@ def command(
     check_exposures(urls, insecure)
     if decode and (only_prepare or ready):
         raise click.UsageError("--decode goes with --dir, --log, --insecure and --stay alone")
-    with _folder(folder, keep=only_prepare) as where:
+    with _open_folder(folder, keep=only_prepare) as where:
         if ready and not ready.resolve().parent.is_dir():
             raise BadConfig(f"--ready: {ready}: expected a file in a folder that is there")
         chosen = DemoOptions(folder=where, insecure=insecure, **options)
@@ -88,7 +88,7 @@ def _run_services(layout: Layout, ready: Path | None, *, stay: bool) -> None:
         if ready:
             write_ready_file(ready, layout, pids)
 
-    with _running(layout.services, layout.options.folder, report, is_staying=stay) as run:
+    with _start_services(layout.services, layout.options.folder, report, is_staying=stay) as run:
         if stay:
             _print_addresses(layout)
             run()
@@ -100,7 +100,7 @@ def _decode(options: DemoOptions, *, stay: bool) -> None:
     """Run an edge and a decoder, submit a document, and show what came out."""
     layout = submission.prepare_submission(options)
     before = len(layout.output.read_text().splitlines()) if layout.output.exists() else 0
-    with _running(layout.services, options.folder) as run:
+    with _start_services(layout.services, options.folder) as run:
         sent, answered, status = submission.submit(layout)
         documents, delivered = scenario.wait_for_lines(layout.output, before + 1, 30)
         click.echo(f"\nPOST {layout.url}ID")
@@ -118,7 +118,7 @@ def _decode(options: DemoOptions, *, stay: bool) -> None:
 
 
 @contextlib.contextmanager
-def _running(
+def _start_services(
     services: Sequence[Service],
     folder: Path,
     report: Callable[[Mapping[str, int | None]], None] = lambda pids: None,
@@ -207,7 +207,7 @@ def _print_timeline(count: int, output: str, moments: list[scenario.PushMoment],
 
 
 @contextlib.contextmanager
-def _folder(chosen: str | None, *, keep: bool) -> Iterator[Path]:
+def _open_folder(chosen: str | None, *, keep: bool) -> Iterator[Path]:
     if chosen is not None:
         path = Path(chosen).resolve()
         if found := _NEEDS_ESCAPE.search(str(path)):

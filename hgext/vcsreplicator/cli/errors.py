@@ -91,7 +91,7 @@ def list_(config: Config, last: int, as_json: bool) -> None:
 def show(config: Config, number: int) -> None:
     """Print the reject NUMBER of the list as JSON, with all that was kept."""
     with metered_log(config) as log:
-        [record] = _chosen(log, [number])
+        [record] = _read_chosen(log, [number])
     print_json(plain(_read_error(record, record.value or b"")))
 
 
@@ -144,7 +144,7 @@ def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> tuple[list
             lost += 1
             continue
         if raw is None:
-            raise Refused(f"error {record.offset} cannot be submitted again: {_obstacle(error)}")
+            raise Refused(f"error {record.offset} cannot be submitted again: {_find_obstacle(error)}")
         choice = found.setdefault(_identify(error.topic, raw), _Choice(numbers=[], place=error.topic))
         choice.numbers.append(record.offset)
     if not found and not lost:
@@ -157,7 +157,7 @@ def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> tuple[list
 
 def _read_rejects(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
     """Yield the records with these numbers, or all of them."""
-    return _chosen(log, numbers) if numbers else read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
+    return _read_chosen(log, numbers) if numbers else read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
 
 
 def _identify(place: str, raw: "RawMessage") -> bytes:
@@ -239,7 +239,7 @@ def _publish(config: Config, settings: "DecodeSettings", messages: Sequence[tupl
         publish_raw(settings, messages, SystemClock())
 
 
-def _obstacle(error: ErrorRecord) -> str:
+def _find_obstacle(error: ErrorRecord) -> str:
     from notifier.decode.rejects import names_input
 
     if error.service != "decode":
@@ -262,7 +262,7 @@ def _read_newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
             return [(record.offset, _read_error(record, record.value or b"")) for record in newest]
 
 
-def _chosen(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
+def _read_chosen(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
     """Yield the rejects with these offsets; raises Refused if one is missing."""
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
     for number in numbers:

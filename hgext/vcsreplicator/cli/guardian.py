@@ -40,7 +40,7 @@ def add(config: Config, client: str, owner: str, token_file: str | None) -> None
 
     It may declare exchange/CLIENT/… and queue/CLIENT/…, and read from every exchange/….
     """
-    with _clients(config) as clients, _kept(token_file) as keep:
+    with _open_clients(config) as clients, _open_token_file(token_file) as keep:
         _print_token(clients.add(client, owner, keep), token_file)
 
 
@@ -50,7 +50,7 @@ def add(config: Config, client: str, owner: str, token_file: str | None) -> None
 @with_config
 def token(config: Config, client: str, token_file: str | None) -> None:
     """Give CLIENT a new token and its rights; the old token becomes invalid."""
-    with _clients(config) as clients, _kept(token_file) as keep:
+    with _open_clients(config) as clients, _open_token_file(token_file) as keep:
         _print_token(clients.renew_token(client, keep), token_file)
 
 
@@ -60,7 +60,7 @@ def token(config: Config, client: str, token_file: str | None) -> None:
 @with_config
 def owner(config: Config, client: str, mail: str) -> None:
     """Send mails about CLIENT's queues to MAIL."""
-    with _clients(config) as clients:
+    with _open_clients(config) as clients:
         clients.change_owner(client, mail)
     click.echo(f"{client}: owned by {mail}")
 
@@ -71,7 +71,7 @@ def owner(config: Config, client: str, mail: str) -> None:
 @with_config
 def remove(config: Config, client: str, yes: bool) -> None:
     """Remove CLIENT and close its connections; its exchanges and queues stay."""
-    with _clients(config) as clients:
+    with _open_clients(config) as clients:
         if not yes:
             clients.owner(client)
             raise Refused(
@@ -86,14 +86,14 @@ def remove(config: Config, client: str, yes: bool) -> None:
 @with_config
 def list_(config: Config, as_json: bool) -> None:
     """List the clients, and whether their rights are correct."""
-    with _clients(config) as clients:
+    with _open_clients(config) as clients:
         found = clients.all()
-    data = [{"client": each.name, "owner": each.owner, "rights": _rights(each)} for each in found]
-    rows = [(each.name, each.owner or "unknown", _rights(each)) for each in found]
+    data = [{"client": each.name, "owner": each.owner, "rights": _describe_rights(each)} for each in found]
+    rows = [(each.name, each.owner or "unknown", _describe_rights(each)) for each in found]
     print_listing(data, ("client", "owner", "rights"), rows, as_json=as_json)
 
 
-def _rights(client: Any) -> str:
+def _describe_rights(client: Any) -> str:
     if not client.is_user:
         return "no user: add it again, or remove it"
     return "its own names" if client.is_confined else "changed: `user token` restores them"
@@ -108,7 +108,7 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
     from notifier.database import alone
     from notifier.guardian.watching import QueueWatch, run
 
-    settings = _settings(config)
+    settings = _read_settings(config)
     configure_logging("guardian")
     if not once:
         sys.exit(
@@ -156,7 +156,7 @@ def check(config: Config, client: str | None, sample: float, as_json: bool) -> N
     from notifier.guardian import checking
     from notifier.guardian.requirements import CheckMark
 
-    results = checking.check(_settings(config), config.file, client=client, sample=sample, stop=stop_on_signals())
+    results = checking.check(_read_settings(config), config.file, client=client, sample=sample, stop=stop_on_signals())
     rows = [(each.requirement.subject, each.requirement.words, each.mark.value, each.reason) for each in results]
     keys = ("subject", "requirement", "result", "reason")
     data = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -165,26 +165,26 @@ def check(config: Config, client: str | None, sample: float, as_json: bool) -> N
     sys.exit(2 if any(each.is_must for each in failed) else bool(failed))
 
 
-def _settings(config: Config) -> Any:
+def _read_settings(config: Config) -> Any:
     from notifier.guardian.settings import GuardianSettings
 
     return config.settings(GuardianSettings, "guardian")
 
 
 @contextlib.contextmanager
-def _clients(config: Config) -> Iterator[Any]:
+def _open_clients(config: Config) -> Iterator[Any]:
     """Connect to the management API within the block; raises BadConfig if it is none."""
     from notifier.guardian.clients import Clients
     from notifier.guardian.management import Management
 
-    settings = _settings(config)
+    settings = _read_settings(config)
     with contextlib.closing(Management(settings, config.file)) as management:
         management.check(settings.vhost)
         yield Clients(management, settings.vhost)
 
 
 @contextlib.contextmanager
-def _kept(file: str | None) -> Iterator[Callable[[str], None]]:
+def _open_token_file(file: str | None) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes the token to a new file.
 
     Call it before the broker knows the token: when it returns, the whole token is on disk. If the block fails, as when the broker

@@ -75,8 +75,8 @@ def command(
     def execute(arrival: ReceivedMessage) -> bool:
         environment = {
             **os.environ,
-            "ROUTING_KEY": _clean(arrival.routing_key),
-            "MESSAGE_ID": _clean(str(arrival.properties.get("message_id") or "")),
+            "ROUTING_KEY": _replace_unfit(arrival.routing_key),
+            "MESSAGE_ID": _replace_unfit(str(arrival.properties.get("message_id") or "")),
         }
         try:
             ended = subprocess.run(words, input=arrival.text.encode(), env=environment, check=False)
@@ -84,7 +84,7 @@ def command(
             raise Refused(f"--run: {words[0]} cannot be run: {error.strerror}") from error
         return ended.returncode == 0
 
-    listen(_settings(url, exchange, **options), execute if words else show, stop=stop, limit=count)
+    listen(_make_settings(url, exchange, **options), execute if words else show, stop=stop, limit=count)
 
 
 def _write_line(arrival: "ReceivedMessage", content: Any, *, whole: bool) -> str:
@@ -100,7 +100,7 @@ def _write_line(arrival: "ReceivedMessage", content: Any, *, whole: bool) -> str
     return json.dumps(content, sort_keys=True, default=str)
 
 
-def _clean(text: str) -> str:
+def _replace_unfit(text: str) -> str:
     """Return the text with U+FFFD for what a variable of the environment cannot hold."""
     return _NO_VARIABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
@@ -115,7 +115,7 @@ def _split_command(run: str | None) -> list[str]:
     return words
 
 
-def _settings(url: str, exchange: str, *, queue: str | None, key: str, **options: Any) -> Any:
+def _make_settings(url: str, exchange: str, *, queue: str | None, key: str, **options: Any) -> Any:
     from notifier.pulse.listener import ListenSettings, client_name
 
     try:

@@ -38,10 +38,10 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
             _print_data(log, expected)
     elif watch:
         with log_of(config) as log, metered(log) as shown, closing(Follower(shown)) as follower:
-            _watch(lambda: _view(follow_summary(follower, log, expected)))
+            _watch(lambda: _make_view(follow_summary(follower, log, expected)))
     else:
         with opening_log(config) as open_log:
-            console().print(_view(find_summary(config, open_log, expected)))
+            console().print(_make_view(find_summary(config, open_log, expected)))
 
 
 def _print_data(log: Log, expected: Expectations) -> None:
@@ -78,7 +78,7 @@ def _write_repeatedly(view: Callable[[], Group]) -> NoReturn:
         time.sleep(1)
 
 
-def _view(summary: Summary) -> Group:
+def _make_view(summary: Summary) -> Group:
     seen = "not seen"
     if summary.aggregator is not None:
         seen = f"seen {_format_age(summary.aggregator, summary.now)}, roster version {summary.roster}"

@@ -101,7 +101,7 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 @with_config
 def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
     """Add a subscription; it gets messages about later pushes."""
-    subscription = _subscription(url, **options)
+    subscription = _make_subscription(url, **options)
     try:
         find_webhook(config, destination)[1].check_scheme(subscription)
     except ValueError as error:
@@ -112,7 +112,7 @@ def add(config: Config, destination: str | None, name: str, url: str, **options:
     click.echo(f"{name}: added")
 
 
-def _subscription(
+def _make_subscription(
     url: str, *, headers: tuple[str, ...], secret_files: tuple[str, ...], speed: bool, **options: Any
 ) -> Any:
     from notifier.secret import Secret

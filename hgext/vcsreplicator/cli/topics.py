@@ -61,12 +61,12 @@ def create(config: Config, partitions: int, retention: float) -> None:
 def list_(config: Config, as_json: bool) -> None:
     """List the topics with their partitions and records."""
     with log_of(config) as log:
-        rows = [_row(log, topic.name) for topic in (*topics(), *_list_raw(config, log))]
+        rows = [_make_row(log, topic.name) for topic in (*topics(), *_list_raw(config, log))]
     headings = ("topic", "partitions", "first", "end")
     print_listing(rows, headings, ([str(row[each]) for each in headings] for row in rows), as_json=as_json)
 
 
-def _row(log: Log, topic: str) -> dict[str, object]:
+def _make_row(log: Log, topic: str) -> dict[str, object]:
     beginnings, ends = log.beginnings(topic), log.ends(topic)
     return {"topic": topic, "partitions": len(ends), "first": sum(beginnings.values()), "end": sum(ends.values())}
 
@@ -93,7 +93,7 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
     print_listing(data, headings, map(_describe, found), as_json=as_json)
     if remedies and not as_json:
         click.echo("\n".join(("to mend it:", *remedies)))
-    sys.exit(_severity(found))
+    sys.exit(_find_exit_code(found))
 
 
 def _list_raw(config: Config, log: Log) -> Iterator[Topic]:
@@ -133,7 +133,7 @@ def _describe(comparison: TopicComparison) -> tuple[str, ...]:
     return comparison.name, str(found.partitions), replicas, "by key" if found.compacted else kept, differences or "no"
 
 
-def _severity(found: list[TopicComparison]) -> int:
+def _find_exit_code(found: list[TopicComparison]) -> int:
     if any(each.found is None or any(difference.is_must for difference in each.differences) for each in found):
         return 2
     return 1 if any(each.differences for each in found) else 0

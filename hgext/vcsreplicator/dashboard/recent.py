@@ -117,7 +117,7 @@ class RecentEvents:
         records = self._reader.poll(wait, limit=BATCH)
         for record in records:
             try:
-                self._take(record)
+                self._take_record(record)
             except Exception as error:  # one record must not end the pages; the others tell their own story
                 place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
                 logger.warning("record set aside", **place, kind=type(error).__name__, reason=str(error))
@@ -136,22 +136,22 @@ class RecentEvents:
         """Count the pushes of the last minute, those too whose events are not kept."""
         return sum(count for second, count in self._pushes.items() if abs(int(now) - second) < 60)
 
-    def _take(self, record: Record) -> None:
+    def _take_record(self, record: Record) -> None:
         if record.value is None or record.key in (None, AGGREGATOR):
             return
         if record.topic == EVENTS:
-            self._add(record)
+            self._add_event(record)
         elif record.topic == NOTICES:
             notice = from_json(Notice, record.value)
             if notice.replay is None:
-                self._announce(notice.event.id, record.time, record.offset)
+                self._add_notice(notice.event.id, record.time, record.offset)
         else:
             state = from_json(RepositoryState, record.value)
             for known in self.of(state.repository):
                 if known.released is None and known.incarnation == state.incarnation and known.seq <= state.released:
                     self._events[known.id] = replace(known, released=record.time)
 
-    def _announce(self, name: str, at: float, offset: int) -> None:
+    def _add_notice(self, name: str, at: float, offset: int) -> None:
         known = self._events.get(name)
         if known is None:
             self._early[name] = at, offset
@@ -161,7 +161,7 @@ class RecentEvents:
             self._events[name] = known = replace(known, announced=at, notice=offset)
             self._announcements.add(known)
 
-    def _add(self, record: Record) -> None:
+    def _add_event(self, record: Record) -> None:
         event = wire.decode(record.value or b"").header.event
         if event is None or event.id in self._events:  # a heartbeat, or a repeat
             return
@@ -187,7 +187,7 @@ class RecentEvents:
         names = self._by_repository.setdefault(event.repository, deque())
         names.append(event.id)
         if early := self._early.pop(event.id, None):
-            self._announce(event.id, *early)
+            self._add_notice(event.id, *early)
         if len(names) > PER_REPOSITORY:
             self._events.pop(names.popleft(), None)
         if len(self._events) > IN_ALL:

@@ -107,7 +107,7 @@ def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: s
     listen["aggregator"] = ports[-1]
     write_own(folder / "master.hgrc", _master_hgrc(layout, folder))
     (folder / "mirror.hgrc").write_text(_MIRROR_HGRC, encoding="utf-8")
-    write_own(layout.config, _toml(layout, folder, listen))
+    write_own(layout.config, _write_toml(layout, folder, listen))
     return _with_services(layout, folder, names)
 
 
@@ -190,7 +190,7 @@ vcsreplicator =
 
 [vcsreplicator]
 role = master
-relay = {_socket(folder)}
+relay = {_choose_socket(folder)}
 log = {layout.log}
 durability = {layout.options.durability}
 snapshot-allow = 127.0.0.1
@@ -205,16 +205,16 @@ server-header = no
 """
 
 
-def _socket(folder: Path) -> str:
+def _choose_socket(folder: Path) -> str:
     """Return the relay's socket; the path of a Unix socket has at most 107 bytes."""
     inside = str(folder / "run/relay.sock")
     return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}.sock"
 
 
-def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
+def _write_toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
     parts = [
         f'insecure = {list(layout.options.insecure)}\nlog = {quote(layout.log)}\nblobs = "file://{folder}/blobs"\n',
-        f'[relay]\nsocket = "{_socket(folder)}"\nsource = "hg://master.example"\n',
+        f'[relay]\nsocket = "{_choose_socket(folder)}"\nsource = "hg://master.example"\n',
         f'[relay.roots]\n"{layout.master_root}" = ""\n',
         *(
             f'[mirror.{name}]\nroot = "{root}"\nmaster = "{layout.master_url}"\n'
@@ -224,8 +224,8 @@ def _toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
         f'[public.urls]\n"" = "{PUBLIC_URL}"\n',
         f'[notifier]\nstate = "{folder}/notifier.db"\n',
         f'[notifier.lines]\ntype = "jsonlines"\nfile = "{layout.notices}"\n',
-        *(_pulse(layout) if layout.options.pulse else ()),
-        *([_sns(layout)] if layout.options.sns_endpoint else ()),
+        *(_write_pulse(layout) if layout.options.pulse else ()),
+        *([_write_sns(layout)] if layout.options.sns_endpoint else ()),
         "[listen]\n" + "".join(f'{role} = "127.0.0.1:{port}"\n' for role, port in listen.items()),
     ]
     return "\n".join(parts)
@@ -236,7 +236,7 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _pulse(layout: Layout) -> list[str]:
+def _write_pulse(layout: Layout) -> list[str]:
     return [
         f'[notifier.pulse-{stream}]\ntype = "pulse"\nurl = {quote(layout.options.pulse or "")}\nstream = "{stream}"\n'
         f'exchange = "{exchange}"\nrouting-key-strip-prefix = "{PUBLIC_URL}"\n'
@@ -244,7 +244,7 @@ def _pulse(layout: Layout) -> list[str]:
     ]
 
 
-def _sns(layout: Layout) -> str:
+def _write_sns(layout: Layout) -> str:
     endpoint = quote(layout.options.sns_endpoint or "")
     return (
         f'[notifier.sns]\ntype = "sns"\ntopic-arn = "{layout.topic_arn}"\nbucket = "{layout.bucket}"\n'

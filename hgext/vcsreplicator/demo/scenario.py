@@ -56,7 +56,7 @@ class Watcher:
         def read() -> None:
             while not stop.is_set():
                 with contextlib.suppress(Unavailable):
-                    self._take(self._reader.poll(0.1))
+                    self._take_records(self._reader.poll(0.1))
 
         thread = threading.Thread(target=read, name="demo-watcher")
         thread.start()
@@ -73,12 +73,12 @@ class Watcher:
         """
         end = time.monotonic() + timeout
         with contextlib.suppress(Unavailable):
-            self._take(read_on(self._log, self._reader))
+            self._take_records(read_on(self._log, self._reader))
         while (moments := self._find_announced(path)) is None:
             if time.monotonic() > end:
                 raise Unavailable(f"no notice for {path} within {timeout:.0f} s; see the services' output")
             with contextlib.suppress(Unavailable):
-                self._take(self._reader.poll(0.5))
+                self._take_records(self._reader.poll(0.5))
         return moments
 
     def _find_announced(self, path: str) -> list[PushMoment] | None:
@@ -88,7 +88,7 @@ class Watcher:
         is_announced = any(moment.what == "notice written" for moment in moments)
         return sorted(moments, key=lambda moment: moment.time) if is_announced else None
 
-    def _take(self, records: Iterable[Record]) -> None:
+    def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
             if record.value is not None and record.key is not None:
                 with contextlib.suppress(ReplicationError):
@@ -100,8 +100,8 @@ class Watcher:
             if frame.header.event is not None:
                 event = frame.event
                 self._paths[event.repository, event.seq] = event.path
-                self._add(event.repository, event.seq, event.time, "committed on the master")
-                self._add(event.repository, event.seq, at, "in the log")
+                self._add_moment(event.repository, event.seq, event.time, "committed on the master")
+                self._add_moment(event.repository, event.seq, at, "in the log")
         elif topic == ACKS and "/" in key:
             ack = from_json(Ack, value)
             self._add_reached(ack.repository, f"applied on {ack.mirror}", ack.applied, ack.applied_at)
@@ -111,15 +111,15 @@ class Watcher:
             self._add_reached(state.repository, "released", state.released, at)
         elif topic == NOTICES:
             notice = from_json(Notice, value)
-            self._add(notice.event.repository, notice.event.seq, at, "notice written")
+            self._add_moment(notice.event.repository, notice.event.seq, at, "notice written")
 
     def _add_reached(self, repository: str, what: str, level: int, at: float) -> None:
         before = self._levels.get(f"{repository} {what}", 0)
         for seq in range(before + 1, level + 1):
-            self._add(repository, seq, at, what)
+            self._add_moment(repository, seq, at, what)
         self._levels[f"{repository} {what}"] = max(before, level)
 
-    def _add(self, repository: str, seq: int, at: float, what: str) -> None:
+    def _add_moment(self, repository: str, seq: int, at: float, what: str) -> None:
         moments = self._moments.setdefault((repository, seq), [])
         if not any(moment.what == what for moment in moments):
             moments.append(PushMoment(time=at, what=what))

@@ -38,7 +38,7 @@ def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | N
             raise Unavailable("the repository has no event yet")
         repo.invalidateall()
         try:
-            found = _read(repo, before)
+            found = _read_once(repo, before)
         except (LookupError, OSError):
             # Read while it was changed; or damaged, which every attempt will find.
             continue
@@ -47,7 +47,7 @@ def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | N
     raise Unavailable("the repository changes while it is read")
 
 
-def _read(repo: localrepository, newest: NewestEvent) -> Fingerprint:
+def _read_once(repo: localrepository, newest: NewestEvent) -> Fingerprint:
     changelog = repo.changelog
     length = len(changelog)
     from ..mirror.comparison import Fingerprint  # of a mirror's package: servers that compare nothing do not load it
@@ -59,14 +59,14 @@ def _read(repo: localrepository, newest: NewestEvent) -> Fingerprint:
         id=newest.id,
         digest=newest.digest,
         length=length,
-        changesets=_hash(map(changelog.node, range(length))),
-        heads=_hash(sorted(map(changelog.node, changelog.index.headrevs()))),
-        phases=_hash(_encode_phases(repo)),
-        bookmarks=_hash(
+        changesets=_hash_pieces(map(changelog.node, range(length))),
+        heads=_hash_pieces(sorted(map(changelog.node, changelog.index.headrevs()))),
+        phases=_hash_pieces(_encode_phases(repo)),
+        bookmarks=_hash_pieces(
             b"%s %s\n" % item for item in sorted((name, hex(node)) for name, node in repo._bookmarks.items())
         ),
-        markers=_hash(sorted(observe.encode_markers(list(repo.obsstore)))),
-        pushlog=_hash(_encode_pushlog(repo)),
+        markers=_hash_pieces(sorted(observe.encode_markers(list(repo.obsstore)))),
+        pushlog=_hash_pieces(_encode_pushlog(repo)),
     )
 
 
@@ -84,7 +84,7 @@ def _encode_pushlog(repo: localrepository) -> Iterable[bytes]:
         yield b"%d %s %d %s\n" % (number, user, date, b" ".join(nodes))
 
 
-def _hash(pieces: Iterable[bytes]) -> str:
+def _hash_pieces(pieces: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

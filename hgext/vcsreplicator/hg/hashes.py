@@ -26,16 +26,16 @@ def lines(repo: localrepository, *, raw: bool = True) -> Iterator[tuple[str, str
     every, every_head = repo.changelog, list(repo.changelog.headrevs()) if len(repo) else []
     yield "visible/total revisions", f"{len(list(visible))}/{len(every)}"
     yield "visible/total heads", f"{len(heads)}/{len(every_head)}"
-    yield "normal", _hash(every.node(rev) for rev in visible)
-    yield "unfiltered", _hash(every.node(rev) for rev in every)
-    yield "phases", _hash(every.node(rev) + b"%d" % repo._phasecache.phase(repo, rev) for rev in every)
-    yield "heads", _hash(every.node(rev) for rev in heads)
-    yield "unfiltered heads", _hash(every.node(rev) for rev in every_head)
-    yield "bookmarks", _hash(b"%s=%s" % (name, hex(node)) for name, node in repo._bookmarks.items())
-    yield "pushlog", _hash(_encode_pushes(repo))
+    yield "normal", _hash_items(every.node(rev) for rev in visible)
+    yield "unfiltered", _hash_items(every.node(rev) for rev in every)
+    yield "phases", _hash_items(every.node(rev) + b"%d" % repo._phasecache.phase(repo, rev) for rev in every)
+    yield "heads", _hash_items(every.node(rev) for rev in heads)
+    yield "unfiltered heads", _hash_items(every.node(rev) for rev in every_head)
+    yield "bookmarks", _hash_items(b"%s=%s" % (name, hex(node)) for name, node in repo._bookmarks.items())
+    yield "pushlog", _hash_items(_encode_pushes(repo))
     if repo.obsstore:
         markers = observe.encode_markers(repo.obsstore)
-        yield "obsolete records", f"{len(markers)}/{_hash(markers)}"
+        yield "obsolete records", f"{len(markers)}/{_hash_items(markers)}"
         if raw:
             yield "obsstore", hashlib.sha256(repo.svfs.tryread(b"obsstore")).hexdigest()
 
@@ -49,7 +49,7 @@ def _encode_pushes(repo: localrepository) -> Iterator[bytes]:
         yield b"%d %s %d %s" % (number, user, date, b" ".join(nodes))
 
 
-def _hash(items: Iterable[bytes]) -> str:
+def _hash_items(items: Iterable[bytes]) -> str:
     """Return the SHA-256 over the sorted items, each with its length."""
     digest = hashlib.sha256()
     for item in sorted(items):

@@ -31,8 +31,8 @@ def register(*, locking: bool) -> None:
     if locking:
         # A push need not load it.
 
-        seams.wrap("mercurial.upgrade_utils.actions", "preservedrequirements", _preserved)
-        seams.wrap("mercurial.upgrade_utils.actions", "supporteddestrequirements", _supported)
+        seams.wrap("mercurial.upgrade_utils.actions", "preservedrequirements", _preserve_lock)
+        seams.wrap("mercurial.upgrade_utils.actions", "supporteddestrequirements", _support_lock)
 
 
 def understand() -> None:
@@ -66,9 +66,9 @@ def let_in(repo: localrepository) -> None:
             scmutil.writereporequirements(repo, repo.requirements - {LOCK})
 
 
-def _preserved(original: Callable[[localrepository], set[bytes]], repo: localrepository) -> set[bytes]:
+def _preserve_lock(original: Callable[[localrepository], set[bytes]], repo: localrepository) -> set[bytes]:
     return original(repo) | ({LOCK} & repo.requirements)
 
 
-def _supported(original: Callable[[localrepository], set[bytes]], repo: localrepository) -> set[bytes]:
+def _support_lock(original: Callable[[localrepository], set[bytes]], repo: localrepository) -> set[bytes]:
     return original(repo) | {LOCK}

@@ -75,8 +75,8 @@ class FolderBlobs:
                 os.makedirs(os.path.dirname(self._folder), exist_ok=True)
                 with contextlib.suppress(FileExistsError):
                     make_folder(self._folder)
-            with _spooled(chunks, self._folder) as (file, attachment):
-                path, mode = self._path(attachment), os.stat(self._folder).st_mode
+            with _spool_chunks(chunks, self._folder) as (file, attachment):
+                path, mode = self._find_path(attachment), os.stat(self._folder).st_mode
                 if not os.path.exists(path):
                     with contextlib.suppress(FileExistsError):
                         make_folder(os.path.dirname(path), mode & 0o2777)
@@ -94,7 +94,7 @@ class FolderBlobs:
 
     def open(self, attachment: Attachment) -> IO[bytes]:
         try:
-            with _closed_on_error(open(self._path(attachment), "rb")) as file:
+            with _closed_on_error(open(self._find_path(attachment), "rb")) as file:
                 _check(file, attachment)
         except FileNotFoundError:
             raise
@@ -117,7 +117,7 @@ class FolderBlobs:
                     raise Unavailable(f"blobs: {self._folder}: {error}") from error
         return count
 
-    def _path(self, attachment: Attachment) -> str:
+    def _find_path(self, attachment: Attachment) -> str:
         name = checked_name(attachment)
         return os.path.join(self._folder, name[:2], name)
 
@@ -130,22 +130,22 @@ class S3Blobs:
         self._made: Any = None
 
     def put(self, chunks: Iterable[bytes]) -> Attachment:
-        with _spooled(chunks, None) as (file, attachment), _translated(self._bucket):
+        with _spool_chunks(chunks, None) as (file, attachment), _translate_errors(self._bucket):
             file.seek(0)
-            self._client.upload_fileobj(file, self._bucket, self._key(attachment))
+            self._client.upload_fileobj(file, self._bucket, self._find_key(attachment))
         return attachment
 
     def open(self, attachment: Attachment) -> IO[bytes]:
-        key = self._key(attachment)
+        key = self._find_key(attachment)
         with _closed_on_error(tempfile.TemporaryFile()) as file:
-            with _translated(self._bucket):
+            with _translate_errors(self._bucket):
                 self._client.download_fileobj(self._bucket, key, file)
             _check(file, attachment)
         return file
 
     def remove_older(self, time: float) -> int:
         count = 0
-        with _translated(self._bucket):
+        with _translate_errors(self._bucket):
             for page in self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix
             ):
@@ -155,7 +155,7 @@ class S3Blobs:
                         count += 1
         return count
 
-    def _key(self, attachment: Attachment) -> str:
+    def _find_key(self, attachment: Attachment) -> str:
         return self._prefix + checked_name(attachment)
 
     @property
@@ -181,7 +181,7 @@ def checked_name(attachment: Attachment) -> str:
 
 
 @contextlib.contextmanager
-def _spooled(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any, Attachment]]:
+def _spool_chunks(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any, Attachment]]:
     """Write the chunks to a temporary file; give it and the blob's attachment.
 
     The file is removed at the end of the block. The memory needed does not grow with the chunks.
@@ -220,7 +220,7 @@ def _check(file: IO[bytes], attachment: Attachment) -> None:
 
 
 @contextlib.contextmanager
-def _translated(bucket: str) -> Iterator[None]:
+def _translate_errors(bucket: str) -> Iterator[None]:
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 

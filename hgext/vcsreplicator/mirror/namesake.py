@@ -76,7 +76,7 @@ class Namesakes:
                 self._skip_to_end(error)
                 continue
             if other is not None:
-                raise self._refusal(other)
+                raise self._make_refusal(other)
             return
 
     def watch(self, report: Callable[[object], None]) -> None:
@@ -117,7 +117,7 @@ class Namesakes:
         while True:
             other = self._find_other(reader, records)
             if other is not None and other.instance < self._instance:
-                raise self._refusal(other)
+                raise self._make_refusal(other)
             if other is not None:
                 logger.error("another mirror has this name", instance=other.instance)
             if self._stop.wait(self._settings.beat_interval):
@@ -149,7 +149,7 @@ class Namesakes:
             return None
         return beat if beat is not None and beat.instance not in ("", self._instance) else None
 
-    def _refusal(self, other: Beat) -> BadConfig:
+    def _make_refusal(self, other: Beat) -> BadConfig:
         machine = other.instance.rpartition("@")[2]
         return BadConfig(
             f"mirror.{self._settings.name}: another mirror of this name works on {machine}; stop it, or give this one another name"

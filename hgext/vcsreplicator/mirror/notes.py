@@ -88,48 +88,48 @@ class Notes:
 
     def detached(self) -> list[Detached]:
         """Return all detached repositories."""
-        with _translated():
+        with _translate_errors():
             rows = self._database.execute(_DETACHED).fetchall()
         return [Detached(**{**row, "reason": Reason(row["reason"])}) for row in rows]
 
     def deleted(self) -> list[DeletedRepository]:
         """Return all repositories deleted here that the log may still name."""
-        with _translated():
+        with _translate_errors():
             return [DeletedRepository(**row) for row in self._database.execute(_DELETED)]
 
     def detach(self, note: Detached) -> None:
         """Write that the repository is detached from now on; replaces an older note."""
-        with _translated():
+        with _translate_errors():
             self._database.execute(_DETACH, astuple(note))
 
     def rejoin(self, repository: str) -> None:
         """Remove the note: the repository follows the stream again."""
-        with _translated():
+        with _translate_errors():
             self._database.execute(_REJOIN, (repository,))
 
     def record_deletion(self, deleted: DeletedRepository) -> None:
         """Write that the repository is deleted here."""
-        with _translated():
+        with _translate_errors():
             self._database.execute(_RECORD_DELETION, astuple(deleted))
 
     def forget(self, repository: str) -> None:
         """Remove what is known of a deletion that neither log nor disk contradicts."""
-        with _translated():
+        with _translate_errors():
             self._database.execute(_FORGET, (repository,))
 
     def request_heal(self, repository: str, now: float) -> None:
         """Keep an operator's request to heal the repository now."""
-        with _translated():
+        with _translate_errors():
             self._database.execute(_REQUEST_HEAL, (repository, now))
 
     def heal_requests(self) -> list[str]:
         """Return the repositories whose heal requests are not taken up yet."""
-        with _translated():
+        with _translate_errors():
             return [repository for (repository,) in self._database.execute(_HEAL_REQUESTS)]
 
     def remove_heal_request(self, repository: str) -> None:
         """Remove a heal request that is taken up."""
-        with _translated():
+        with _translate_errors():
             self._database.execute(_REMOVE_HEAL_REQUEST, (repository,))
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ def try_to_write(change: Callable[[], T]) -> T | None:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -52,7 +52,7 @@ def plan(event: Event, checkpoint: Checkpoint | None) -> Step:
     id, is applied.
     """
     if checkpoint is None:
-        return _first(event)
+        return _plan_first(event)
     if event.incarnation != checkpoint.incarnation:
         if event.incarnation in checkpoint.former:
             return skip("belongs to a former incarnation")
@@ -60,13 +60,13 @@ def plan(event: Event, checkpoint: Checkpoint | None) -> Step:
     if event.seq < checkpoint.seq:
         return skip(f"seq {checkpoint.seq} is applied already")
     if event.seq == checkpoint.seq:
-        return skip("applied already") if event.id == checkpoint.id else _fork(event, checkpoint)
+        return skip("applied already") if event.id == checkpoint.id else _report_fork(event, checkpoint)
     if event.seq > checkpoint.seq + 1:
         return trouble(Reason.GAP, f"seq {event.seq} follows, this mirror has {checkpoint.seq}")
-    return APPLY if event.previous == (checkpoint.id or None) else _fork(event, checkpoint)
+    return APPLY if event.previous == (checkpoint.id or None) else _report_fork(event, checkpoint)
 
 
-def _first(event: Event) -> Step:
+def _plan_first(event: Event) -> Step:
     if event.type is Type.DELETED:
         return skip("is not here")
     if event.seq == 1:
@@ -87,7 +87,7 @@ def claim(path: str, generation: int, occupant: Checkpoint, *, is_leaving: bool)
     return Claim.DISPLACE if generation > occupant.generation else Claim.WAIT
 
 
-def _fork(event: Event, checkpoint: Checkpoint) -> Step:
+def _report_fork(event: Event, checkpoint: Checkpoint) -> Step:
     found = f"event {event.id} with seq {event.seq} follows {event.previous}, this mirror has {checkpoint.id} with {checkpoint.seq}"
     return trouble(Reason.FORK, found)
 

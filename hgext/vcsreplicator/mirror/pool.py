@@ -88,7 +88,7 @@ class Worker:
         self.is_ready = self.is_slow = self.is_killed = False
         self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.requests.put(settings)
-        self.pipe, self.process = _begin(environment, nursery)
+        self.pipe, self.process = _start_process(environment, nursery)
         if lane is not Lane.LIGHT:
             with contextlib.suppress(OSError):  # it has ended already, and its pipe says so too
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
@@ -100,7 +100,7 @@ class WorkerPool:
     def __init__(self, settings: MirrorSettings, report: Callable[[Answered], None]) -> None:
         self._settings = settings
         self._report = report
-        self._environment = _environment(settings)
+        self._environment = _make_environment(settings)
         self._limits = {
             Lane.LIGHT: settings.workers,
             Lane.HEAVY: settings.heavy_workers,
@@ -139,7 +139,7 @@ class WorkerPool:
         """Return an idle worker of the lane; if there is none, start one if allowed."""
         for worker in [each for each in self.workers if each.is_ready and each.busy is None]:
             if worker.process.poll() is not None:
-                self._end(worker)
+                self._end_worker(worker)
         ours = [worker for worker in self.workers if worker.lane is lane and not worker.is_slow]
         for worker in ours:
             if worker.is_ready and worker.busy is None:
@@ -163,7 +163,7 @@ class WorkerPool:
         worker.busy = None
         is_spent = answered.answer is None or getattr(answered.answer, "is_spent", False)
         if is_spent or worker.is_slow or worker.tasks >= self._settings.recycle_after:
-            self._end(worker)
+            self._end_worker(worker)
 
     def progress(self, worker: Worker) -> float:
         """Return the worker's seconds of processor time, which grow with its progress."""
@@ -197,7 +197,7 @@ class WorkerPool:
         if self._nursery is not None:
             self._nursery.close()
 
-    def _end(self, worker: Worker) -> None:
+    def _end_worker(self, worker: Worker) -> None:
         if worker not in self.workers:  # it was dismissed before
             return
         self.workers.remove(worker)
@@ -205,7 +205,7 @@ class WorkerPool:
         threading.Thread(target=worker.process.wait, name="reap", daemon=True).start()
 
 
-def _begin(
+def _start_process(
     environment: Mapping[str, str], nursery: Nursery | None
 ) -> "tuple[Connection, subprocess.Popen[bytes] | ForkedProcess]":
     """Start a process at the other end of a pipe.
@@ -238,7 +238,7 @@ def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
                 return
 
 
-def _environment(settings: MirrorSettings) -> dict[str, str]:
+def _make_environment(settings: MirrorSettings) -> dict[str, str]:
     """Return an environment with what programs and credentials need, and our hgrc."""
     file = Path(settings.folder) / "worker.hgrc"
     make_folders(file.parent)

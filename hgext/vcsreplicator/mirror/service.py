@@ -50,14 +50,14 @@ def run(
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
     with lock_folder(settings), closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
         # Where to read on; the beginning of a partition without a stored position.
-        positions = _retry(stop, lambda: {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)})
+        positions = _ask_until_available(stop, lambda: {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)})
         # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
-        table = _retry(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
+        table = _ask_until_available(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
         if positions is None or table is None:
             return
         instance = instance_of(Path(settings.folder))
         namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
-        _retry(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
+        _ask_until_available(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put)
         supervisor = Supervisor(
@@ -214,7 +214,7 @@ def _scan(
     return None
 
 
-def _retry(stop: threading.Event, ask: Callable[[], T]) -> T | None:
+def _ask_until_available(stop: threading.Event, ask: Callable[[], T]) -> T | None:
     """Ask until the log is available and has the records; None if stopped."""
     attempt = 0
     while not stop.is_set():

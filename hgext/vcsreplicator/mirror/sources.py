@@ -78,7 +78,7 @@ class Source:
         self._stop = threading.Event()
         self._room = threading.Semaphore(AHEAD)
         self._reader: Reader | None = None
-        self._thread = threading.Thread(target=self._read, name=follows or "reader", daemon=True)
+        self._thread = threading.Thread(target=self._read_stream, name=follows or "reader", daemon=True)
 
     def start(self) -> "Source":
         """Begin to read."""
@@ -97,7 +97,7 @@ class Source:
         """Wait until the thread has ended, for at most `timeout` seconds."""
         self._thread.join(timeout)
 
-    def _read(self) -> None:
+    def _read_stream(self) -> None:
         attempt, expired = 0, None
         while not self._stop.is_set():
             try:

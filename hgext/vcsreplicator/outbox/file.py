@@ -105,7 +105,7 @@ class Outbox:
         Decoded by hand, which spares a push the decoders of all parts of an entry. Raises MalformedEvent and TornRecord.
         """
         for number in reversed(self.segments()):
-            record = self._segment(number).last()
+            record = self._open_segment(number).last()
             if record is not None:
                 return _decode_end(record.payload)
         return None
@@ -143,11 +143,11 @@ class Outbox:
     def unsent(self) -> Iterator[Place]:
         """Read the committed entries behind the marker, oldest first."""
         sent = self.sent()
-        return self._read(sent.segment, sent.end) if sent is not None else self.kept()
+        return self._read_places(sent.segment, sent.end) if sent is not None else self.kept()
 
     def kept(self) -> Iterator[Place]:
         """Read the committed entries that are still there, sent or not, oldest first."""
-        return self._read(0, 0)
+        return self._read_places(0, 0)
 
     def acknowledged(self) -> Iterator[Entry]:
         """Read the committed entries up to the marker, newest first, one when asked for."""
@@ -155,24 +155,24 @@ class Outbox:
         for number in reversed(self.segments()):
             if sent is None or number > sent.segment:
                 continue
-            segment = self._segment(number)
+            segment = self._open_segment(number)
             before = min(sent.end, segment.tail()) if number == sent.segment else None
             while (record := segment.last(before=before)) is not None:
-                yield _decode(record.payload)
+                yield _decode_entry(record.payload)
                 before = record.start
 
     def has_unsent(self) -> bool:
         """Return whether a committed entry is behind the marker; read no entries."""
         sent, numbers = self.sent(), self.segments()
         if sent is None:
-            return any(self._segment(number).tail() for number in numbers)
+            return any(self._open_segment(number).tail() for number in numbers)
         # For thousands of repositories: where the size says it all, nothing is opened.
         if numbers and numbers[-1] == sent.segment:
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(self._folder.join(SEGMENT.format(sent.segment).encode())).st_size == sent.end:
                     return False
         return any(
-            self._segment(n).tail() > (sent.end if n == sent.segment else 0) for n in numbers if n >= sent.segment
+            self._open_segment(n).tail() > (sent.end if n == sent.segment else 0) for n in numbers if n >= sent.segment
         )
 
     def sent(self) -> SentMark | None:
@@ -188,12 +188,12 @@ class Outbox:
 
         If damage hides the event, the answer is yes.
         """
-        segment = self._segment(sent.segment)
+        segment = self._open_segment(sent.segment)
         if segment.tail() < sent.end:
             return False
         try:
             record = segment.last(before=sent.end)
-            return record is not None and _decode(record.payload).event.id == sent.id
+            return record is not None and _decode_entry(record.payload).event.id == sent.id
         except TornRecord:
             with contextlib.suppress(TornRecord):
                 return any(record.end == sent.end for record in segment.records())
@@ -296,20 +296,20 @@ class Outbox:
         else:
             replace_file(self._folder, FORK, to_json(fork))
 
-    def _read(self, first: int, start: int) -> Iterator[Place]:
+    def _read_places(self, first: int, start: int) -> Iterator[Place]:
         """Read the committed entries from a place in a segment on."""
         for number in self.segments():
             if number >= first:
-                for record in self._segment(number).records(start if number == first else 0):
-                    yield Place(entry=_decode(record.payload), segment=number, end=record.end)
+                for record in self._open_segment(number).records(start if number == first else 0):
+                    yield Place(entry=_decode_entry(record.payload), segment=number, end=record.end)
 
     def _last_segment(self, tr: Any) -> AppendFile:
         """Return the segment to append to, a new one if the newest is full."""
         numbers = self.segments() or [1]
-        segment = self._segment(numbers[-1])
-        return segment if segment.tail(tr) < SEGMENT_SIZE else self._segment(numbers[-1] + 1)
+        segment = self._open_segment(numbers[-1])
+        return segment if segment.tail(tr) < SEGMENT_SIZE else self._open_segment(numbers[-1] + 1)
 
-    def _segment(self, number: int) -> AppendFile:
+    def _open_segment(self, number: int) -> AppendFile:
         return AppendFile(self._folder, SEGMENT.format(number).encode(), MAGIC)
 
 
@@ -318,7 +318,7 @@ def outbox_of(folder: str) -> Outbox:
     return Outbox(Store(os.path.join(folder, ".hg", "store")))
 
 
-def _decode(payload: bytes) -> Entry:
+def _decode_entry(payload: bytes) -> Entry:
     return from_json(Entry, payload, limit=RECORD_LIMIT)
 
 

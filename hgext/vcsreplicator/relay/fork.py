@@ -87,14 +87,14 @@ class StateWatch:
     def _follow(self) -> None:
         while not self._stop.is_set():
             try:
-                self._read()
+                self._read_states()
             except ReadStopped:
                 return
             except ReplicationError as error:
                 logger.warning("state not readable", reason=str(error))
                 self._stop.wait(1.0)
 
-    def _read(self) -> None:
+    def _read_states(self) -> None:
         # A log that was restored may have less than it had.
         states: dict[str, RepositoryState] = {}
         with closing(self._log.reader(find_beginnings(self._log, STATE))) as reader:

@@ -97,7 +97,7 @@ class Picture:
 
     def removed(self) -> list[str]:
         """Return the names of the mirrors that were removed from the roster."""
-        return [mirror.name for mirror in self._mirrors() if mirror.state is rosters.MirrorState.REMOVED]
+        return [mirror.name for mirror in self._list_mirrors() if mirror.state is rosters.MirrorState.REMOVED]
 
     def runs(self, mirror: str, now: float) -> bool:
         """Return whether this mirror gave a sign of life in the last SILENT seconds."""
@@ -150,7 +150,7 @@ class Picture:
 
     def gating(self, state: RepositoryState) -> list[str]:
         """Return the names of the mirrors that gate this repository."""
-        return sorted(mirror.name for mirror in self._mirrors() if mirror.gates(state.repository, state.path))
+        return sorted(mirror.name for mirror in self._list_mirrors() if mirror.gates(state.repository, state.path))
 
     def rests(self, state: RepositoryState, now: float) -> bool:
         """Return whether the aggregator has not written this state for SILENT seconds."""
@@ -168,7 +168,7 @@ class Picture:
         They are those of the roster, and those that gave a sign of life, but not those that are `gone`. Costs what has changed
         since the last time.
         """
-        names = ({mirror.name for mirror in self._mirrors()} | self.beats.keys()) - self.gone(now)
+        names = ({mirror.name for mirror in self._list_mirrors()} | self.beats.keys()) - self.gone(now)
         if self._lags is None or self._lags.keys() != names:
             self._lags = {name: dict(self._find_lags(name, self.states)) for name in names}
         else:
@@ -245,9 +245,9 @@ class Picture:
     def expected(self) -> list[str]:
         """Return the names of the mirrors that should be alive: joining or active."""
         alive = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
-        return sorted(mirror.name for mirror in self._mirrors() if mirror.state in alive)
+        return sorted(mirror.name for mirror in self._list_mirrors() if mirror.state in alive)
 
-    def _mirrors(self) -> tuple[rosters.Mirror, ...]:
+    def _list_mirrors(self) -> tuple[rosters.Mirror, ...]:
         return self.roster.mirrors if self.roster else ()
 
 

@@ -29,9 +29,9 @@ class Follower:
 
     def __init__(self, log: Log, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._clock = log, clock
-        self._begin()
+        self._open_reader()
 
-    def _begin(self) -> None:
+    def _open_reader(self) -> None:
         """Open a reader, then begin anew; nothing changes if it cannot be opened."""
         has_services = self._has_services()
         topics = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
@@ -72,7 +72,7 @@ class Follower:
 
     def _begin_anew(self) -> None:
         former = self._reader
-        self._begin()
+        self._open_reader()
         former.close()
 
     def _has_services(self) -> bool:

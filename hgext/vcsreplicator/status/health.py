@@ -62,7 +62,7 @@ def judge(
     """
     behind, limit = picture.behind(mirror), settings.behind
     reasons = (
-        _standing(picture, mirror),
+        _describe_standing(picture, mirror),
         _describe_silence("the mirror", mirror in picture.beats, silence.seconds(mirror, now), settings),
         f"{behind} events behind, at most {limit} are allowed" if behind > limit else None,
         _judge_lateness(picture, since, now, settings),
@@ -91,7 +91,7 @@ def late(picture: Picture, mirror: str) -> Set[str]:
     return {state.repository for state, lag in lags if lag.unserved and picture.must_have(mirror, state)}
 
 
-def _standing(picture: Picture, mirror: str) -> str | None:
+def _describe_standing(picture: Picture, mirror: str) -> str | None:
     known = picture.roster.mirror(mirror) if picture.roster else None
     if known is None:
         return "not in the roster"
@@ -144,7 +144,7 @@ class Endpoint:
             if self._reading is None or self._reading.done():
                 begun = Future[HealthVerdict]()
                 # Raises if the system has no thread left: then the next request begins a reading.
-                threading.Thread(target=self._read, args=(begun,), name="health", daemon=True).start()
+                threading.Thread(target=self._read_verdict, args=(begun,), name="health", daemon=True).start()
                 self._reading, self._began = begun, now
             reading, waited, trouble, known = self._reading, now - self._began, self._trouble, self._known
         try:
@@ -163,7 +163,7 @@ class Endpoint:
             "mirror": self._mirror,
         }
 
-    def _read(self, reading: "Future[HealthVerdict]") -> None:
+    def _read_verdict(self, reading: "Future[HealthVerdict]") -> None:
         """Read the log, and give `reading` the verdict."""
         began = self._clock.monotonic()
         try:

@@ -499,12 +499,12 @@ def test_of_two_instances_that_came_at_once_the_one_whose_note_stands_goes_on(lo
 def test_the_note_of_a_new_instance_stands_before_the_broker_fences_the_older_one(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted, begin = [], KafkaTransactor._begin
+    noted, begin = [], KafkaTransactor._open_producer
 
     def watch(transactor: KafkaTransactor) -> None:
         noted.append(transactor._last_owner()[1] == transactor._instance)
         begin(transactor)
 
-    monkeypatch.setattr(KafkaTransactor, "_begin", watch)
+    monkeypatch.setattr(KafkaTransactor, "_open_producer", watch)
     log.transactor("one").close()
     assert noted == [True]

@@ -161,8 +161,8 @@ def test_an_idle_reader_of_one_broker_asks_after_nothing(
 ) -> None:
     monkeypatch.setattr(readers, "TROUBLE", 0.0)
     looks: list[float] = []
-    look = connections.Connections._look
-    monkeypatch.setattr(connections.Connections, "_look", lambda self: (looks.append(1.0), look(self))[1])
+    look = connections.Connections._look_at_requests
+    monkeypatch.setattr(connections.Connections, "_look_at_requests", lambda self: (looks.append(1.0), look(self))[1])
     with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
         log.create(topics(partitions=1))
         log.close()  # the administration has a client too

@@ -602,7 +602,7 @@ def test_a_file_in_place_of_a_bell_keeps_its_mode(tmp_path: Path, monkeypatch: p
     victim, place = tmp_path / "victim", tmp_path / "bells"
     victim.touch(0o600)
     place.mkdir()
-    hang = bells.Bell._hang
+    hang = bells.Bell._bind_socket
 
     def swapped(self: bells.Bell, name: str) -> str:
         made = hang(self, name)
@@ -610,7 +610,7 @@ def test_a_file_in_place_of_a_bell_keeps_its_mode(tmp_path: Path, monkeypatch: p
         (place / made).symlink_to(victim)
         return made
 
-    monkeypatch.setattr(bells.Bell, "_hang", swapped)
+    monkeypatch.setattr(bells.Bell, "_bind_socket", swapped)
     with pytest.raises(OSError, match="socket"):
         bells.Bell(place, [1])
     assert victim.stat().st_mode & 0o777 == 0o600

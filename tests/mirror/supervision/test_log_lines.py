@@ -146,7 +146,7 @@ def test_line_about_an_unexpected_exception_at_a_record_names_its_event(
     def fail(*_: object) -> object:
         raise ZeroDivisionError("a mistake of ours")
 
-    monkeypatch.setattr(records, "_decode", fail)
+    monkeypatch.setattr(records, "_decode_record", fail)
     monkeypatch.setattr("hgext.vcsreplicator.mirror.supervision.intake.checked_event", fail)
     record = bench.record(EVENTS, first.repository, wire.encode(second))
     bench.mirror.intake.take(replace(record, headers=wire.headers(second, "hg://master")))

@@ -168,7 +168,7 @@ class Bench:
         self.answer(self.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
 
     def beat(self) -> Beat:
-        self.mirror._beat()
+        self.mirror._write_beat()
         return self.writer.beats[-1]
 
     def passes(self, seconds: int) -> None:

@@ -106,7 +106,8 @@ def fail_unexpectedly(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("part", "act"), [(records, "_decode"), (RepositoryTable, "find_twin"), (Following, "is_at"), (Agenda, "queue")]
+    ("part", "act"),
+    [(records, "_decode_record"), (RepositoryTable, "find_twin"), (Following, "is_at"), (Agenda, "queue")],
 )
 def test_an_unexpected_exception_rejects_the_record_and_detaches_its_repository(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str
@@ -195,7 +196,7 @@ def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monk
     def short(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(records, "_decode", short)
+    monkeypatch.setattr(records, "_decode_record", short)
     with pytest.raises(MemoryError):
         bench.mirror.intake.take(bench.record(EVENTS, event.repository, wire.encode(event)))
     assert rejects(bench) == []

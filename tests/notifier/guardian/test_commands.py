@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.cli.guardian import _kept
+from hgext.vcsreplicator.cli.guardian import _open_token_file
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.service import EXIT_CONFIG
 from hgext.vcsreplicator.words.errors import Refused
@@ -83,7 +83,7 @@ def test_a_token_file_that_exists_is_neither_read_nor_replaced(file: Path, guard
 
 def test_a_token_that_the_broker_refused_leaves_no_file(tmp_path: Path) -> None:
     def add() -> None:
-        with _kept(str(tmp_path / "token")) as keep:
+        with _open_token_file(str(tmp_path / "token")) as keep:
             keep("token")
             assert (tmp_path / "token").read_text() == "token\n"
             raise Refused("the broker says no")

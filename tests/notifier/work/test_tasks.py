@@ -251,8 +251,8 @@ import sys, threading
 from notifier.work import tasks
 from notifier.work.settings import Migrate, WorkSettings
 
-made = tasks._configuration
-tasks._configuration = lambda settings: {**made(settings), "broker_connection_max_retries": 1}
+made = tasks._make_configuration
+tasks._make_configuration = lambda settings: {**made(settings), "broker_connection_max_retries": 1}
 settings = WorkSettings(
     url="amqp://127.0.0.1:1/", repositories=("http://127.0.0.1:1/",), clones=f"{sys.argv[1]}/clones",
     database_url=f"sqlite:///{sys.argv[1]}/work.db", migrate=Migrate.AT_START,

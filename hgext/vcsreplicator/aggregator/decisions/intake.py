@@ -100,7 +100,7 @@ class EventIntake:
         for name, record in list(self._forks.items()):
             if record.partition == partition:
                 del self._forks[name]
-                self._fork(self._memory.repositories[name], wire.decode(record.value or b"").event, record, now)
+                self._mark_forked(self._memory.repositories[name], wire.decode(record.value or b"").event, record, now)
 
     def take_kept(self, now: float, whole: Container[int]) -> RecordOutcome:
         """Take what an older aggregator kept, until a batch is full.
@@ -180,7 +180,7 @@ class EventIntake:
             if is_again:
                 self._forks[repository.id] = record
             else:
-                self._fork(repository, event, record, now)
+                self._mark_forked(repository, event, record, now)
             return RecordOutcome.REJECTED
         if arrival is Arrival.GAP:
             self._record_gap(repository, event, record, now)
@@ -223,7 +223,7 @@ class EventIntake:
         self._memory.output.reject(record, text, now, repository=repository.id)
         self._memory.lost[repository.id] += event.seq - repository.last - 1
 
-    def _fork(self, repository: Repository, event: Event, record: Record, now: float) -> None:
+    def _mark_forked(self, repository: Repository, event: Event, record: Record, now: float) -> None:
         """Mark the repository as forked, and record the fork.
 
         A fork that the repository is already marked with is not recorded again.

@@ -134,10 +134,10 @@ class Capture:
             needs=MirrorNeeds.BUNDLE if changes.added or markers else MirrorNeeds.NOTHING,
             first=tr.changes[b"origrepolen"],
             markers=tuple(base64.b64encode(marker).decode() for marker in observe.encode_markers(markers)),
-            connection=self._connection(tr) if changes.push is not None else None,
+            connection=self._find_connection(tr) if changes.push is not None else None,
         )
 
-    def _connection(self, tr: Transaction) -> PushConnection | None:
+    def _find_connection(self, tr: Transaction) -> PushConnection | None:
         """Return where the push came from, if that is recorded."""
         if not self.configuration.record_connection:
             return None
@@ -190,7 +190,7 @@ def begin(
     refuse_format(repo)
     now = observe.tip(repo)
     if end is None:
-        origin = _origin(now, transaction)
+        origin = _describe_origin(now, transaction)
         capture.announcements.append(announce_created(now, path, generation(), origin, hgrc=read_hgrc(repo)))
     else:
         refuse_other_path(end.newest, path)
@@ -199,7 +199,7 @@ def begin(
     return capture
 
 
-def _origin(now: Tip, transaction: bytes) -> str:
+def _describe_origin(now: Tip, transaction: bytes) -> str:
     """Say how a repository without events came into being."""
     if transaction != CREATION:
         return "adopted"

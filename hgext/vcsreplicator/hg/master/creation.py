@@ -76,7 +76,7 @@ def next_generation(root: str, path: str) -> int:
 
 def generation_of(root: str, path: str) -> int:
     """Read how many repositories have lived at this path; 0 for none."""
-    with contextlib.suppress(FileNotFoundError, ValueError), open(_file(root, path), encoding="utf-8") as file:
+    with contextlib.suppress(FileNotFoundError, ValueError), open(_find_file(root, path), encoding="utf-8") as file:
         return int(file.readline())
     return 0
 
@@ -84,7 +84,7 @@ def generation_of(root: str, path: str) -> int:
 def set_generation(root: str, path: str, generation: int) -> None:
     """Store the count, with the path for people to read."""
     content = f"{generation}\n{path}\n".encode("utf-8", "surrogateescape")
-    write_note(root, "generations", _file(root, path), content)
+    write_note(root, "generations", _find_file(root, path), content)
 
 
 def write_note(root: str, kind: str, file: str, content: bytes) -> None:
@@ -121,5 +121,5 @@ def name_of(path: str) -> str:
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def _file(root: str, path: str) -> str:
+def _find_file(root: str, path: str) -> str:
     return os.path.join(root, NOTES, "generations", name_of(path))

@@ -36,9 +36,9 @@ def refuse_format(repo: localrepository) -> None:
     """Raise Abort for content that mirrors, or events that the relay, would not get."""
     for requirement, name in REFUSED_REQUIREMENTS.items():
         if requirement in repo.requirements:
-            raise _refusal(f"uses {name}")
+            raise _make_refusal(f"uses {name}")
     if b"store" not in repo.requirements:
-        raise _refusal("has a format from before Mercurial 0.9.2", convert=b"make it anew with 'hg clone --pull'")
+        raise _make_refusal("has a format from before Mercurial 0.9.2", convert=b"make it anew with 'hg clone --pull'")
 
 
 def guard_content(repo: localrepository) -> None:
@@ -72,9 +72,9 @@ def refuse_content(repo: localrepository, first: int) -> None:
         changed: Any = repo[rev]
         names = changed.files()
         if with_large and any(name.startswith(_STANDINS) for name in names):
-            raise _refusal("would use largefiles")
+            raise _make_refusal("would use largefiles")
         if with_lfs and any(changed[name].islfs() for name in names if name in changed):
-            raise _refusal("would use LFS")
+            raise _make_refusal("would use LFS")
 
 
 def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleoperation, part: unbundlepart) -> None:
@@ -83,7 +83,7 @@ def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleope
     Mercurial gives an empty repository the format of what it gets, at once and for good.
     """
     if b"treemanifest" in part.params and replicated(operation.repo) is not None:
-        raise _refusal("would use tree manifests")
+        raise _make_refusal("would use tree manifests")
     handler(operation, part)
 
 
@@ -95,5 +95,5 @@ def _is_loaded(name: bytes) -> bool:
     return True
 
 
-def _refusal(what: str, *, convert: bytes = b"convert it") -> error.Abort:
+def _make_refusal(what: str, *, convert: bytes = b"convert it") -> error.Abort:
     return error.Abort(f"this repository {what}, which is not replicated".encode(), hint=convert + b", or " + _OUTSIDE)

@@ -41,9 +41,9 @@ _FORWARDED = (b"X-Forwarded-For", b"Forwarded", b"X-Real-IP", b"Via")
 def register() -> None:
     """Register the commands, once; no capabilities announce them: mirrors know them."""
     for name, arguments, function in (
-        (b"replication-state", b"firstpush", _state),
-        (b"replication-changesets", b"first tip last", _changesets),
-        (b"replication-fingerprint", b"", _fingerprint),
+        (b"replication-state", b"firstpush", _read_state),
+        (b"replication-changesets", b"first tip last", _bundle_changesets),
+        (b"replication-fingerprint", b"", _read_fingerprint),
     ):
         if name not in wireprotov1server.commands:
             wireprotov1server.wireprotocommand(name, arguments, permission=b"pull")(_guard(function))
@@ -71,7 +71,7 @@ def check_allowed(ui: Ui, proto: Any) -> None:
     """Raise Unavailable unless the configuration lets this client see everything."""
     user, address = _user_of(proto), _address_of(proto)
     for entry in ui.configlist(b"vcsreplicator", b"snapshot-allow"):
-        if entry == b"*" or entry == user or _covers(entry, address):
+        if entry == b"*" or entry == user or _is_covered(entry, address):
             return
     client = "this client"
     if user:
@@ -101,7 +101,7 @@ def _address_of(proto: Any) -> bytes | None:
     return request.rawenv.get(b"REMOTE_ADDR")  # type: ignore[no-any-return]
 
 
-def _covers(entry: bytes, address: bytes | None) -> bool:
+def _is_covered(entry: bytes, address: bytes | None) -> bool:
     if address is None:
         return False
     # 4 ms that pushes do not need.
@@ -113,7 +113,7 @@ def _covers(entry: bytes, address: bytes | None) -> bool:
         return False
 
 
-def _state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
+def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
     """Read the state under the lock, and the pushlog, which only grows, afterwards."""
     from pushlog import api
 
@@ -129,7 +129,7 @@ def _state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
         header: dict[str, Any] = {
             "level": plain(newest),
             "after": plain(observe.tip(repo)),
-            "phases": {str(phase): _nodes(repo, revs) for phase, revs in _phase_roots(repo)},
+            "phases": {str(phase): _list_nodes(repo, revs) for phase, revs in _phase_roots(repo)},
             "bookmarks": {text(name): hex(node).decode() for name, node in repo._bookmarks.items()},
             "last_push": last_push,
             "markers": 0,
@@ -146,7 +146,7 @@ def _phase_roots(repo: localrepository) -> list[tuple[int, set[int]]]:
     return [(phase, roots[phase]) for phase in observe.PHASES if roots.get(phase)]
 
 
-def _nodes(repo: localrepository, revs: Iterable[int]) -> list[str]:
+def _list_nodes(repo: localrepository, revs: Iterable[int]) -> list[str]:
     return [hex(repo.changelog.node(rev)).decode() for rev in sorted(revs)]
 
 
@@ -161,7 +161,7 @@ def _push_rows(repo: localrepository, first: int, last: int) -> Iterator[bytes]:
         yield json.dumps(row).encode("ascii") + b"\n"
 
 
-def _changesets(repo: localrepository, first: bytes, tip: bytes, last: bytes) -> Iterator[bytes]:
+def _bundle_changesets(repo: localrepository, first: bytes, tip: bytes, last: bytes) -> Iterator[bytes]:
     """Make a bundle of revisions in the master's order, which fixes their numbers."""
     begin, changelog = int(first), repo.changelog
     end = min(int(last), len(changelog), begin + CHANGESETS)
@@ -170,5 +170,5 @@ def _changesets(repo: localrepository, first: bytes, tip: bytes, last: bytes) ->
     return frames.answer({"first": begin, "last": end}, bundles.make_bundle(repo, begin, end))
 
 
-def _fingerprint(repo: localrepository) -> Iterator[bytes]:
+def _read_fingerprint(repo: localrepository) -> Iterator[bytes]:
     return frames.answer(plain(fingerprint.fingerprint(repo, Outbox(repo.svfs).newest)))

@@ -49,7 +49,7 @@ def ask_master(now: Tip) -> Announcement:
 
 def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
     """Return an event for each push if every push can have one; otherwise none."""
-    if not before.length < now.length <= before.length + MANY or _node(repo, before.length - 1) != before.node:
+    if not before.length < now.length <= before.length + MANY or _find_node(repo, before.length - 1) != before.node:
         return []
     if not repo.publishing():
         return []
@@ -69,7 +69,7 @@ def _find_pushes(
     first = start = before.length
     last_id = 0
     while start < now.length:
-        row = push_of(_node(repo, start).encode())
+        row = push_of(_find_node(repo, start).encode())
         if row is None:
             start += 1
             continue
@@ -79,8 +79,8 @@ def _find_pushes(
             # A push that was torn apart, whose parts cannot be one event; or one that no event can hold.
             return
         if first < start:
-            yield _added(repo, first, start, None)
-        yield _added(repo, start, end, push)
+            yield _announce_added(repo, first, start, None)
+        yield _announce_added(repo, start, end, push)
         first, start, last_id = end, end, push.id
 
 
@@ -90,16 +90,16 @@ def _are_revisions(repo: localrepository, nodes: list[bytes], start: int, end: i
     return {get_rev(bin(node)) for node in nodes} == set(range(start, end))
 
 
-def _added(repo: localrepository, first: int, end: int, push: PushEntry | None) -> Announcement:
+def _announce_added(repo: localrepository, first: int, end: int, push: PushEntry | None) -> Announcement:
     return Announcement(
         kind=Type.CHANGED,
         source="outside",
         needs=MirrorNeeds.BUNDLE,
         first=first,
         changes=observe.added(repo, first, end, push=push),
-        after=Tip(length=end, node=_node(repo, end - 1)),
+        after=Tip(length=end, node=_find_node(repo, end - 1)),
     )
 
 
-def _node(repo: localrepository, rev: int) -> str:
+def _find_node(repo: localrepository, rev: int) -> str:
     return NULL_NODE if rev < 0 else hex(repo.changelog.node(rev)).decode()

@@ -30,13 +30,13 @@ ADDRESS_LIMIT, FORWARDED_LIMIT, CLIENT_LIMIT = 100, 1000, 500
 
 def push_entry(repo: localrepository) -> PushEntry | None:
     """Return the pushlog's entry of the running transaction, if it is a push."""
-    pushlog = _pushlog()
+    pushlog = _find_pushlog()
     return entry_of(pushlog.entry_of_transaction(repo)) if pushlog else None
 
 
 def has_fetched(repo: localrepository) -> bool:
     """Return whether the running transaction records pushes of another server."""
-    pushlog = _pushlog()
+    pushlog = _find_pushlog()
     return pushlog is not None and bool(pushlog.has_fetched(repo))
 
 
@@ -74,14 +74,14 @@ def connection_of(*, address: bytes, forwarded: bytes, client: bytes) -> PushCon
     Each part is cut to its limit. Bytes that are no UTF-8 become U+FFFD.
     """
     known = PushConnection(
-        address=_decode(address)[:ADDRESS_LIMIT] or None,
-        forwarded=_last_entries(_decode(forwarded)) or None,
-        client=_decode(client)[:CLIENT_LIMIT] or None,
+        address=_decode_text(address)[:ADDRESS_LIMIT] or None,
+        forwarded=_last_entries(_decode_text(forwarded)) or None,
+        client=_decode_text(client)[:CLIENT_LIMIT] or None,
     )
     return None if known == PushConnection() else known
 
 
-def _decode(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     return value.decode("utf-8", "replace").strip()
 
 
@@ -102,7 +102,7 @@ def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow 
     The node is hexadecimal. The function returns None if the pushlog has no push of the changeset, or there is no pushlog. The
     pushlog is opened once for all calls; raises Abort if it cannot be read.
     """
-    pushlog = _pushlog()
+    pushlog = _find_pushlog()
     if pushlog is None:
         yield lambda _node: None
         return
@@ -155,7 +155,7 @@ class _MarkedChangesets:
         )
 
 
-def _pushlog() -> Any:
+def _find_pushlog() -> Any:
     try:
         return extensions.find(b"pushlog").api
     except KeyError:

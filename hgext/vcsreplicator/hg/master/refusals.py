@@ -134,7 +134,9 @@ def fitting(entry: Entry) -> Entry:
     if len(to_json(event)) <= EVENT_LIMIT:
         return entry
     bare = [
-        replace(m, precursor=_bare(m.precursor), successors=tuple(map(_bare, m.successors)))
+        replace(
+            m, precursor=_without_description(m.precursor), successors=tuple(map(_without_description, m.successors))
+        )
         for m in event.changes.markers
     ]
     event = replace(event, changes=replace(event.changes, markers=tuple(bare)))
@@ -162,5 +164,5 @@ def _too_large(changes: Changes, hint: bytes) -> error.Abort:
     )
 
 
-def _bare(node: MarkerNode) -> MarkerNode:
+def _without_description(node: MarkerNode) -> MarkerNode:
     return replace(node, desc=None)

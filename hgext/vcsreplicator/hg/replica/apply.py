@@ -96,7 +96,7 @@ def _apply_event(
     observed = observe.observe(repo, tr, since=since, push=event.changes.push)
     tip = observe.tip(repo)
     if advance(checkpoint.digest, event.type, observed) != event.digest or tip != event.after:
-        raise Diverged(f"event {event.seq} of {event.path}: {_difference(event, observed, tip)}")
+        raise Diverged(f"event {event.seq} of {event.path}: {_describe_difference(event, observed, tip)}")
     return replace(successor(checkpoint, item, tip.length, tip.node, now), moved=moved)
 
 
@@ -209,7 +209,7 @@ class _LimitedFile:
         return data
 
 
-def _difference(event: Event, observed: Changes, tip: Any) -> str:
+def _describe_difference(event: Event, observed: Changes, tip: Any) -> str:
     """Describe what is first not as the event says."""
     if tip != event.after:
         return f"expected {event.after.length} changesets up to {event.after.node}, found {tip.length} up to {tip.node}"

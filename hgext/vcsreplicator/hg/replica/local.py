@@ -40,13 +40,13 @@ class LocalRepository:
         for folder in dict.fromkeys(filter(None, (expected, place.waiting_of(settings.folder, repository), target))):
             found = scan.inspect(folder)
             if found is not None and found.is_of(repository):
-                self._take(found)
+                self._set_found(found)
                 return
             damaged = damaged or (None if found is None else found.problem)
         if damaged is not None:
             raise Halted(Reason.CORRUPT, damaged)
         # A worker may have been killed after it had moved the repository.
-        self._take(None if expected is None else scan.find(settings, repository))
+        self._set_found(None if expected is None else scan.find(settings, repository))
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[place.LockedPlace]:
@@ -59,7 +59,7 @@ class LocalRepository:
                 raise place.Busy(f"{self.folder}: the repository left at the same moment")
             yield held
 
-    def _take(self, found: FoundRepository | None) -> None:
+    def _set_found(self, found: FoundRepository | None) -> None:
         if found is None:
             self.folder, self.checkpoint, self.serving = None, None, 0
         else:

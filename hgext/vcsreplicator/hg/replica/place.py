@@ -56,16 +56,16 @@ class LockedPlace:
     def exchange(self, made: str) -> None:
         """Put the `.hg` in `made` in place of this one, which is then there, in one step."""
         with self._lock_store(os.path.join(self.folder, self._name)) as store:
-            _exchange(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
+            _exchange_names(os.path.join(made, ".hg"), os.path.join(self.folder, self._name))
             self._note_move(made, ".hg", store)
 
     def _note_move(self, folder: str, name: str, store: lock.lock | None) -> None:
         self.folder, self._name = folder, name
         place = os.path.join(folder, name)
         if self._wlock is not None:
-            self._wlock.vfs = _vfs(place)
+            self._wlock.vfs = _open_vfs(place)
         if store is not None:
-            store.vfs = _vfs(os.path.join(place, "store"))
+            store.vfs = _open_vfs(os.path.join(place, "store"))
 
     @staticmethod
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class LockedPlace:
             # Damaged: no process can write there.
             yield None
             return
-        with lock.lock(_vfs(store), b"lock", timeout=0, desc=os.fsencode(old)) as held:
+        with lock.lock(_open_vfs(store), b"lock", timeout=0, desc=os.fsencode(old)) as held:
             yield held
 
 
@@ -91,7 +91,7 @@ def hold(folder: str) -> Iterator[LockedPlace]:
         yield LockedPlace(folder, None)
         return
     try:
-        held = lock.lock(_vfs(place), b"wlock", timeout=0, desc=os.fsencode(folder))
+        held = lock.lock(_open_vfs(place), b"wlock", timeout=0, desc=os.fsencode(folder))
     except error.LockUnavailable as problem:
         if problem.errno == errno.ENOENT:
             raise Busy(f"{folder}: the repository left at the same moment") from problem
@@ -111,7 +111,7 @@ def _raising_busy(target: str) -> Iterator[None]:
         raise
 
 
-def _vfs(folder: str) -> vfs.vfs:
+def _open_vfs(folder: str) -> vfs.vfs:
     return vfs.vfs(os.fsencode(folder))
 
 
@@ -154,14 +154,14 @@ def waiting_of(state: str, repository: str) -> str:
 def empty(place: str) -> str:
     """Make room for a new repository, remove what a kill left, and return the place."""
     shutil.rmtree(place, ignore_errors=True)
-    _make(os.path.dirname(place))
+    _make_folder(os.path.dirname(place))
     return place
 
 
 def install(made: str, root: str, folder: str) -> None:
     """Move the repository in `made` to `folder`, where none is: whole, or not at all."""
     check_inside(root, folder)
-    _make(folder)
+    _make_folder(folder)
     os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
     shutil.rmtree(made, ignore_errors=True)
 
@@ -176,7 +176,7 @@ def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> Non
     if held is not None:
         held.exchange(made)
         return
-    _make(folder)
+    _make_folder(folder)
     with _raising_busy(folder):
         os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
 
@@ -185,7 +185,7 @@ def move(state: str, root: str, held: LockedPlace, new: str) -> None:
     """Move the repository to another folder inside the root."""
     check_inside(root, new)
     old = held.folder
-    _make(new)
+    _make_folder(new)
     held.carry(new)
     prune(state, root, old)
 
@@ -193,7 +193,7 @@ def move(state: str, root: str, held: LockedPlace, new: str) -> None:
 def hide(state: str, root: str, held: LockedPlace, repository: str) -> str:
     """Take the repository's URL away, and return where it waits for another."""
     waiting, old = waiting_of(state, repository), held.folder
-    _make(waiting)
+    _make_folder(waiting)
     held.carry(waiting)
     prune(state, root, old)
     return waiting
@@ -221,7 +221,7 @@ def thin_out(state: str, name: str, kept: int) -> None:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def _exchange(new: str, old: str) -> None:
+def _exchange_names(new: str, old: str) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _EXCHANGE) != 0:
         number = ctypes.get_errno()
@@ -237,7 +237,7 @@ def prune(state: str, root: str, folder: str) -> None:
             folder = os.path.dirname(folder)
 
 
-def _make(folder: str) -> None:
+def _make_folder(folder: str) -> None:
     """Make the folder though others remove it as an empty one, or raise Busy."""
     for _ in range(_ATTEMPTS):
         try:

@@ -102,7 +102,7 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
     if occupant is None or occupant.repository == repository:
         return
     if claim(path, generation, occupant, is_leaving=_is_leaving(settings, occupant, target)) is Claim.REFUSED:
-        raise _taken(path, occupant)
+        raise _refuse_taken(path, occupant)
 
 
 def _make_room(
@@ -140,7 +140,7 @@ def _may_displace(settings: MirrorSettings, shown: Checkpoint, folder: str, targ
         raise Halted(Reason.REFUSED, copy)
     decision = claim(shown.path, shown.generation, occupant, is_leaving=_is_leaving(settings, occupant, target))
     if decision is Claim.REFUSED:
-        raise _taken(shown.path, occupant)
+        raise _refuse_taken(shown.path, occupant)
     return decision is Claim.DISPLACE
 
 
@@ -148,7 +148,7 @@ def _is_leaving(settings: MirrorSettings, occupant: Checkpoint, target: str) -> 
     return occupant.deleted or settings.local(occupant.path) != target
 
 
-def _taken(path: str, occupant: Checkpoint) -> Halted:
+def _refuse_taken(path: str, occupant: Checkpoint) -> Halted:
     if path != occupant.path:
         return Halted(Reason.REFUSED, f"the folder of path {path!r} is that of {occupant.path!r}")
     return Halted(Reason.REFUSED, f"path {path!r} is taken by repository {occupant.repository}")

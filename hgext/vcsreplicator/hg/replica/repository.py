@@ -69,7 +69,7 @@ class OpenRepositories:
 
     def open(self, folder: str) -> localrepository:
         """Open the unfiltered repository in `folder`, or raise Mercurial's RepoError."""
-        identity = _identity(folder)
+        identity = _read_identity(folder)
         known = self._open.get(folder)
         if known is not None and known[0] == identity:
             self._open.move_to_end(folder)
@@ -110,7 +110,7 @@ def locked(repo: localrepository) -> Iterator[None]:
         yield
 
 
-def _identity(folder: str) -> _Identity:
+def _read_identity(folder: str) -> _Identity:
     """Read what changes when a folder becomes another repository."""
     try:
         store = os.stat(os.path.join(folder, ".hg", "store"))

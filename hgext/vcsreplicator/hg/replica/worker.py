@@ -37,12 +37,12 @@ def warm(repositories: OpenRepositories, wanted: Warm) -> Warm:
         repo = repositories.open(wanted.folder)
         repo.invalidate()
         if wanted.relock:
-            _relock(repo, wanted.repository)
+            _update_lock(repo, wanted.repository)
         views.warm(repo)
     return wanted
 
 
-def _relock(repo: localrepository, repository: str) -> None:
+def _update_lock(repo: localrepository, repository: str) -> None:
     """Lock or unlock the repository on disk as the setting says, unless it is in use."""
     with contextlib.suppress(error.LockError), repo.wlock(wait=False), repo.lock(wait=False):
         checkpoint = replicated.read(repo)

@@ -92,7 +92,7 @@ def write_watermark(
     push = b"-" if push_id is None else b"%d" % push_id
     _write_bookmarks(repo, length, moved, bookmarks)
     _replace(repo, WATERMARK, b"1 %d %d %s %s\n" % (seq, length, tip.encode(), push))
-    _replace(repo, DATA, b"".join(_compatible(_heads(repo, length), push_id)))
+    _replace(repo, DATA, b"".join(_encode_compatible(_list_heads(repo, length), push_id)))
 
 
 def count_shown(repo: localrepository, watermark: Watermark | None) -> int:
@@ -164,14 +164,14 @@ def _released_bookmarks(repo: localrepository, length: int, now: bytes, former: 
             yield before[line[41:]]
 
 
-def _heads(repo: localrepository, length: int) -> list[bytes]:
+def _list_heads(repo: localrepository, length: int) -> list[bytes]:
     """List the released heads that clients see, newest first; null in an empty one."""
     changelog = repo.changelog
     hidden = repoview.filterrevs(repo, b"served") | frozenset(range(length, len(changelog)))
     return [changelog.node(number) for number in reversed(changelog.index.headrevs(hidden))]
 
 
-def _compatible(heads: list[bytes], push_id: int | None) -> Iterator[bytes]:
+def _encode_compatible(heads: list[bytes], push_id: int | None) -> Iterator[bytes]:
     """Encode the compatible form as `cborutil` does, but 50,000 heads in one step."""
     yield b"\xa2\x45heads"
     yield cborutil.encodelength(cborutil.MAJOR_TYPE_ARRAY, len(heads))

@@ -83,7 +83,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if threads is not None:
-            environ["pushlog.waiters"] = _waiters(threads)
+            environ["pushlog.waiters"] = _limit_waiters(threads)
         unlisted = []
         for name, place, is_repository in _follow_path(folder, environ.get("PATH_INFO", "")):
             if is_repository and name not in hgweb.known:
@@ -107,7 +107,7 @@ def refuse_unguarded(root: str) -> None:
             ) from None
 
 
-def _waiters(threads: int) -> int:
+def _limit_waiters(threads: int) -> int:
     """Return how many requests may wait for a push while others are answered.
 
     Two threads remain, or one of two; a single thread never waits.

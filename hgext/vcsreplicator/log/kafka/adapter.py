@@ -72,7 +72,7 @@ class KafkaLog:
             return []
         deadline = time.monotonic() + timeout
         plan = [self.broker.plan(message) for message in messages]
-        producer = self._appender()
+        producer = self._open_producer()
         try:
             with rim(self.options, "append"):
                 warm(producer, [arguments["topic"] for arguments in plan])
@@ -113,7 +113,7 @@ class KafkaLog:
         self.partitions(topic)
         listed = self.broker.ask("list the groups", lambda admin: admin.list_groups())
         names = sorted({group["group_id"] for group in listed if group["group_id"].startswith(self.options.prefix)})
-        found = self._stored(names, topic) if names else {}
+        found = self._read_stored(names, topic) if names else {}
         return {
             name.removeprefix(self.options.prefix): {number: at.offset for number, at in positions.items()}
             for name, positions in found.items()
@@ -134,9 +134,9 @@ class KafkaLog:
 
     def _stored_of(self, group: str, topic: str) -> dict[int, OffsetAndMetadata]:
         self.partitions(topic)
-        return self._stored([self.broker.full(group)], topic).get(self.broker.full(group), {})
+        return self._read_stored([self.broker.full(group)], topic).get(self.broker.full(group), {})
 
-    def _stored(self, groups: Sequence[str], topic: str) -> dict[str, dict[int, OffsetAndMetadata]]:
+    def _read_stored(self, groups: Sequence[str], topic: str) -> dict[str, dict[int, OffsetAndMetadata]]:
         wanted = [self.broker.partition(topic, number) for number in range(self.partitions(topic))]
         found = self.broker.ask(
             f"positions on {self.broker.full(topic)}",
@@ -147,7 +147,7 @@ class KafkaLog:
             for group, positions in found.items()
         }
 
-    def _appender(self) -> KafkaProducer:
+    def _open_producer(self) -> KafkaProducer:
         with self._producer_lock:
             if self._producer is None:
                 self._producer = self.broker.new_producer()

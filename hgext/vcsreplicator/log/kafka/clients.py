@@ -194,10 +194,10 @@ def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
     except kafka_errors.KafkaConfigurationError as error:
         raise BadConfig(f"{where}: {error}") from error
     except Exception as error:
-        raise Unavailable(f"{where}: {_reason(error, options)}") from error
+        raise Unavailable(f"{where}: {_describe_error(error, options)}") from error
 
 
-def _reason(error: Exception, options: KafkaOptions) -> str:
+def _describe_error(error: Exception, options: KafkaOptions) -> str:
     """Return what happened, and the operator's next step if one is known."""
     if isinstance(error, kafka_errors.AuthorizationError):
         return f"not authorized; check the ACLs of this user: {error}"

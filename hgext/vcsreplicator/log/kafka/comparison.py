@@ -71,7 +71,7 @@ def _compare_one(
         changes = ",".join(f"{each.setting}={each.needed}" for each in settings)
         name = broker.full(topic.name)
         remedies.append(
-            f"{_tool(broker, 'kafka-configs.sh')} --alter --entity-type topics --entity-name {name} --add-config {changes}"
+            f"{_write_tool(broker, 'kafka-configs.sh')} --alter --entity-type topics --entity-name {name} --add-config {changes}"
         )
     kept = shown.get("retention.ms", "-1")
     present = Topic(
@@ -94,7 +94,7 @@ def _compare_settings(topic: Topic, shown: Mapping[str, str], in_sync: int | Non
         found = shown.get(setting, "nothing")
         if found == needed or (topic.compacted and setting in _OF_DELETION):
             continue
-        less = _number(found) < _number(needed) if _is_number(found) and _is_number(needed) else None
+        less = _parse_number(found) < _parse_number(needed) if _is_number(found) and _is_number(needed) else None
         if (setting in _AT_LEAST and less is False) or (setting in _AT_MOST and less is True):
             continue
         is_must = setting not in _AT_MOST and not (setting == "retention.ms" and less is False)
@@ -105,12 +105,12 @@ def _is_number(text: str) -> bool:
     return text.removeprefix("-").replace(".", "", 1).isdigit()
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Return the number; infinity for -1, which stands for no limit."""
     return float("inf") if text == "-1" else float(text)
 
 
-def _tool(broker: Broker, name: str) -> str:
+def _write_tool(broker: Broker, name: str) -> str:
     servers = ",".join(broker.options.servers)
     secured = broker.options.properties.get("security_protocol", "PLAINTEXT") != "PLAINTEXT"
     return f"{name} --bootstrap-server {servers}{' --command-config client.properties' if secured else ''}"
@@ -131,5 +131,5 @@ def _write_reassignment(broker: Broker, described: _Described, needed: int, brok
         replicas = (present + more)[: max(needed, len(present))]
         moves.append({"topic": described["name"], "partition": number, "replicas": replicas})
     plan, file = json.dumps({"version": 1, "partitions": moves}), f"{described['name']}.json"
-    tool = _tool(broker, "kafka-reassign-partitions.sh")
+    tool = _write_tool(broker, "kafka-reassign-partitions.sh")
     return f"echo '{plan}' > {file} && {tool} --reassignment-json-file {file} --execute"

@@ -129,12 +129,12 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         For a broker that hangs they are at least LOOK_EVERY: the caller goes to another one, or comes again later.
         """
         delay: float = super().connection_delay(node_id)
-        return max(delay, LOOK_EVERY) if self._address(node_id) in HANGING else delay
+        return max(delay, LOOK_EVERY) if self._find_address(node_id) in HANGING else delay
 
     def is_connected(self, node_id: Any) -> bool:
         """Return whether requests reach this broker at once, as far as known."""
         connection = self._conns.get(node_id)
-        return connection is not None and connection.connected and self._address(node_id) not in HANGING
+        return connection is not None and connection.connected and self._find_address(node_id) not in HANGING
 
     def send(self, request: Any, node_id: Any = None, request_timeout_ms: float | None = None) -> Any:
         """Send a request, and begin to look whether an answer comes."""
@@ -176,7 +176,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         failures = int(self._backoff.get(node_id, (0,))[0])
         return min(timeout_ms, float(FIRST_PATIENCE * 1000 * 2**failures))
 
-    def _address(self, node_id: Any) -> BrokerAddress | None:
+    def _find_address(self, node_id: Any) -> BrokerAddress | None:
         node = self.cluster.broker_metadata(node_id)
         return None if node is None else (node.host, node.port)
 
@@ -189,14 +189,14 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
     def _look_if_due(self, at: float) -> None:
         """Look, unless an earlier look came in between, which decides about the next."""
         if at == self._look_due:
-            self._look()
+            self._look_at_requests()
 
     @property
     def _suspicion(self) -> float:
         """Return how many seconds a request may wait before its broker is a suspect."""
         return LONE_SUSPICION if len(self.cluster.brokers()) == 1 else SUSPICION
 
-    def _look(self) -> None:
+    def _look_at_requests(self) -> None:
         """Drop the connections to brokers that hang, and probe slow ones.
 
         It runs again later while the client waits for an answer or doubts a broker.
@@ -211,7 +211,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         suspects = {address for address in known if HANGING.doubtful(address)}
         suspicion, next_at = self._suspicion, float("inf")
         for connection in list(self._conns.values()):
-            address = self._address(connection.node_id)
+            address = self._find_address(connection.node_id)
             if address is None:  # a probe
                 continue
             if address in HANGING:
@@ -297,7 +297,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             tls = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
             transport = KafkaSSLTransport(self._net, sock, host=node.host, **tls)
             sock = transport._sock
-            await self._handshake(sock, timeout_at)
+            await self._shake_hands(sock, timeout_at)
             return transport
         except BaseException as error:
             sock.close()
@@ -305,7 +305,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
                 raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
             raise
 
-    async def _handshake(self, sock: ssl.SSLSocket, timeout_at: float | None) -> None:
+    async def _shake_hands(self, sock: ssl.SSLSocket, timeout_at: float | None) -> None:
         while True:
             try:
                 return sock.do_handshake()

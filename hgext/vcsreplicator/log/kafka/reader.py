@@ -81,7 +81,7 @@ class KafkaReader:
                 return records
 
     def positions(self) -> dict[PartitionKey, int]:
-        return {key: self._position(partition) for partition, key in self._names.items()}
+        return {key: self._find_position(partition) for partition, key in self._names.items()}
 
     def pause(self, partitions: Sequence[PartitionKey]) -> None:
         changed = [self._broker.partition(*key) for key in partitions]
@@ -140,7 +140,7 @@ class KafkaReader:
         records: list[Record] = []
         for partition, batch in batches.items():
             topic, number = self._names[partition]
-            records.extend(record_of(topic, number, record) for record in self._unread(partition, batch))
+            records.extend(record_of(topic, number, record) for record in self._drop_mark(partition, batch))
             self._next[partition] = max(self._next[partition], batch[-1].offset + 1)
             self._marks[partition] = batch[-1]
         if records:
@@ -204,7 +204,7 @@ class KafkaReader:
             if id_ is not None and self._topics.setdefault(topic, id_) != id_:
                 raise Rewound(f"{self._broker.options.url}: topic {topic} was made anew")
 
-    def _unread(self, partition: TopicPartition, batch: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
+    def _drop_mark(self, partition: TopicPartition, batch: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
         """Return the batch without the mark that was only read again.
 
         The mark is the last record that was read before. Raises Rewound if another record stands there now, or none: only
@@ -263,7 +263,7 @@ class KafkaReader:
                     f"{self._broker.options.url}: topic {partition.topic}, partition {partition.partition}: the end "
                     f"is {ends[partition]} now and was {self._next[partition]} or later: the log lost records"
                 )
-        positions = {partition: self._position(partition) for partition in active}
+        positions = {partition: self._find_position(partition) for partition in active}
         behind = {partition: at for partition, at in positions.items() if at < ends[partition]}
         stuck = behind.items() & self._behind.items()
         self._behind = behind
@@ -272,7 +272,7 @@ class KafkaReader:
                 f"nothing came of {stuck.pop()[0].topic}, though there is more; connecting anew"
             )
 
-    def _position(self, partition: TopicPartition) -> int:
+    def _find_position(self, partition: TopicPartition) -> int:
         """Return the next offset to read.
 
         Beyond the last record returned there may be markers and aborted records, which the consumer has passed.
@@ -314,14 +314,14 @@ class KafkaReader:
         A broker that comes back may have older data: that record is read again, and must be the same.
         """
         self._lost = consumer._manager.lost
-        self._next = {partition: self._position(partition) for partition in self._names}
+        self._next = {partition: self._find_position(partition) for partition in self._names}
         self._unsure = set(self._marks)
         for partition, mark in self._marks.items():
             consumer.seek(partition, mark.offset)
 
     def _drop(self) -> None:
         if self._consumer is not None:
-            self._next = {partition: self._position(partition) for partition in self._names}
+            self._next = {partition: self._find_position(partition) for partition in self._names}
             consumer, self._consumer = self._consumer, None
             with suppress(Exception):
                 consumer.close(autocommit=False, timeout_ms=500)

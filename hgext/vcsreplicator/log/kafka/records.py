@@ -61,16 +61,16 @@ def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
         topic=topic,
         partition=partition,
         offset=record.offset,
-        key=None if record.key is None else _decode(record.key),
+        key=None if record.key is None else _decode_text(record.key),
         value=record.value,
-        headers=_headers(record),
+        headers=_read_headers(record),
         time=min(max(record.timestamp / 1000, 0.0), LATEST),
     )
 
 
-def _headers(record: ConsumerRecord) -> Mapping[str, str]:
-    return {name: _decode(data or b"") for name, data in record.headers}
+def _read_headers(record: ConsumerRecord) -> Mapping[str, str]:
+    return {name: _decode_text(data or b"") for name, data in record.headers}
 
 
-def _decode(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")

@@ -39,20 +39,20 @@ class KafkaTransactor:
         self._write_note()
         self._producer: KafkaProducer | None = None
         self._is_open = False
-        self._begin()
+        self._open_producer()
 
     def renew(self) -> None:
         self.close()
         if self._refuse_newer() != self._instance:  # a broker that lost the newest note brought back an older one
             self._write_note()
-        self._begin()  # and should one come just now, the note decides: that one renews, and fences this one
+        self._open_producer()  # and should one come just now, the note decides: that one renews, and fences this one
 
     def expect(self, topics: Sequence[str]) -> None:
         producer = self._producer
         if producer is None or producer.config["transaction_timeout_ms"] < 2000 * EXPECTED_WITHIN:
             return
         with suppress(kafka_errors.KafkaError), together(producer):  # the commit meets the error too
-            self._open(producer, {self._broker.partition(topic, 0) for topic in topics})
+            self._open_transaction(producer, {self._broker.partition(topic, 0) for topic in topics})
 
     def commit(
         self,
@@ -77,7 +77,7 @@ class KafkaTransactor:
             return []
         try:
             with rim(self._broker.options, f"commit as {self._identity}"):
-                return self._transact(self._producer, plan, offsets, group)
+                return self._run_transaction(self._producer, plan, offsets, group)
         except ReplicationError as error:
             failures = (error.__cause__, self._producer._transaction_manager.last_error)
             self.close()
@@ -94,7 +94,7 @@ class KafkaTransactor:
     def _owners_group(self) -> str:
         return f"transactor-{self._identity}"
 
-    def _begin(self) -> None:
+    def _open_producer(self) -> None:
         self._producer = self._broker.new_producer(transactional_id=self._broker.full(self._identity))
         try:
             with rim(self._broker.options, f"become {self._identity}"):
@@ -118,7 +118,7 @@ class KafkaTransactor:
         wait(producer, lambda manager: manager.send_offsets_to_transaction(any_position, group), deadline)
         wait(producer, lambda manager: manager.begin_abort(), deadline)
 
-    def _transact(
+    def _run_transaction(
         self,
         producer: KafkaProducer,
         plan: Sequence[Mapping[str, Any]],
@@ -128,7 +128,7 @@ class KafkaTransactor:
         deadline = time.monotonic() + COMMIT_PATIENCE
         warm(producer, [arguments["topic"] for arguments in plan])
         with together(producer):
-            self._open(producer, {TopicPartition(each["topic"], each["partition"]) for each in plan})
+            self._open_transaction(producer, {TopicPartition(each["topic"], each["partition"]) for each in plan})
             futures = [producer.send(**arguments) for arguments in plan]
         if group is not None and offsets:
             full = self._broker.full(group)
@@ -138,7 +138,7 @@ class KafkaTransactor:
         self._is_open = False
         return [(record.partition, record.offset) for record in written]
 
-    def _open(self, producer: KafkaProducer, partitions: Iterable[TopicPartition]) -> None:
+    def _open_transaction(self, producer: KafkaProducer, partitions: Iterable[TopicPartition]) -> None:
         """Begin a transaction unless one is open, and add these partitions to it."""
         if not self._is_open:
             producer.begin_transaction()

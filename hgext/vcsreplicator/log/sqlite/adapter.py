@@ -87,9 +87,9 @@ class SqliteLog:
 
     def create(self, wanted: Sequence[Topic]) -> list[str]:
         created = []
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             for topic in wanted:
-                existing = self._find(connection, topic.name)
+                existing = self._load_topic(connection, topic.name)
                 if existing is None:
                     _add_topic(connection, topic)
                     created.append(topic.name)
@@ -101,22 +101,22 @@ class SqliteLog:
         return created
 
     def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
-        with self._reading() as connection:
+        with self._read_transaction() as connection:
             rows = [connection.rows(sql.TOPIC, topic.name) for topic in wanted]
         return [compare_topic(self.path, topic, found) for topic, found in zip(wanted, rows, strict=True)]
 
     def partitions(self, topic: str) -> int:
-        with self._reading() as connection:
-            return len(self._topic(connection, topic).streams)
+        with self._read_transaction() as connection:
+            return len(self._find_topic(connection, topic).streams)
 
     def beginnings(self, topic: str) -> dict[int, int]:
-        with self._reading() as connection:
-            rows = connection.rows(sql.STREAMS_OF_TOPIC, self._topic(connection, topic).id)
+        with self._read_transaction() as connection:
+            rows = connection.rows(sql.STREAMS_OF_TOPIC, self._find_topic(connection, topic).id)
             return {partition: beginning for partition, _, beginning, _ in rows}
 
     def ends(self, topic: str) -> dict[int, int]:
-        with self._reading() as connection:
-            rows = connection.rows(sql.STREAMS_OF_TOPIC, self._topic(connection, topic).id)
+        with self._read_transaction() as connection:
+            rows = connection.rows(sql.STREAMS_OF_TOPIC, self._find_topic(connection, topic).id)
             return {partition: end for partition, _, _, end in rows}
 
     # Records
@@ -126,15 +126,15 @@ class SqliteLog:
             check_message(message)
         if not messages:
             return []
-        with self._writing(timeout) as connection:
+        with self._write_transaction(timeout) as connection:
             written = self._append(connection, messages)
         self._ring(messages)
         return written
 
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
-        with self._reading() as connection:
-            topics = {self._topic(connection, topic).id for topic, _ in positions}
-            streams = {place: self._stream(self._topic(connection, place[0]), place) for place in positions}
+        with self._read_transaction() as connection:
+            topics = {self._find_topic(connection, topic).id for topic, _ in positions}
+            streams = {place: self._find_stream(self._find_topic(connection, place[0]), place) for place in positions}
             marks = {place: connection.rows(sql.BEFORE, streams[place], at) for place, at in positions.items()}
         return SqliteReader(
             positions,
@@ -147,11 +147,11 @@ class SqliteLog:
 
     def streams(self, places: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Return the row ids of these partitions in the present file; others may differ."""
-        with self._reading() as connection:
-            return {place: self._stream(self._topic(connection, place[0]), place) for place in places}
+        with self._read_transaction() as connection:
+            return {place: self._find_stream(self._find_topic(connection, place[0]), place) for place in places}
 
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             [(epoch,)] = connection.rows(sql.NEXT_EPOCH, identity, random.randint(1, EPOCH_STEP))
         return SqliteTransactor(self, identity, epoch)
 
@@ -165,7 +165,7 @@ class SqliteLog:
         """Append and acknowledge in one transaction, in which `fence` runs first."""
         for message in messages:
             check_message(message)
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             fence(connection)
             written = self._append(connection, messages)
             if group is not None:
@@ -178,21 +178,21 @@ class SqliteLog:
     def acknowledge(
         self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
     ) -> None:
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             self._acknowledge(connection, group, {(topic, partition): at for partition, at in positions.items()})
 
     def notes(self, group: str, topic: str) -> dict[int, str]:
         return {}
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
-        with self._reading() as connection:
-            return dict(connection.rows(sql.POSITIONS_OF_GROUP, self._topic(connection, topic).id, group))
+        with self._read_transaction() as connection:
+            return dict(connection.rows(sql.POSITIONS_OF_GROUP, self._find_topic(connection, topic).id, group))
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
-        with self._reading() as connection:
+        with self._read_transaction() as connection:
             for group, partition, position in connection.rows(
-                sql.POSITIONS_OF_TOPIC, self._topic(connection, topic).id
+                sql.POSITIONS_OF_TOPIC, self._find_topic(connection, topic).id
             ):
                 found.setdefault(group, {})[partition] = position
         return found
@@ -216,17 +216,17 @@ class SqliteLog:
         return Connection(self.path, self._patience)
 
     @contextmanager
-    def _writing(self, timeout: float | None = None) -> Iterator[Connection]:
-        with self._using(timeout), self._connected().transaction("IMMEDIATE", timeout) as connection:
+    def _write_transaction(self, timeout: float | None = None) -> Iterator[Connection]:
+        with self._hold_lock(timeout), self._open_connection().transaction("IMMEDIATE", timeout) as connection:
             yield connection
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with self._using(), self._connected().transaction("DEFERRED") as connection:
+    def _read_transaction(self) -> Iterator[Connection]:
+        with self._hold_lock(), self._open_connection().transaction("DEFERRED") as connection:
             yield connection
 
     @contextmanager
-    def _using(self, timeout: float | None = None) -> Iterator[None]:
+    def _hold_lock(self, timeout: float | None = None) -> Iterator[None]:
         """Hold the lock within the block; Unavailable costs the connection."""
         if not self._lock.acquire(timeout=self._patience if timeout is None else timeout):
             raise Unavailable(f"sqlite://{self.path}: other threads of this process keep it busy")
@@ -239,7 +239,7 @@ class SqliteLog:
         finally:
             self._lock.release()
 
-    def _connected(self) -> Connection:
+    def _open_connection(self) -> Connection:
         if self._connection is not None and not self._connection.current():
             self._connection.close()
             self._connection = None
@@ -248,10 +248,10 @@ class SqliteLog:
             self._connection = self.connect()
         return self._connection
 
-    def _find(self, connection: Connection, name: str) -> _Topic | None:
+    def _load_topic(self, connection: Connection, name: str) -> _Topic | None:
         """Return a topic, from memory if it was used before; None if there is none.
 
-        A topic never changes. `_find` itself remembers none, as one that is being created is not committed yet.
+        A topic never changes. `_load_topic` itself remembers none, as one that is being created is not committed yet.
         """
         if name in self._topics:
             return self._topics[name]
@@ -260,14 +260,14 @@ class SqliteLog:
             return _Topic(id=id_, streams=streams, compacted=bool(compacted))
         return None
 
-    def _topic(self, connection: Connection, name: str) -> _Topic:
-        topic = self._find(connection, name)
+    def _find_topic(self, connection: Connection, name: str) -> _Topic:
+        topic = self._load_topic(connection, name)
         if topic is None:
             raise TopicMissing(f"topic {name}: not in sqlite://{self.path}; run `vcsreplicator topics create`")
         self._topics[name] = topic
         return topic
 
-    def _stream(self, topic: _Topic, key: PartitionKey) -> int:
+    def _find_stream(self, topic: _Topic, key: PartitionKey) -> int:
         name, partition = key
         if not 0 <= partition < len(topic.streams):
             raise BadConfig(f"topic {name}: no partition {partition}, expected 0 to {len(topic.streams) - 1}")
@@ -279,9 +279,9 @@ class SqliteLog:
         next_offsets: dict[int, int] = {}
         written = []
         for message in messages:
-            topic = self._topic(connection, message.topic)
-            partition = _partition(message, len(topic.streams))
-            stream = self._stream(topic, (message.topic, partition))
+            topic = self._find_topic(connection, message.topic)
+            partition = _choose_partition(message, len(topic.streams))
+            stream = self._find_stream(topic, (message.topic, partition))
             if topic.compacted and message.key is None:
                 raise Rejected(f"topic {message.topic}: expected a key, because it is compacted")
             if stream not in next_offsets:
@@ -302,8 +302,8 @@ class SqliteLog:
     def _acknowledge(self, connection: Connection, group: str, positions: Mapping[PartitionKey, int]) -> None:
         now = self._clock.now()
         for (name, partition), position in positions.items():
-            topic = self._topic(connection, name)
-            self._stream(topic, (name, partition))
+            topic = self._find_topic(connection, name)
+            self._find_stream(topic, (name, partition))
             connection.run(sql.SET_POSITION, topic.id, group, partition, position, now)
 
     def _remove_old(self, connection: Connection, now: float, limit: int) -> None:
@@ -375,7 +375,7 @@ def _add_topic(connection: Connection, topic: Topic) -> None:
         connection.run(sql.ADD_STREAM, id_, partition)
 
 
-def _partition(message: NewRecord, partitions: int) -> int:
+def _choose_partition(message: NewRecord, partitions: int) -> int:
     if message.partition is not None:
         return message.partition
     return partition_of(message.key or "", partitions)

@@ -24,30 +24,30 @@ class Connection:
     def __init__(self, path: Path, patience: float, *, create: bool = False) -> None:
         self._path = path
         self._patience = patience
-        with self._translated():
+        with self._translate_errors():
             uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
             self._sqlite = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
             try:
                 self._file = os.stat(path)
                 for pragma in ("synchronous = FULL", "journal_size_limit = 67108864"):
-                    self._patiently(f"PRAGMA {pragma}", patience)
+                    self._execute_patiently(f"PRAGMA {pragma}", patience)
             except BaseException:
                 self._sqlite.close()
                 raise
 
     def current(self) -> bool:
         """Return whether the path still names the open file; Unavailable if it is gone."""
-        with self._translated():
+        with self._translate_errors():
             return os.path.samestat(self._file, os.stat(self._path))
 
     @contextmanager
     def transaction(self, kind: str, patience: float | None = None) -> Iterator[Self]:
         """Run the block in a transaction; roll it back if the block raises."""
-        with self._translated():
-            self._begin(kind, self._patience if patience is None else patience)
+        with self._translate_errors():
+            self._begin_transaction(kind, self._patience if patience is None else patience)
             try:
                 yield self
-                self._patiently("COMMIT", self._patience)
+                self._execute_patiently("COMMIT", self._patience)
             except BaseException:
                 if self._sqlite.in_transaction:
                     self._sqlite.execute("ROLLBACK")
@@ -70,8 +70,8 @@ class Connection:
 
         Raises BadConfig if it is not ours, or from a newer release.
         """
-        with self._translated():
-            [(mode,)] = self._patiently("PRAGMA journal_mode = WAL", self._patience).fetchall()
+        with self._translate_errors():
+            [(mode,)] = self._execute_patiently("PRAGMA journal_mode = WAL", self._patience).fetchall()
         if mode != "wal":
             raise BadConfig(f"sqlite://{self._path}: expected a file system with shared memory (WAL), got mode {mode}")
         with self.transaction("IMMEDIATE"):
@@ -91,12 +91,12 @@ class Connection:
                 self.run(f"PRAGMA application_id = {sql.APPLICATION_ID}")
                 self.run(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
 
-    def _begin(self, kind: str, patience: float) -> None:
-        self._patiently(f"BEGIN {kind}", patience)
+    def _begin_transaction(self, kind: str, patience: float) -> None:
+        self._execute_patiently(f"BEGIN {kind}", patience)
         if kind == "DEFERRED":  # take the snapshot here, where waiting for a recovery is possible
-            self._patiently("PRAGMA user_version", patience)
+            self._execute_patiently("PRAGMA user_version", patience)
 
-    def _patiently(self, statement: str, patience: float) -> sqlite3.Cursor:
+    def _execute_patiently(self, statement: str, patience: float) -> sqlite3.Cursor:
         """Execute a statement; wait up to `patience` seconds for other processes.
 
         SQLite's own wait sleeps up to 100 ms, while a commit takes one.
@@ -113,16 +113,16 @@ class Connection:
             pause = min(pause * 1.5, 0.005)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise Unavailable(f"sqlite://{self._path}: {error}{_hint(error)}") from error
+            raise Unavailable(f"sqlite://{self._path}: {error}{_describe_remedy(error)}") from error
         except OSError as error:
             raise Unavailable(f"sqlite://{self._path}: {error.strerror}; is its disk mounted?") from error
 
 
-def _hint(error: sqlite3.Error) -> str:
+def _describe_remedy(error: sqlite3.Error) -> str:
     """Return the operator's next step, "" if none is known."""
     hints = {
         sqlite3.SQLITE_BUSY: "; another process keeps it locked",

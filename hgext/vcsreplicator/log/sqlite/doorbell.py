@@ -33,14 +33,14 @@ class Bell:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             while not self._name:
-                self._name = self._hang(f"{os.getpid()}-{next(_numbers)}-{mask:x}")
+                self._name = self._bind_socket(f"{os.getpid()}-{next(_numbers)}-{mask:x}")
             self._folder.share(self._name)
         except OSError:
             self._socket.close()
             self._folder.close()
             raise
 
-    def _hang(self, name: str) -> str:
+    def _bind_socket(self, name: str) -> str:
         """Bind the socket and return its name; "" if another bell has that name.
 
         Process ids are used again, in containers at each start.
@@ -76,7 +76,7 @@ class Bell:
         """End a running or the next `wait`."""
         self._woken.set()
         try:
-            with _sender() as sender:
+            with _open_sender() as sender:
                 sender.sendto(b"w", self._folder.address(self._name))
         except OSError:  # full: then it has something to read already; closed: no reader waits
             pass
@@ -98,9 +98,9 @@ def ring(folder: Path, topics: Iterable[int]) -> None:
     except OSError:
         return
     try:
-        with _sender() as sender:
+        with _open_sender() as sender:
             for name in bells.names():
-                if _listens(name, mask):
+                if _is_listening(name, mask):
                     _ring_one(sender, bells, name)
     except OSError:
         pass
@@ -158,12 +158,12 @@ def _ring_one(sender: socket.socket, bells: _Folder, name: str) -> None:
         pass
 
 
-def _listens(name: str, mask: int) -> bool:
+def _is_listening(name: str, mask: int) -> bool:
     try:
         return bool(int(name.rpartition("-")[2], 16) & mask)
     except ValueError:
         return False
 
 
-def _sender() -> socket.socket:
+def _open_sender() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

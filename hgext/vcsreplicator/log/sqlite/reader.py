@@ -96,8 +96,8 @@ class SqliteReader:
         active = [key for key in self._streams if key not in self._paused]
         self._turn = (self._turn + 1) % max(1, len(active))
         try:
-            with self._connected().transaction("DEFERRED") as connection:
-                ends = {key: self._end(connection, key) for key in self._streams}
+            with self._open_connection().transaction("DEFERRED") as connection:
+                ends = {key: self._check_end(connection, key) for key in self._streams}
                 records, moved, marks = self._collect(
                     connection, active[self._turn :] + active[: self._turn], ends, limit
                 )
@@ -111,7 +111,7 @@ class SqliteReader:
         self._marks.update(marks)
         return records
 
-    def _connected(self) -> Connection:
+    def _open_connection(self) -> Connection:
         if self._connection is not None and not self._connection.current():
             self._disconnect()
         if self._connection is None:
@@ -119,7 +119,7 @@ class SqliteReader:
             self._connection = self._connect()
         return self._connection
 
-    def _end(self, connection: Connection, key: PartitionKey) -> int:
+    def _check_end(self, connection: Connection, key: PartitionKey) -> int:
         """Return the end of a partition.
 
         Raises Rewound if the log is another than was read so far, or lost a part of it. Raises Expired if the position is before
@@ -176,19 +176,19 @@ def record_of(key: PartitionKey, row: tuple[Any, ...]) -> Record:
         topic=key[0],
         partition=key[1],
         offset=offset,
-        key=None if record_key is None else _bytes(record_key).decode("utf-8", "surrogateescape"),
-        value=None if value is None else _bytes(value),
-        headers=_headers(headers),
+        key=None if record_key is None else _read_bytes(record_key).decode("utf-8", "surrogateescape"),
+        value=None if value is None else _read_bytes(value),
+        headers=_read_headers(headers),
         time=min(max(taken, 0.0), LATEST) if isinstance(taken, int | float) else 0.0,
     )
 
 
-def _bytes(value: Any) -> bytes:
+def _read_bytes(value: Any) -> bytes:
     """Return the value as bytes: SQLite keeps any type in any column."""
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
 
 
-def _headers(text: Any) -> dict[str, str]:
+def _read_headers(text: Any) -> dict[str, str]:
     if text == "{}":
         return {}
     try:

@@ -109,7 +109,7 @@ def bootstrap(
             return False
         store_start(events, settings.group)
         picture = follower.update()
-        jobs = _missing(settings, carried(picture, settings.name), stop, clock)
+        jobs = _find_missing(settings, carried(picture, settings.name), stop, clock)
         _copy(settings, options, jobs, follower.update, report, stop, clock)
         if stop.is_set():
             return False
@@ -142,7 +142,7 @@ def store_start(events: Log, group: str) -> None:
         events.acknowledge(group, EVENTS, missing)
 
 
-def _missing(
+def _find_missing(
     settings: MirrorSettings, wanted: list[RepositoryState], stop: threading.Event, clock: Clock
 ) -> list[_BootstrapJob]:
     """Return a job for each repository, done already if it reaches as far as the log."""
@@ -203,15 +203,15 @@ def _copy(
         nonlocal counted
         if clock.monotonic() - counted >= 1.0:
             counted = clock.monotonic()
-            report(_progress(jobs, size_of(staging)))
+            report(_sum_progress(jobs, size_of(staging)))
 
     left = [job for job in jobs if not job.is_done]
     working = replace(settings, heavy_workers=options.workers)
     crew.work(working, left, make_task=make_task, decide=decide, stop=stop, clock=clock, each_turn=report_progress)
-    report(_progress(jobs, 0))
+    report(_sum_progress(jobs, 0))
 
 
-def _progress(jobs: list[_BootstrapJob], half_made: int) -> Progress:
+def _sum_progress(jobs: list[_BootstrapJob], half_made: int) -> Progress:
     return Progress(
         total=len(jobs),
         present=sum(job.is_done for job in jobs),

@@ -11,14 +11,14 @@ from ..task import ReadEvent
 def checked_event(record: Record, partitions: int) -> ReadEvent | None:
     """Return the event of a record, None for a heartbeat; raises Rejected."""
     try:
-        return _decode(record, partitions)
+        return _decode_record(record, partitions)
     except Exception as error:
         if (found := fault(error)) is None:
             raise
         raise UnexpectedError(found) from error
 
 
-def _decode(record: Record, partitions: int) -> ReadEvent | None:
+def _decode_record(record: Record, partitions: int) -> ReadEvent | None:
     if record.value is None:
         raise MalformedEvent("record: a value is missing")
     frame = decode(record.value)

@@ -93,7 +93,7 @@ class Supervisor:
                 self.take(self._inbox.get_nowait())
         except queue.Empty:
             pass
-        self._tick()
+        self._do_due_work()
         self.dispatch.give_tasks()
         self.maintenance.warm_next()
 
@@ -150,7 +150,7 @@ class Supervisor:
             if isinstance(arrived, Answered):
                 self._take_answer(arrived)
         self._ticked = float("-inf")
-        self._tick()
+        self._do_due_work()
         self._pool.close(1.0)
         self._writer.close(2.0)
 
@@ -174,7 +174,7 @@ class Supervisor:
         elif self.state.backlog.tracked_bytes < self._settings.buffer_bytes // 2:
             self.reader.may_read.set()
 
-    def _tick(self) -> None:
+    def _do_due_work(self) -> None:
         for repository in self.state.agenda.take_due():
             with self.detachments.isolate(repository):
                 self.healing.wake(repository)
@@ -188,7 +188,7 @@ class Supervisor:
         self.maintenance.give_due(now)
         if now - self._beaten >= self._settings.beat_interval:
             self._beaten = now
-            self._beat()
+            self._write_beat()
 
     def _store_positions(self, now: float) -> None:
         positions = self.state.backlog.positions()
@@ -202,7 +202,7 @@ class Supervisor:
         if is_renewal:
             self._renewed = now
 
-    def _beat(self) -> None:
+    def _write_beat(self) -> None:
         """Give a sign of life, and do what is done as often."""
         beat = Beat(
             mirror=self._settings.name,

@@ -51,14 +51,14 @@ class WorkerWatch:
                 self._detachments.detach(following, Reason.SLOW, note)
             if not worker.is_slow:
                 worker.is_slow = self._count_slow() < REPLACEMENT_LIMITS[worker.lane]
-        if not worker.is_killed and self._hangs(worker, now):
+        if not worker.is_killed and self._is_hanging(worker, now):
             names = worker.busy.names if isinstance(worker.busy, Task) else {"repository": None}
             logger.error("worker hung", lane=worker.lane.value, seconds=round(now - worker.since), **names)
             metrics.HUNG.inc()
             worker.is_slow = True
             self._pool.kill(worker)
 
-    def _hangs(self, worker: Worker, now: float) -> bool:
+    def _is_hanging(self, worker: Worker, now: float) -> bool:
         """Return whether the worker hangs.
 
         Small work has a limit, everything else may take long as long as it makes progress.
