@@ -48,8 +48,8 @@ class Hands:
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
         # Up to where the partition counts as read from its beginning: nothing is looked for a second time.
         self.whole = sys.maxsize
-        self.core = Aggregation(roster, self.positions, limit=limit)
-        self.core.loaded(self.now)
+        self.aggregation = Aggregation(roster, self.positions, limit=limit)
+        self.aggregation.loaded(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
         self._events: list[Record] = []
 
@@ -68,15 +68,15 @@ class Hands:
         return [self.take(self.take_event, record) for record in records]
 
     def take_event(self, record: Record, now: float) -> RecordOutcome:
-        return self.core.events.take(record, now, is_whole=record.offset < self.whole)
+        return self.aggregation.events.take(record, now, is_whole=record.offset < self.whole)
 
     def skip(self, *events: Event) -> None:
         """The log takes these, and the position passes them unread, as if it was moved by hand."""
         self._events += [self.record(EVENTS, event.repository, wire.encode(event)) for event in events]
-        self.core.positions[EVENTS, 0] = self.positions[EVENTS, 0] = self._offsets[EVENTS]
+        self.aggregation.positions[EVENTS, 0] = self.positions[EVENTS, 0] = self._offsets[EVENTS]
 
     def take(self, enter: Callable[[Record, float], RecordOutcome], record: Record) -> RecordOutcome:
-        """Has the core take the record, in as many transactions as it asks for."""
+        """Has the aggregation take the record, in as many transactions as it asks for."""
         while (outcome := enter(record, self.now)).is_asked_again:
             if outcome is RecordOutcome.READ_AGAIN:
                 self.read_again()
@@ -87,35 +87,35 @@ class Hands:
         """All events before the position."""
         self.whole = self._offsets[EVENTS]
         for record in [record for record in self._events if record.offset < self.positions[EVENTS, 0]]:
-            self.take(self.core.events.take_again, record)
-        self.core.events.settle_forks(0, self.now)
+            self.take(self.aggregation.events.take_again, record)
+        self.aggregation.events.settle_forks(0, self.now)
 
     def ack(self, *acks: Ack) -> None:
         for ack in acks:
-            self.core.levels.take(self.record(ACKS, f"{ack.mirror}/{ack.repository}", to_json(ack)), self.now)
+            self.aggregation.levels.take(self.record(ACKS, f"{ack.mirror}/{ack.repository}", to_json(ack)), self.now)
 
     def bury_ack(self, mirror: str, repository: str) -> None:
-        self.core.levels.take(self.record(ACKS, f"{mirror}/{repository}", None), self.now)
+        self.aggregation.levels.take(self.record(ACKS, f"{mirror}/{repository}", None), self.now)
 
     def ask(
         self, verb: Verb, mirror: str | None = None, *, identifier: str | None = None, **members: object
     ) -> RecordOutcome:
         identifier = identifier or f"request-{self._offsets[ROSTER_REQUESTS]}"
         request = RosterRequest(id=identifier, verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members)  # type: ignore[arg-type]
-        return self.take(self.core.request, self.record(ROSTER_REQUESTS, identifier, to_json(request)))
+        return self.take(self.aggregation.request, self.record(ROSTER_REQUESTS, identifier, to_json(request)))
 
     def commit(self) -> list[int]:
         """Decides and writes; the sequences announced by it."""
         before = len(self.notices)
         more = True
         while more:
-            more = self.core.decide(self.now)
+            more = self.aggregation.decide(self.now)
             self.write()
         return [notice.event.seq for notice in self.notices[before:]]
 
     def write(self) -> None:
         """One transaction."""
-        batch = self.core.batch()
+        batch = self.aggregation.batch()
         self.transactions.append(len(batch.messages))
         self.positions.update(batch.positions)
         self._write(batch.messages)
@@ -123,16 +123,16 @@ class Hands:
     def restart(self, *, whole: int = sys.maxsize) -> None:
         """Another aggregation from what was written; up to `whole` the partition counts as read from its beginning."""
         self.whole = whole
-        roster = from_json(Roster, self.topics[ROSTER][KEY]) if self.topics[ROSTER] else self.core.roster
-        acks = [ack for repository in self.core.repositories.values() for ack in repository.acks.values()]
-        self.core = Aggregation(roster, self.positions)
+        roster = from_json(Roster, self.topics[ROSTER][KEY]) if self.topics[ROSTER] else self.aggregation.roster
+        acks = [ack for repository in self.aggregation.repositories.values() for ack in repository.acks.values()]
+        self.aggregation = Aggregation(roster, self.positions)
         for key, value in self.topics[PENDING].items():
-            self.core.load_pending(key or "", value, self.pending_headers[key])
+            self.aggregation.load_pending(key or "", value, self.pending_headers[key])
         for value in self.topics[STATE].values():
-            self.core.load_state(from_json(RepositoryState, value))
+            self.aggregation.load_state(from_json(RepositoryState, value))
         self.ack(*acks)
-        self.core.loaded(self.now)
-        while (outcome := self.core.events.take_kept(self.now, {0} if self.whole else ())).is_asked_again:
+        self.aggregation.loaded(self.now)
+        while (outcome := self.aggregation.events.take_kept(self.now, {0} if self.whole else ())).is_asked_again:
             if outcome is RecordOutcome.READ_AGAIN:
                 self.read_again()
             self.write()

@@ -175,7 +175,7 @@ def test_a_replay_of_an_older_history_is_not_taken_for_the_state_that_was_lost(l
         log.append([NewRecord(topic=NOTICES, key=older.repository, value=to_json(each))])
     log.acknowledge(GROUP, EVENTS, {0: 1})
     send(log, newer.events)
-    state = open_session(log).core.repositories[older.repository].state
+    state = open_session(log).aggregation.repositories[older.repository].state
     assert state is not None
     assert state.incarnation == newer.incarnation
 
@@ -274,14 +274,14 @@ def test_a_forked_repository_is_an_alarm_until_its_history_is_adopted(log: Count
     for digit in "fe":
         send(log, [replace(chain.events[1], id=digit * 32)])
         step(session, clock, 2)
-        state = session.core.repositories[chain.repository].state
+        state = session.aggregation.repositories[chain.repository].state
         assert state is not None
         assert (state.fork, state.forked_at) == (digit * 32, first), "since the first"
     assert measured("alarms", alarm=FORKED) == 1.0
     send(log, [Chain("x", incarnation=2).next(Type.SYNC, detail={"reason": "adopted"})])
     step(session, clock, 2)
     assert measured("alarms", alarm=FORKED) is None
-    state = session.core.repositories[chain.repository].state
+    state = session.aggregation.repositories[chain.repository].state
     assert state is not None
     assert state.forked_at is None
 
@@ -301,12 +301,12 @@ def test_a_state_that_was_read_before_the_older_one_was_fenced_is_read_on(log: C
     send(log, chain.take(2))
     log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(chain.ack("alpha", 2)))])
     step(older, clock, 2)
-    core = load(log, limit=10, poison=None, stop=stop, state=state)
-    found = core.repositories[chain.repository].state
+    aggregation = load(log, limit=10, poison=None, stop=stop, state=state)
+    found = aggregation.repositories[chain.repository].state
     assert found is not None
     assert found.noticed == 2
     assert [
-        message.key for message in core.batch().messages if message.topic == STATE
+        message.key for message in aggregation.batch().messages if message.topic == STATE
     ] == []  # none was made of notices
 
 
@@ -320,7 +320,7 @@ def test_old_requests_are_not_decided_again_after_the_log_lost_the_newest(log: C
     log.lose(ROSTER_REQUESTS, 0, 1)
     second = open_session(log)
     step(second, clock, 2)
-    assert second.core.roster.version == first.core.roster.version
+    assert second.aggregation.roster.version == first.aggregation.roster.version
 
 
 def test_lines_about_stored_records_that_cannot_be_read_name_repository_and_place(log: CountingLog) -> None:

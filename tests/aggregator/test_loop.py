@@ -346,12 +346,12 @@ def test_a_long_backlog_delays_no_sign_of_life_and_no_release_of_others() -> Non
         acknowledge(log, other.ack("alpha", 1, 0))
         clock.advance(1.0)
         session.step(0.0)
-        assert session.core.repositories[other.repository].released == 1
+        assert session.aggregation.repositories[other.repository].released == 1
         assert [record.time for record in log.records(STATE) if record.key == "aggregator"] == [clock.now()]
         acknowledge(log, other.ack("alpha", 1))
         session.step(0.0)
         assert notices(log)[20].event == other.events[0]
-        while session.core.is_undecided:
+        while session.aggregation.is_undecided:
             session.step(0.0)
     assert len(notices(log)) == 201
 

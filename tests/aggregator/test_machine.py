@@ -265,7 +265,7 @@ class World(RuleBasedStateMachine):
             self.clock.advance(self.settings.beat)
             self.step()
             batches = 0
-            while self.session is not None and self.session.core.is_undecided and batches < MANY_BATCHES:
+            while self.session is not None and self.session.aggregation.is_undecided and batches < MANY_BATCHES:
                 self.step()
                 batches += 1
 

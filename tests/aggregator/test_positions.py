@@ -131,10 +131,10 @@ def test_what_is_kept_for_a_newer_aggregator_is_kept_alone_and_once() -> None:
         it.session.step(0.0)
     [line] = [line for line in lines if line["event"] == "event of a newer version, its repository waits"]
     assert (line["repository"], line["seq"], line["event_id"]) == (chain.repository, "3", newer.id)
-    assert it.session.core.held == 3
+    assert it.session.aggregation.held == 3
     it.start().step(0.0)
-    assert it.session.core.held == 3
-    assert len(it.session.core.repositories[chain.repository].newer) == 1
+    assert it.session.aggregation.held == 3
+    assert len(it.session.aggregation.repositories[chain.repository].newer) == 1
     assert len([record for record in it.log.records(PENDING) if record.value is not None]) == 3
 
 
@@ -143,9 +143,9 @@ def test_a_decided_request_is_stored_with_its_decision() -> None:
     ask(it.log, Verb.ADD, "beta")
     it.session.step(0.0)
     assert it.log.stored(GROUP, ROSTER_REQUESTS) == {0: 2}
-    version = it.session.core.roster.version
+    version = it.session.aggregation.roster.version
     it.start().step(0.0)
-    assert it.session.core.roster.version == version
+    assert it.session.aggregation.roster.version == version
 
 
 def test_an_aggregator_that_is_stopped_leaves_nothing_to_be_read_again() -> None:

@@ -93,7 +93,7 @@ def test_events_are_read_again_to_the_end_of_a_log_that_loses_records_meanwhile(
         session._read_again(set())
         assert log.topic is None
         assert not session._rereading
-        assert session.core.repositories[chain.repository].state.seq == 4  # type: ignore[union-attr]
+        assert session.aggregation.repositories[chain.repository].state.seq == 4  # type: ignore[union-attr]
 
 
 def test_a_wish_to_stop_ends_a_start_that_reads() -> None:
@@ -146,7 +146,7 @@ def other_history(log: MemoryLog, session: Session) -> Chain:
     other = Chain("other")
     send(log, other.take(4))
     session.step(0.0)
-    assert session.core.positions[EVENTS, 0] == 4
+    assert session.aggregation.positions[EVENTS, 0] == 4
     log.lose(EVENTS, 0, 2)
     return other
 
@@ -228,7 +228,7 @@ def test_a_fork_of_what_the_log_lost_unread_is_taken_first_and_named_with_the_ne
         for _ in range(4):
             session.step(0.0)
         assert noticed(log, adopted) == [1]
-        assert session.core.repositories[chain.repository].state.fork is None  # type: ignore[union-attr]
+        assert session.aggregation.repositories[chain.repository].state.fork is None  # type: ignore[union-attr]
 
 
 def test_a_gap_behind_a_fork_stays_a_fork_when_the_whole_log_lacks_what_is_before_it() -> None:
@@ -239,7 +239,7 @@ def test_a_gap_behind_a_fork_stays_a_fork_when_the_whole_log_lacks_what_is_befor
         send(log, [first, replace(first, id="f" * 32)])
         session.step(0.0)
         gap(log, session, chain)
-        assert session.core.repositories[chain.repository].last == 1
+        assert session.aggregation.repositories[chain.repository].last == 1
         assert chain.events[-1].id in from_json(ErrorRecord, log.records(ERRORS)[-1].value or b"").reason
 
 
@@ -306,7 +306,7 @@ def test_each_record_is_read_again_once_however_many_gaps_come(monkeypatch: pyte
         for chain in chains:
             gap(log, session, chain)
     assert sorted(offsets) == [*range(35)]
-    ends = [session.core.repositories[chain.repository].last for chain in chains]
+    ends = [session.aggregation.repositories[chain.repository].last for chain in chains]
     assert ends == [7] * 6
 
 
@@ -355,7 +355,7 @@ def test_a_fork_that_was_passed_unread_is_recorded_when_its_partition_is_read_ag
         send(log, chain.take(1))
         for _ in range(4):
             session.step(0.0)
-        assert session.core.repositories[chain.repository].state.seq == 4  # type: ignore[union-attr]
+        assert session.aggregation.repositories[chain.repository].state.seq == 4  # type: ignore[union-attr]
         [error] = log.records(ERRORS)
         assert fork.id in from_json(ErrorRecord, error.value or b"").reason
 
@@ -369,7 +369,7 @@ def test_a_fork_is_recorded_at_the_end_of_a_log_that_lost_what_was_behind_it() -
     log.acknowledge(GROUP, EVENTS, {0: 9})
     with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         session.step(0.0)
-        assert session.core.repositories[chain.repository].last == 3
+        assert session.aggregation.repositories[chain.repository].last == 3
         [error] = log.records(ERRORS)
         assert fork.id in from_json(ErrorRecord, error.value or b"").reason
         log.append([NewRecord(topic=EVENTS, key=chain.repository, value=b"junk")])

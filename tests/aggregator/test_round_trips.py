@@ -47,7 +47,7 @@ class Flow:
     def push(self) -> None:
         """An event that the aggregator has taken and prepares for."""
         send(self.log, [self.chain.next()])
-        self.step_until(lambda: self.session.core.output.has_output, "taken")
+        self.step_until(lambda: self.session.aggregation.output.has_output, "taken")
 
     def answer(self, *, serving: int) -> list[str]:
         """The mirror has applied everything and serves this much; returns the requests from its ack until the commit's answer."""
@@ -80,7 +80,7 @@ def flow(log: Log, requests: list[str], *, wait: float) -> Iterator[Flow]:
     ask(log, Verb.ADD, "alpha")
     settings = AggregatorSettings(group_time=wait, beat=wait)
     with Session(settings, log, log.transactor(IDENTITY), SystemClock()) as session:
-        eventually(lambda: session.step(0.1) or session.core.roster.mirrors, "the mirror is known")
+        eventually(lambda: session.step(0.1) or session.aggregation.roster.mirrors, "the mirror is known")
         yield Flow(log, session, requests)
 
 

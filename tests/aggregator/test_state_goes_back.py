@@ -334,11 +334,11 @@ def test_a_loss_of_state_reads_no_more_notices_than_are_newer_than_it(monkeypatc
     send(here.log, chain.take(30))
     here.step(chain)
     read: list[int] = []
-    recover = type(here.session.core).recover
+    recover = type(here.session.aggregation).recover
     monkeypatch.setattr(
-        type(here.session.core),
+        type(here.session.aggregation),
         "recover",
-        lambda core, notice: (read.append(notice.event.seq), recover(core, notice))[1],
+        lambda aggregation, notice: (read.append(notice.event.seq), recover(aggregation, notice))[1],
     )
     here.restart(lambda: None)
     assert read == []

@@ -21,7 +21,7 @@ from testing.clock import HandClock
 def waiting(hands: Hands, *, after: float = 0.0) -> list[str]:
     """What the alarms tell of successors."""
     hands.now += after
-    found = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
+    found = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
     return [alarm.text for alarm in found if alarm.kind == SUCCESSOR]
 
 
@@ -61,7 +61,7 @@ def test_a_successor_of_a_repository_that_no_mirror_gates_is_named_and_goes_when
 def test_a_successor_of_a_repository_that_stands_still_is_named_with_the_reason() -> None:
     hands = Hands("alpha")
     former, _ = succeeded(hands)
-    hands.core.poison.repositories.update({former.repository: Fault(reason="KeyError: 'z'", traceback="")})
+    hands.aggregation.poison.repositories.update({former.repository: Fault(reason="KeyError: 'z'", traceback="")})
     hands.commit()
     [text] = waiting(hands)
     assert "about which decisions failed (KeyError: 'z'): restart the aggregator" in text

@@ -46,8 +46,10 @@ def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() ->
 
 def hear(hands: Hands, name: str, **members: int) -> list[str]:
     beat = to_json(Beat(mirror=name, time=1.0, positions={}, version="0.0.9", **members))
-    hands.core.levels.take(hands.record(ACKS, name, beat), hands.now)
-    return [alarm.text for alarm in alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)]
+    hands.aggregation.levels.take(hands.record(ACKS, name, beat), hands.now)
+    return [
+        alarm.text for alarm in alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
+    ]
 
 
 def test_a_mirror_that_does_not_say_from_where_it_can_serve_is_named_until_it_is_upgraded() -> None:

@@ -21,8 +21,8 @@ class AheadLevels:
     aside the levels of gating mirrors that are still ahead after that.
     """
 
-    def __init__(self, core: Aggregation, log: Log, rereading: Rereading) -> None:
-        self._core, self._log, self._rereading = core, log, rereading
+    def __init__(self, aggregation: Aggregation, log: Log, rereading: Rereading) -> None:
+        self._aggregation, self._log, self._rereading = aggregation, log, rereading
         self._seen: dict[MirrorRepository, int] = {}
         self._ends: dict[int, int] = {}
         self._doubted: dict[MirrorRepository, int] = {}
@@ -34,13 +34,15 @@ class AheadLevels:
         """
         if self._rereading:
             return
-        if self._seen and all(self._core.positions[EVENTS, partition] >= end for partition, end in self._ends.items()):
+        if self._seen and all(
+            self._aggregation.positions[EVENTS, partition] >= end for partition, end in self._ends.items()
+        ):
             proven = {pair: applied for pair, applied in self._seen.items() if self._is_ahead(pair, applied)}
             if self._read_again(proven.keys() - self._doubted.keys()):
                 return
             for pair, applied in proven.items():
                 if self._may_gate(pair):
-                    self._core.levels.doubt(*pair, applied, now)
+                    self._aggregation.levels.doubt(*pair, applied, now)
             self._doubted.update(proven)
         self._seen = {pair: at for pair, at in self._find_ahead().items() if self._doubted.get(pair) != at}
         self._ends = self._log.ends(EVENTS) if self._seen else {}
@@ -53,7 +55,7 @@ class AheadLevels:
         found: dict[str, int] = {}
         for pair, applied in self._doubted.items():
             if self._may_gate(pair) and self._is_ahead(pair, applied):
-                repository = self._core.repositories[pair[1]]
+                repository = self._aggregation.repositories[pair[1]]
                 known = repository.last if self._is_present(pair) else 0
                 found[repository.id] = max(found.get(repository.id, 0), applied - known)
         return found
@@ -69,7 +71,7 @@ class AheadLevels:
     def _find_ahead(self) -> dict[MirrorRepository, int]:
         """Find the levels at events that are not known."""
         found = {}
-        for name, repository in self._core.repositories.items():
+        for name, repository in self._aggregation.repositories.items():
             for mirror, ack in repository.acks.items():
                 if ack.applied and repository.standing(mirror) is Standing.AHEAD:
                     found[mirror, name] = ack.applied
@@ -77,14 +79,14 @@ class AheadLevels:
 
     def _is_ahead(self, pair: MirrorRepository, applied: int) -> bool:
         """Return whether the event that the mirror claims to have is still not known."""
-        repository = self._core.repositories[pair[1]]
+        repository = self._aggregation.repositories[pair[1]]
         is_ahead = repository.standing(pair[0]) is Standing.AHEAD
         return is_ahead and (applied > repository.last or not self._is_present(pair))
 
     def _is_present(self, pair: MirrorRepository) -> bool:
         """Return whether the level is of the history that the repository has now."""
         mirror, name = pair
-        repository = self._core.repositories[name]
+        repository = self._aggregation.repositories[name]
         return repository.state is None or repository.acks[mirror].incarnation == repository.state.incarnation
 
     def _may_gate(self, pair: MirrorRepository) -> bool:
@@ -92,7 +94,7 @@ class AheadLevels:
 
         If the path of the repository is not known, return whether they could.
         """
-        name, roster, repository = pair[0], self._core.roster, self._core.repositories[pair[1]]
+        name, roster, repository = pair[0], self._aggregation.roster, self._aggregation.repositories[pair[1]]
         if repository.state is not None:
             return any(mirror.name == name for mirror in repository.gating(roster))
         mirror = roster.mirror(name)

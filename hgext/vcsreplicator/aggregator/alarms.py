@@ -129,7 +129,7 @@ class Waiting:
 
 
 def alarms(
-    core: Aggregation, waiting: Waiting, patience: float, missing: Mapping[str, int] | None = None
+    aggregation: Aggregation, waiting: Waiting, patience: float, missing: Mapping[str, int] | None = None
 ) -> tuple[Alarm, ...]:
     """Return what is wrong after `patience` silent seconds.
 
@@ -141,24 +141,24 @@ def alarms(
             backlog = waiting.mirrors[name]
             numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
             found.append(Alarm(kind=SILENT, mirror=name, numbers=numbers))
-        if core.levels.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
+        if aggregation.levels.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
             found.append(Alarm(kind=OLDER, mirror=name, story=OLDER_STEP))
     if waiting.alone:
         numbers = {"held": waiting.alone, "repositories": waiting.repositories}
         found.append(Alarm(kind=NO_GATING, numbers=numbers))
-    found += _alarm_held(core, waiting, patience)
+    found += _alarm_held(aggregation, waiting, patience)
     for kind, events in ((NEWER, waiting.newer), (BROKEN, waiting.broken)):
         if events:
             found.append(Alarm(kind=kind, numbers={"held": sum(events), "repositories": len(events)}))
     if waiting.forked:
         paths = tuple(sorted(waiting.forked)[:NAMED])
         found.append(Alarm(kind=FORKED, numbers={"repositories": len(waiting.forked)}, paths=paths))
-    found += _alarm_repositories(core, LOST, "lost", core.lost)
-    found += _alarm_repositories(core, MISSING, "missing", missing or {})
-    return (*found, *_alarm_successors(core, waiting, patience))
+    found += _alarm_repositories(aggregation, LOST, "lost", aggregation.lost)
+    found += _alarm_repositories(aggregation, MISSING, "missing", missing or {})
+    return (*found, *_alarm_successors(aggregation, waiting, patience))
 
 
-def _alarm_held(core: Aggregation, waiting: Waiting, patience: float) -> list[Alarm]:
+def _alarm_held(aggregation: Aggregation, waiting: Waiting, patience: float) -> list[Alarm]:
     """Return the alarm about notices that wait for `patience` seconds.
 
     Notices do not count if another alarm explains their wait.
@@ -167,16 +167,16 @@ def _alarm_held(core: Aggregation, waiting: Waiting, patience: float) -> list[Al
     held: dict[str, int] = {}
     mirrors: set[str] = set()
     for name, seconds in waiting.held.items():
-        if seconds < patience or name in core.poison.repositories:
+        if seconds < patience or name in aggregation.poison.repositories:
             continue
-        repository = core.repositories[name]
-        late = set(repository.find_late(core.roster))
-        if repository.gating(core.roster) and not (late and late <= silent):
+        repository = aggregation.repositories[name]
+        late = set(repository.find_late(aggregation.roster))
+        if repository.gating(aggregation.roster) and not (late and late <= silent):
             held[name] = len(repository.queue)
             mirrors |= late - silent
     if not held:
         return []
-    paths = sorted(core.repositories[name].path for name in held)
+    paths = sorted(aggregation.repositories[name].path for name in held)
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     whom = f", for {', '.join(sorted(mirrors))}" if mirrors else ""
     longest = max(waiting.held[name] for name in held)
@@ -185,7 +185,7 @@ def _alarm_held(core: Aggregation, waiting: Waiting, patience: float) -> list[Al
     return [Alarm(kind=NOTICES_HELD, story=story)]
 
 
-def _alarm_successors(core: Aggregation, waiting: Waiting, patience: float) -> Iterator[Alarm]:
+def _alarm_successors(aggregation: Aggregation, waiting: Waiting, patience: float) -> Iterator[Alarm]:
     """Yield the alarms of waiting successors.
 
     If only an operator can end the wait, the alarm comes at once, else after `patience` seconds.
@@ -193,7 +193,9 @@ def _alarm_successors(core: Aggregation, waiting: Waiting, patience: float) -> I
     due = []
     for wait, seconds in waiting.successors:
         is_due = seconds >= patience
-        causes = [(other, cause) for other in wait.predecessors if (cause := _find_cause(core, other, is_due=is_due))]
+        causes = [
+            (other, cause) for other in wait.predecessors if (cause := _find_cause(aggregation, other, is_due=is_due))
+        ]
         if causes:
             due.append((wait, causes))
     for wait, causes in due[:SUCCESSORS]:
@@ -205,22 +207,22 @@ def _alarm_successors(core: Aggregation, waiting: Waiting, patience: float) -> I
         yield Alarm(kind=SUCCESSOR, story=f"{len(due) - SUCCESSORS} more")
 
 
-def _find_cause(core: Aggregation, other: Repository, *, is_due: bool) -> str | None:
+def _find_cause(aggregation: Aggregation, other: Repository, *, is_due: bool) -> str | None:
     """Return why the repository's own notices do not come, and what ends that.
 
     None means that they may still come.
     """
-    broken = core.poison.repositories.get(other.id)
+    broken = aggregation.poison.repositories.get(other.id)
     if broken is not None:
         return f"about which decisions failed ({broken.reason[:200]}): restart the aggregator, or upgrade it"
     if other.newer or other.is_stored_newer:
         return "which has events of a newer version: upgrade the aggregator"
-    if other.queue and not other.gating(core.roster) and not core.roster.allow_empty:
+    if other.queue and not other.gating(aggregation.roster) and not aggregation.roster.allow_empty:
         return (
             f"which no mirror gates: `vcsreplicator roster activate MIRROR --repository {other.id}`, "
             "or `vcsreplicator roster allow-empty yes --yes`"
         )
-    mirrors = other.find_late(core.roster)
+    mirrors = other.find_late(aggregation.roster)
     if is_due and mirrors:
         return f"which mirrors lack ({', '.join(mirrors)}): `vcsreplicator roster deactivate MIRROR --repository {other.id} --yes`"
     return None
@@ -230,23 +232,23 @@ def _name_repository(repository: Repository) -> str:
     return f"{repository.state.path} ({repository.id})" if repository.state else repository.id
 
 
-def _alarm_repositories(core: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:
+def _alarm_repositories(aggregation: Aggregation, kind: str, what: str, counts: Mapping[str, int]) -> list[Alarm]:
     """Return the alarm about the events that are counted by repository, if any are."""
     if not counts:
         return []
-    paths = tuple(sorted(core.repositories[name].path for name in counts)[:NAMED])
+    paths = tuple(sorted(aggregation.repositories[name].path for name in counts)[:NAMED])
     return [Alarm(kind=kind, numbers={what: sum(counts.values()), "repositories": len(counts)}, paths=paths)]
 
 
-def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
+def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
     """Count what has no notice yet, and measure how long it has waited.
 
     `silence` remembers the signs that were seen before.
     """
-    mirrors = {one.name: MirrorLag() for one in core.roster.mirrors if one.state is not MirrorState.REMOVED}
+    mirrors = {one.name: MirrorLag() for one in aggregation.roster.mirrors if one.state is not MirrorState.REMOVED}
     alone = repositories = 0
     newer, broken, seconds, forked = [], [], {}, []
-    for repository in core.repositories.values():
+    for repository in aggregation.repositories.values():
         if (state := repository.state) and state.fork and not state.deleted:
             forked.append(state.path)
         if repository.queue:
@@ -255,15 +257,15 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
             seconds[repository.id] = _measure_since(silence, (repository.id, "held"), first, now)
         if repository.newer or repository.is_stored_newer:
             newer.append(len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0))
-        for name, lag in repository.measure_lags(core.roster):
+        for name, lag in repository.measure_lags(aggregation.roster):
             mirrors[name].lag += lag
-        if repository.id in core.poison.repositories:
+        if repository.id in aggregation.poison.repositories:
             broken.append(len(repository.queue) + len(repository.newer))
             continue
         if not repository.queue:
             continue
-        gating = repository.gating(core.roster)
-        if not gating and not core.roster.allow_empty:
+        gating = repository.gating(aggregation.roster)
+        if not gating and not aggregation.roster.allow_empty:
             alone, repositories = alone + len(repository.queue), repositories + 1
         for mirror in gating:
             ack = repository.ack(mirror.name)
@@ -279,10 +281,10 @@ def survey(core: Aggregation, silence: Silence, now: float) -> Waiting:
         newer=newer,
         broken=broken,
         held=seconds,
-        silent=measure_silence(core.roster, silence, now),
+        silent=measure_silence(aggregation.roster, silence, now),
         successors=[
             (wait, _measure_since(silence, (wait.successor.id, "waits"), wait.since, now))
-            for wait in core.succession.waits()
+            for wait in aggregation.succession.waits()
         ],
         forked=forked,
     )

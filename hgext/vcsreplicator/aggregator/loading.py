@@ -55,14 +55,14 @@ def load(
     cut, beginnings = _find_cut(log, _read_beat(state)), log.beginnings(EVENTS)
     positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut)
-    core = Aggregation(_read_roster(table), positions, limit=limit, poison=poison)
-    core.events.cut = cut
+    aggregation = Aggregation(_read_roster(table), positions, limit=limit, poison=poison)
+    aggregation.events.cut = cut
     for each, topic in ((state, STATE), (table, PENDING)):
         for record in each.records.values():
             if record.topic == topic:
-                _load_record(core, record)
-    _recover_state(core, log, stop, state)
-    return core
+                _load_record(aggregation, record)
+    _recover_state(aggregation, log, stop, state)
+    return aggregation
 
 
 def load_roster(log: Log, stop: threading.Event | None = None) -> Roster:
@@ -102,25 +102,25 @@ def _read_beat(state: Table) -> AggregatorBeat | None:
         return None
 
 
-def _recover_state(core: Aggregation, log: Log, stop: threading.Event, state: Table) -> None:
+def _recover_state(aggregation: Aggregation, log: Log, stop: threading.Event, state: Table) -> None:
     """Take from notices what `state` lost, all of it or its newest records."""
     beat = _read_beat(state)
     if (STATE, IDENTITY) not in state.records:  # an installation begins with no notices either
-        lost = _recover(core, _read_notices(log, stop, since=0))
+        lost = _recover(aggregation, _read_notices(log, stop, since=0))
         if lost:
             logger.error("topic state was lost: its repositories are taken from notices", repositories=lost)
     elif beat is not None and beat.notices is not None:
-        older = _recover(core, _read_notices(log, stop, since=beat.notices))
+        older = _recover(aggregation, _read_notices(log, stop, since=beat.notices))
         if older:
             logger.error("topic state went back: its repositories are taken from notices", repositories=older)
 
 
-def _recover(core: Aggregation, notices: Iterator[Notice]) -> int:
+def _recover(aggregation: Aggregation, notices: Iterator[Notice]) -> int:
     """Take the repositories whose state is lost or older than a notice.
 
     Return how many those are.
     """
-    return len({notice.event.repository for notice in notices if notice.replay is None and core.recover(notice)})
+    return len({notice.event.repository for notice in notices if notice.replay is None and aggregation.recover(notice)})
 
 
 def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[Notice]:
@@ -185,14 +185,14 @@ def _find_start(log: Log, topic: str) -> dict[PartitionKey, int]:
     return start
 
 
-def _load_record(core: Aggregation, record: Record) -> None:
+def _load_record(aggregation: Aggregation, record: Record) -> None:
     if record.value is None or record.key is None or record.key == IDENTITY:
         return
     try:
         if record.topic == STATE:
-            core.load_state(from_json(RepositoryState, record.value))
+            aggregation.load_state(from_json(RepositoryState, record.value))
         else:
-            core.load_pending(record.key, record.value, record.headers)
+            aggregation.load_pending(record.key, record.value, record.headers)
     except (MalformedEvent, ValueError) as error:
         names = names_of(record.key.partition("/")[0], record.headers)
         place = {"topic": record.topic, "partition": record.partition, "offset": record.offset, "key": record.key[:100]}

@@ -158,11 +158,11 @@ class Session:
         self._reader: Reader | None = None
         self._parked: dict[int, list[Record]] = {}
         began = self._first = clock.monotonic()
-        self.core = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
-        self._rereading = Rereading(log, self.core, self.commit)
-        self._ahead = AheadLevels(self.core, log, self._rereading)
+        self.aggregation = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
+        self._rereading = Rereading(log, self.aggregation, self.commit)
+        self._ahead = AheadLevels(self.aggregation, log, self._rereading)
         self._watch = Watch(
-            self.core,
+            self.aggregation,
             log,
             clock,
             silence or Silence(began),
@@ -174,19 +174,19 @@ class Session:
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)
         try:
-            if self.core.events.cut:
+            if self.aggregation.events.cut:
                 # Before a position is stored: it may lie beyond what the log has, or between what it lost and what it gets again.
                 self.commit(self._watch.make_beat())
             acks = self._load_acks(log)
             self._take_kept()
             self._complete_positions()
-            self._reader = log.reader({**self.core.positions, **acks})
+            self._reader = log.reader({**self.aggregation.positions, **acks})
             self._closing.callback(self._reader.close)
         except BaseException:
             self.close()
             raise
         took = round(clock.monotonic() - began, 3)
-        logger.info("loaded", repositories=len(self.core.repositories), held=self.core.held, seconds=took)
+        logger.info("loaded", repositories=len(self.aggregation.repositories), held=self.aggregation.held, seconds=took)
 
     def __enter__(self) -> "Session":
         return self
@@ -212,11 +212,11 @@ class Session:
                 newest[record.key] = record
             positions = reader.positions()
         for record in newest.values():
-            self.core.levels.take(record, self._clock.now())
+            self.aggregation.levels.take(record, self._clock.now())
             self._watch.hear(record)
-            if self.core.output.is_full:
+            if self.aggregation.output.is_full:
                 self.commit()
-        self.core.loaded(self._clock.now())
+        self.aggregation.loaded(self._clock.now())
         return positions
 
     def step(self, timeout: float) -> None:
@@ -224,23 +224,23 @@ class Session:
 
         A batch is due if it is urgent, full, or old enough.
         """
-        core, settings = self.core, self._settings
-        was_waiting = core.output.has_output
+        aggregation, settings = self.aggregation, self._settings
+        was_waiting = aggregation.output.has_output
         timeout = min(timeout, max(0.0, self._watch.beat_due - self._clock.monotonic()))
         if was_waiting:
             timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
         if self._rereading:
             self._go_on_reading_again()
-        self._read(0.0 if core.is_undecided or self._rereading else timeout)
-        core.decide(self._clock.now())
-        if core.output.is_urgent or core.output.is_full or core.is_undecided:
+        self._read_records(0.0 if aggregation.is_undecided or self._rereading else timeout)
+        aggregation.decide(self._clock.now())
+        if aggregation.output.is_urgent or aggregation.output.is_full or aggregation.is_undecided:
             self.commit()
-        elif core.output.fresh and not was_waiting:
+        elif aggregation.output.fresh and not was_waiting:
             self._expect(PENDING, STATE)
         now = self._clock.monotonic()
         if not was_waiting:
             self._first = now
-        if core.output.has_output and now - self._first >= settings.group_time:
+        if aggregation.output.has_output and now - self._first >= settings.group_time:
             self.commit()
         if self._watch.beat():
             self._ahead.check(self._clock.now())
@@ -249,15 +249,15 @@ class Session:
 
     def _complete_positions(self) -> None:
         """Look for the events that `pending` lacks; what `events` lacks too is lost."""
-        incomplete = self.core.incomplete()
+        incomplete = self.aggregation.incomplete()
         count = self._log.partitions(EVENTS)
         self._read_again({partition_of(name, count) for name in incomplete})
         for name in incomplete:
-            self.core.events.lose(name, self._clock.now())
+            self.aggregation.events.lose(name, self._clock.now())
 
     def _take_kept(self) -> None:
         """Take what an older aggregator kept for one that understands it."""
-        events = self.core.events
+        events = self.aggregation.events
         while (outcome := events.take_kept(self._clock.now(), self._rereading.whole)).is_asked_again:
             if outcome is RecordOutcome.READ_AGAIN and events.newer.next is not None:
                 self._read_again({events.newer.next.partition})
@@ -279,15 +279,15 @@ class Session:
     def _go_on_reading_again(self) -> None:
         """Read a slice; then take what came behind the position meanwhile."""
         for partition in self._rereading.slice(self._clock.now()):
-            self._take(self._parked.pop(partition, ()))
+            self._take_records(self._parked.pop(partition, ()))
             assert self._reader is not None
             self._reader.resume([(EVENTS, partition)])
 
     def commit(self, *more: NewRecord) -> None:
         """Write everything decided and taken so far, and `more`, in one transaction."""
-        if not self.core.output.has_output and not more:
+        if not self.aggregation.output.has_output and not more:
             return
-        batch = self.core.batch(may_defer=not more)
+        batch = self.aggregation.batch(may_defer=not more)
         began = self._clock.monotonic()
         messages = [*batch.messages, *more]
         places = self._transactor.commit(messages, group=GROUP, positions=batch.positions)
@@ -303,7 +303,7 @@ class Session:
 
         So the next aggregator reads nothing again.
         """
-        if self.core.output.has_output or self.core.output.passed:
+        if self.aggregation.output.has_output or self.aggregation.output.passed:
             self.commit(self._watch.make_beat())
 
     def _expect(self, *topics: str) -> None:
@@ -314,22 +314,22 @@ class Session:
         if max(self._settings.group_time, self._settings.beat) <= EXPECTED_WITHIN:
             self._transactor.expect(topics)
 
-    def _read(self, timeout: float) -> None:
+    def _read_records(self, timeout: float) -> None:
         """Read what is there; under load some more, for fewer transactions."""
         assert self._reader is not None
         for _ in range(READS):
             records = self._reader.poll(timeout, limit=READ_LIMIT)
-            self._take(records)
+            self._take_records(records)
             if len(records) < READ_LIMIT:
                 break
             timeout = 0.0
 
-    def _take(self, records: Iterable[Record]) -> None:
+    def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
             if record.topic == EVENTS and record.partition in self._rereading:
                 self._set_aside(record)
                 continue
-            while (outcome := self._enter_record(record)) is RecordOutcome.UNFINISHED:
+            while (outcome := self._take_record(record)) is RecordOutcome.UNFINISHED:
                 self.commit()
                 self._watch.beat()
             if outcome is RecordOutcome.READ_AGAIN:
@@ -337,14 +337,14 @@ class Session:
                 self._set_aside(record)
                 continue
             self._note_taken(record, outcome)
-            if self.core.output.is_full:
+            if self.aggregation.output.is_full:
                 self.commit()
 
-    def _enter_record(self, record: Record) -> RecordOutcome:
+    def _take_record(self, record: Record) -> RecordOutcome:
         now = self._clock.now()
         if record.topic == EVENTS:
-            return self.core.events.take(record, now, is_whole=self._rereading.is_whole(record))
-        return (self.core.levels.take if record.topic == ACKS else self.core.request)(record, now)
+            return self.aggregation.events.take(record, now, is_whole=self._rereading.is_whole(record))
+        return (self.aggregation.levels.take if record.topic == ACKS else self.aggregation.request)(record, now)
 
     def _note_taken(self, record: Record, outcome: RecordOutcome) -> None:
         if record.topic == ACKS:
@@ -355,7 +355,7 @@ class Session:
                 names = names_of(record.key, record.headers)
                 logger.error("event of a newer version, its repository waits", **names)
         else:
-            version = self.core.roster.version
+            version = self.aggregation.roster.version
             logger.info("roster request", request=record.key, outcome=outcome.value, version=version)
 
     def _set_aside(self, record: Record) -> None:

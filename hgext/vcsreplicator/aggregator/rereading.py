@@ -30,17 +30,17 @@ logger = structlog.get_logger()
 class Rereading:
     """The partitions that are being read again; used by one thread.
 
-    `commit` writes what the core has for the next batch. `whole` has the partitions that are read from their beginning, with
+    `commit` writes what the aggregation has for the next batch. `whole` has the partitions that are read from their beginning, with
     their end at that time: what is missing before this offset is lost. From there on the log may have lost records and filled
     their places.
     """
 
-    def __init__(self, log: Log, core: Aggregation, commit: Callable[[], None]) -> None:
-        self._log, self._core, self._commit = log, core, commit
+    def __init__(self, log: Log, aggregation: Aggregation, commit: Callable[[], None]) -> None:
+        self._log, self._aggregation, self._commit = log, aggregation, commit
         self._readers: dict[int, Reader] = {}
         self._ends: dict[int, int] = {}
         self._last: dict[int, Record] = {}
-        ends, positions = log.ends(EVENTS), core.positions
+        ends, positions = log.ends(EVENTS), aggregation.positions
         beginnings = log.beginnings(EVENTS).items()
         self.whole = {partition: ends[partition] for partition, at in beginnings if positions[EVENTS, partition] <= at}
 
@@ -66,7 +66,7 @@ class Rereading:
     def begin(self, partition: int) -> None:
         """Begin to read the partition again."""
         place = (EVENTS, partition)
-        end, start = self._core.positions[place], self._log.beginnings(EVENTS)[partition]
+        end, start = self._aggregation.positions[place], self._log.beginnings(EVENTS)[partition]
         newest = max(end, self._log.ends(EVENTS)[partition])
         if partition in self._last:
             start = max(start, self._last[partition].offset)
@@ -95,9 +95,9 @@ class Rereading:
         for record in records:
             if record.offset < self._ends[partition]:
                 self._last[partition] = record
-                while self._core.events.take_again(record, now) is RecordOutcome.UNFINISHED:
+                while self._aggregation.events.take_again(record, now) is RecordOutcome.UNFINISHED:
                     self._commit()
-                if self._core.output.is_full:
+                if self._aggregation.output.is_full:
                     self._commit()
         if not records:
             self._ends[partition] = min(self._ends[partition], self._log.ends(EVENTS)[partition])
@@ -105,5 +105,5 @@ class Rereading:
             return False
         del self._readers[partition]
         reader.close()
-        self._core.events.settle_forks(partition, now)
+        self._aggregation.events.settle_forks(partition, now)
         return True

@@ -45,13 +45,13 @@ logger = structlog.get_logger()
 class Watch:
     """Gives a sign of life every `beat` seconds; used by one thread.
 
-    It raises an alarm for a mirror that gave none for `patience` seconds. `commit` writes what the core has for the next batch,
+    It raises an alarm for a mirror that gave none for `patience` seconds. `commit` writes the aggregation's next batch,
     and more; `silence` outlives the session.
     """
 
     def __init__(
         self,
-        core: Aggregation,
+        aggregation: Aggregation,
         log: Log,
         clock: Clock,
         silence: Silence,
@@ -61,7 +61,7 @@ class Watch:
         beat: float,
         patience: float,
     ) -> None:
-        self._core, self._log, self._clock, self._silence = core, log, clock, silence
+        self._aggregation, self._log, self._clock, self._silence = aggregation, log, clock, silence
         self._ahead, self._commit = ahead, commit
         self._interval, self._patience = beat, patience
         self._renewed = clock.monotonic()
@@ -102,11 +102,11 @@ class Watch:
         now = self._clock.monotonic()
         if now - self._beaten < self._interval:
             return False
-        core = self._core
+        aggregation = self._aggregation
         self._beaten = now
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
-            core.renew()
+            aggregation.renew()
         self._check_state_end()
         self._restore_state()
         self._commit(self.make_beat())
@@ -116,30 +116,30 @@ class Watch:
 
     def make_beat(self) -> NewRecord:
         """Make the record of a sign of life."""
-        core = self._core
+        aggregation = self._aggregation
         if self._notices_end is None:
             [self._notices_end] = self._log.ends(NOTICES).values()
         beat = AggregatorBeat(
             time=self._clock.now(),
-            roster=core.roster.version,
-            held=core.held,
+            roster=aggregation.roster.version,
+            held=aggregation.held,
             alarms=tuple(alarm.describe(self._since[alarm]) for alarm in self._found if alarm.kind in CARRIED),
             notices=self._notices_end,
             format=AGGREGATOR_FORMAT,
-            cut={str(partition): end for partition, end in core.events.cut.items()} or None,
+            cut={str(partition): end for partition, end in aggregation.events.cut.items()} or None,
         )
         return NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat))
 
     def _survey(self, now: float) -> None:
         """Update figures and alarms."""
-        core, waiting = self._core, survey(self._core, self._silence, now)
-        HELD.set(core.held)
-        VERSION.set(core.roster.version)
+        aggregation, waiting = self._aggregation, survey(self._aggregation, self._silence, now)
+        HELD.set(aggregation.held)
+        VERSION.set(aggregation.roster.version)
         STALLED_SECONDS.set(max(waiting.held.values(), default=0.0))
         _set_all(LAG, {mirror: numbers.lag for mirror, numbers in waiting.mirrors.items()})
         _set_all(WAITING, {mirror: numbers.held for mirror, numbers in waiting.mirrors.items()})
         _set_all(SILENT_SECONDS, waiting.silent)
-        self._found = alarms(core, waiting, self._patience, self._ahead.count_missing())
+        self._found = alarms(aggregation, waiting, self._patience, self._ahead.count_missing())
         begins = self._clock.now()
         self._since = {alarm: self._since.get(alarm, begins) for alarm in self._found}
         _set_all(ALARMS, Counter(alarm.kind for alarm in self._found))
@@ -163,9 +163,9 @@ class Watch:
         if not self._is_state_lost:
             return
         logger.error("topic state lost records: all states are written again")
-        names = list(self._core.repositories)
+        names = list(self._aggregation.repositories)
         for first in range(0, len(names), BATCH_STATES):
-            self._core.write_again(names[first : first + BATCH_STATES])
+            self._aggregation.write_again(names[first : first + BATCH_STATES])
             self._commit()
         self._is_state_lost = False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Levels in, releases and notices out: every outcome that the roster's table and the rules of the core promise."""
+"""Levels in, releases and notices out: every outcome that the roster's table and the rules of the aggregation promise."""
 
 from dataclasses import replace
 
@@ -115,7 +115,7 @@ def test_serving_beyond_what_is_applied_makes_no_mirror_level() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(3))
     hands.ack(replace(chain.ack("alpha", 1), serving=10**9))
-    repository = hands.core.repositories[chain.repository]
+    repository = hands.aggregation.repositories[chain.repository]
     assert [repository.is_caught_up("alpha", released) for released in (1, 2, 3)] == [True, False, False]
 
 
@@ -126,15 +126,15 @@ def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() ->
     ack = replace(chain.ack("alpha", 1), detached="a reason of its own")
     for key, level in ((f"alpha/{chain.repository}", ack), ("alpha", beat)):
         value = to_json(level).replace(b"{", b'{"later":{"x":1},', 1)
-        assert hands.core.levels.take(hands.record(ACKS, key, value), hands.now) is RecordOutcome.TAKEN
+        assert hands.aggregation.levels.take(hands.record(ACKS, key, value), hands.now) is RecordOutcome.TAKEN
     assert hands.commit() == [1]
 
 
 def test_a_beat_that_names_another_mirror_than_its_key_is_set_aside() -> None:
     hands, beat = Hands("alpha"), Beat(mirror="beta", time=1.0, positions={}, version="1", format=2)
-    hands.core.levels.take(hands.record(ACKS, "alpha", to_json(beat)), hands.now)
+    hands.aggregation.levels.take(hands.record(ACKS, "alpha", to_json(beat)), hands.now)
     hands.write()
-    assert hands.core.levels.formats == {}
+    assert hands.aggregation.levels.formats == {}
     assert [error.reason for error in hands.errors] == ["key and value name different mirrors"]
 
 
@@ -177,8 +177,8 @@ def test_what_is_announced_at_once_is_never_stored_as_pending() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(1))
     hands.ack(chain.ack("alpha", 1))
-    hands.core.decide(1.0)
-    assert PENDING not in {message.topic for message in hands.core.batch().messages}
+    hands.aggregation.decide(1.0)
+    assert PENDING not in {message.topic for message in hands.aggregation.batch().messages}
 
 
 def test_one_transaction_announces_no_more_than_its_limit_and_the_rest_follows() -> None:
@@ -188,8 +188,8 @@ def test_one_transaction_announces_no_more_than_its_limit_and_the_rest_follows()
     sizes = []
     more = True
     while more:
-        more = hands.core.decide(1.0)
-        sizes.append(hands.core.batch().notices)
+        more = hands.aggregation.decide(1.0)
+        sizes.append(hands.aggregation.batch().notices)
     assert sizes == [3, 3, 1]
 
 
@@ -210,8 +210,8 @@ def test_one_transaction_announces_no_more_bytes_than_a_log_takes_in_time(monkey
     sizes = []
     more = True
     while more:
-        more = hands.core.decide(1.0)
-        sizes.append(hands.core.batch().notices)
+        more = hands.aggregation.decide(1.0)
+        sizes.append(hands.aggregation.batch().notices)
     assert sum(sizes) == 7
     assert len(sizes) > 1
 
@@ -287,7 +287,7 @@ def test_a_gap_is_recorded_and_what_follows_it_goes_on() -> None:
     [error] = hands.errors
     assert "events before 4 are missing" in error.reason
     assert error.repository == chain.repository
-    assert hands.core.lost == {chain.repository: 2}
+    assert hands.aggregation.lost == {chain.repository: 2}
 
 
 def test_a_repository_first_seen_in_the_middle_starts_there() -> None:
@@ -307,17 +307,19 @@ def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
     assert hands.take_event(hands.record(EVENTS, "x", b"rubbish"), 1.0) is RecordOutcome.REJECTED
     assert hands.take_event(hands.record(EVENTS, "wrong-key", frame), 1.0) is RecordOutcome.REJECTED
     assert hands.take_event(hands.record(EVENTS, None, None), 1.0) is RecordOutcome.REJECTED
-    assert hands.core.levels.take(hands.record(ACKS, "alpha/x", b"{}"), 1.0) is RecordOutcome.REJECTED
+    assert hands.aggregation.levels.take(hands.record(ACKS, "alpha/x", b"{}"), 1.0) is RecordOutcome.REJECTED
     assert (
-        hands.core.levels.take(hands.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0)
+        hands.aggregation.levels.take(
+            hands.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0
+        )
         is RecordOutcome.REJECTED
     )
-    assert hands.core.request(hands.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is RecordOutcome.REJECTED
+    assert hands.aggregation.request(hands.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is RecordOutcome.REJECTED
     hands.commit()
     assert [error.offset for error in hands.errors] == [0, 1, 2, 0, 1, 0]
     assert hands.errors[0].value == "cnViYmlzaA=="
     assert hands.positions == {(EVENTS, 0): 3, (ACKS, 0): 2, (ROSTER_REQUESTS, 0): 1}
-    assert hands.core.repositories.get(event.repository) is None or hands.core.held == 0
+    assert hands.aggregation.repositories.get(event.repository) is None or hands.aggregation.held == 0
 
 
 # Events of a newer version
@@ -343,7 +345,7 @@ def test_an_event_of_a_newer_version_holds_back_its_repository_and_no_other() ->
     hands.ack(chain.ack("alpha", 4), other.ack("alpha", 2))
     assert hands.commit() == [1, 2, 1, 2]
     assert (hands.state(chain).seq, hands.errors) == (2, [])
-    assert hands.core.held == 2
+    assert hands.aggregation.held == 2
 
 
 def test_a_level_at_an_event_of_a_newer_version_counts_once_that_event_comes() -> None:
@@ -381,7 +383,7 @@ def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytes
     hands.ack(chain.ack("alpha", 3), other.ack("alpha", 1))
     assert hands.commit() == [1, 1]
     assert hands.errors == []
-    [alarm] = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
+    [alarm] = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 2, "repositories": 1})
     Upgrade(monkeypatch)
     hands.restart()
@@ -409,13 +411,13 @@ def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPat
     hands = Hands("alpha")
     for _ in range(20):
         hands.take_event(hands.record(EVENTS, "x", b"x" * 1000), hands.now)
-    assert hands.core.output.is_full
+    assert hands.aggregation.output.is_full
 
 
 def test_events_of_a_newer_version_raise_an_alarm() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(chain.next(version=2), *chain.take(2))
-    [alarm] = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
+    [alarm] = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 3, "repositories": 1})
 
 
@@ -425,41 +427,41 @@ def test_what_is_set_aside_fits_into_the_log_whatever_its_key() -> None:
     check_message(NewRecord(topic=EVENTS, key=record.key, value=record.value))
     hands.take_event(record, hands.now)
     hands.take_event(replace(record, value=wire.encode(Chain("r").next())), hands.now)
-    for message in hands.core.batch().messages:
+    for message in hands.aggregation.batch().messages:
         check_message(message)
 
 
 def test_a_position_is_stored_with_the_records_it_passes_and_not_again() -> None:
     hands, chain = Hands("alpha"), Chain("x")
-    hands.core.batch()
+    hands.aggregation.batch()
     hands.event(*chain.take(2))
-    hands.core.decide(hands.now)
-    assert hands.core.batch().positions == {(EVENTS, 0): 2}
+    hands.aggregation.decide(hands.now)
+    assert hands.aggregation.batch().positions == {(EVENTS, 0): 2}
     hands.ack(chain.ack("alpha", 2))
-    hands.core.decide(hands.now)
-    batch = hands.core.batch()
+    hands.aggregation.decide(hands.now)
+    batch = hands.aggregation.batch()
     assert (batch.notices, batch.positions) == (2, {})
 
 
 def test_the_first_transaction_stores_where_the_reading_began() -> None:
-    assert Hands("alpha").core.batch().positions == START
+    assert Hands("alpha").aggregation.batch().positions == START
 
 
 def test_positions_that_rest_are_stored_again_when_asked_for() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(*chain.take(2))
-    hands.core.batch()
-    assert hands.core.batch().positions == {}
-    hands.core.renew()
-    assert hands.core.batch().positions == {(EVENTS, 0): 2, (ROSTER_REQUESTS, 0): 0}
+    hands.aggregation.batch()
+    assert hands.aggregation.batch().positions == {}
+    hands.aggregation.renew()
+    assert hands.aggregation.batch().positions == {(EVENTS, 0): 2, (ROSTER_REQUESTS, 0): 0}
 
 
 def test_a_heartbeat_passes_without_a_trace() -> None:
     hands = Hands("alpha")
     beat = wire.encode_heartbeat(Heartbeat(time=1.0, sender="relay"))
     assert hands.take_event(hands.record(EVENTS, None, beat), 1.0) is RecordOutcome.NOTHING
-    assert not hands.core.output.has_output
-    assert hands.core.positions[EVENTS, 0] == 1
+    assert not hands.aggregation.output.has_output
+    assert hands.aggregation.positions[EVENTS, 0] == 1
 
 
 # Deletion, renaming, replacement
@@ -744,7 +746,7 @@ def test_an_adoption_behind_what_a_newer_aggregator_stored_waits_for_that_one_an
         hands.commit()
     hands.restart()
     assert hands.event(adopted(new)) == [RecordOutcome.UNKNOWN]
-    assert [held.seq for held in hands.core.repositories[old.repository].queue] == [1, 2]
+    assert [held.seq for held in hands.aggregation.repositories[old.repository].queue] == [1, 2]
     assert not hands.errors
 
 
@@ -877,7 +879,7 @@ def test_a_joining_mirror_is_active_once_it_serves_all_that_was_released() -> No
     hands.commit()
     hands.ack(first.ack("beta", 2), second.ack("beta", 1, 0))
     hands.commit()
-    assert hands.core.roster.mirrors[1].state is MirrorState.JOINING
+    assert hands.aggregation.roster.mirrors[1].state is MirrorState.JOINING
     hands.ack(second.ack("beta", 1))
     hands.commit()
     roster = from_json(Roster, hands.topics[ROSTER][KEY])
@@ -897,7 +899,7 @@ def test_what_is_released_after_the_joining_does_not_delay_it() -> None:
     hands.ack(chain.ack("alpha", 2), chain.ack("beta", 2, 1))
     hands.commit()
     assert hands.state(chain).released == 2
-    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
 def test_a_repository_that_is_deleted_meanwhile_does_not_keep_a_backup_joining() -> None:
@@ -910,7 +912,7 @@ def test_a_repository_that_is_deleted_meanwhile_does_not_keep_a_backup_joining()
     hands.event(chain.next(Type.DELETED))
     hands.ack(chain.ack("alpha", 3))
     assert hands.commit() == [3]
-    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
 def test_a_deletion_that_waits_for_another_mirror_does_not_keep_a_mirror_joining() -> None:
@@ -920,7 +922,7 @@ def test_a_deletion_that_waits_for_another_mirror_does_not_keep_a_mirror_joining
     assert hands.commit() == [1, 2]
     hands.ask(Verb.ADD, "beta")
     hands.commit()
-    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
     hands.ack(chain.ack("alpha", 3), chain.ack("beta", 3))
     assert hands.commit() == [3]
 
@@ -935,7 +937,7 @@ def test_a_repository_renamed_out_of_its_rules_does_not_keep_a_mirror_joining() 
     hands.event(chain.next(Type.RENAMED, path="left/x", detail={"from": "kept/x"}))
     hands.ack(chain.ack("alpha", 3))
     assert hands.commit() == [3]
-    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE
+    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
 def test_an_adopted_history_that_is_shorter_does_not_keep_a_mirror_joining() -> None:
@@ -947,7 +949,7 @@ def test_an_adopted_history_that_is_shorter_does_not_keep_a_mirror_joining() -> 
     hands.event(adopted(new))
     hands.ack(new.ack("alpha", 1), new.ack("beta", 1))
     hands.commit()
-    beta = hands.core.roster.mirror("beta")
+    beta = hands.aggregation.roster.mirror("beta")
     assert beta is not None
     assert beta.state is MirrorState.ACTIVE
 
@@ -972,7 +974,7 @@ def test_a_mirror_that_joins_an_empty_installation_is_active_at_once() -> None:
     hands = Hands()
     hands.ask(Verb.ADD, "alpha")
     hands.commit()
-    assert hands.core.roster.mirrors[0].state is MirrorState.ACTIVE
+    assert hands.aggregation.roster.mirrors[0].state is MirrorState.ACTIVE
 
 
 @pytest.mark.parametrize("verb", [Verb.DEACTIVATE, Verb.RULES])
@@ -1031,11 +1033,13 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_because_it_may_come_back_e
     hands.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
     hands.commit()
     hands.ask(Verb.REMOVE, "beta")
-    buried = [message.key for message in hands.core.batch().messages if message.topic == ACKS and message.value is None]
+    buried = [
+        message.key for message in hands.aggregation.batch().messages if message.topic == ACKS and message.value is None
+    ]
     assert buried == [f"beta/{chain.repository}"]
     hands.ask(Verb.ADD, "beta")
     hands.commit()
-    assert hands.core.roster.mirrors[1].state is MirrorState.JOINING
+    assert hands.aggregation.roster.mirrors[1].state is MirrorState.JOINING
 
 
 def test_what_a_mirror_said_while_it_was_removed_does_not_count_when_it_is_added_again() -> None:
@@ -1046,11 +1050,11 @@ def test_what_a_mirror_said_while_it_was_removed_does_not_count_when_it_is_added
     hands.commit()
     hands.ask(Verb.ADD, "beta")
     hands.commit()
-    assert hands.core.roster.mirrors[1].state.value == "joining"
+    assert hands.aggregation.roster.mirrors[1].state.value == "joining"
     assert f"beta/{chain.repository}" in hands.buried
     hands.ack(chain.ack("beta", 1))
     hands.commit()
-    assert hands.core.roster.mirrors[1].state.value == "active"
+    assert hands.aggregation.roster.mirrors[1].state.value == "active"
 
 
 @pytest.mark.parametrize("written", [None, 1, 2, 3])
@@ -1069,16 +1073,16 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded
     record = hands.record(ROSTER_REQUESTS, "1", to_json(request))
     if written is not None:
         for _ in range(written):
-            assert hands.core.request(record, hands.now) is RecordOutcome.UNFINISHED
+            assert hands.aggregation.request(record, hands.now) is RecordOutcome.UNFINISHED
             hands.write()
         assert hands.positions[ROSTER_REQUESTS, 0] == record.offset
         hands.restart()
-        assert hands.core.roster.mirrors[1].state is MirrorState.INACTIVE
-    assert hands.take(hands.core.request, record) is RecordOutcome.TAKEN
+        assert hands.aggregation.roster.mirrors[1].state is MirrorState.INACTIVE
+    assert hands.take(hands.aggregation.request, record) is RecordOutcome.TAKEN
     hands.commit()
     assert max(hands.transactions) < 90
     assert sorted(hands.buried) == sorted(f"beta/{chain.repository}" for chain in chains)
-    assert hands.core.roster.mirrors[1].state is MirrorState.REMOVED
+    assert hands.aggregation.roster.mirrors[1].state is MirrorState.REMOVED
 
 
 def test_what_one_decision_of_the_operator_lets_go_is_released_in_transactions_of_bounded_size(
@@ -1109,9 +1113,9 @@ def test_without_a_gating_mirror_everything_is_held_until_it_is_allowed() -> Non
 
 def test_a_change_of_the_roster_waits_for_nothing_else() -> None:
     hands = Hands("alpha")
-    assert not hands.core.output.is_urgent
+    assert not hands.aggregation.output.is_urgent
     hands.ask(Verb.ADD, "beta")
-    assert hands.core.output.is_urgent
+    assert hands.aggregation.output.is_urgent
 
 
 def test_a_request_is_decided_once_however_often_it_stands_in_the_log() -> None:
@@ -1119,7 +1123,7 @@ def test_a_request_is_decided_once_however_often_it_stands_in_the_log() -> None:
     assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is RecordOutcome.TAKEN
     assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is RecordOutcome.REPEAT
     hands.commit()
-    assert hands.core.roster.version == 2
+    assert hands.aggregation.roster.version == 2
 
 
 def test_a_refused_request_leaves_the_version_and_tells_why() -> None:
@@ -1141,7 +1145,7 @@ def test_a_restart_goes_on_where_the_last_transaction_ended() -> None:
     hands.ack(chain.ack("alpha", 4), chain.ack("beta", 3, 1))
     assert hands.commit() == [1]
     hands.restart()
-    assert hands.core.held == 3
+    assert hands.aggregation.held == 3
     hands.ack(chain.ack("beta", 3, 3))
     assert hands.commit() == [2, 3]
     hands.restart()
@@ -1222,12 +1226,12 @@ def test_a_silent_mirror_is_named_with_its_lag_and_what_it_holds() -> None:
     hands.event(*chain.take(3))
     hands.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
     hands.commit()
-    assert alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0) == ()
+    assert alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0) == ()
     hands.now += 60
     hands.silence.heard("alpha", "a sign", hands.now)
-    [alarm] = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
+    [alarm] = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
     assert (alarm.kind, alarm.mirror, alarm.numbers) == ("mirror silent", "beta", {"seconds": 60, "lag": 1, "held": 2})
-    assert hands.core.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
+    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
 
 
 def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_them() -> None:
@@ -1238,7 +1242,7 @@ def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_
         hands.commit()
         for mirror in ("alpha", "beta"):
             hands.silence.heard(mirror, hands.now, hands.now)
-        found = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
+        found = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
         hands.now += 10
     assert [alarm.text for alarm in found] == [
         "notices held: 7 of x wait, for beta, the oldest for 60 s; see: vcsreplicator trace x"
@@ -1248,13 +1252,13 @@ def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_
 def test_an_adopted_history_has_not_waited_since_an_event_of_the_same_number() -> None:
     hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
     hands.event(*old.take(1))
-    assert alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0) == ()
+    assert alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0) == ()
     hands.ack(old.ack("alpha", 1))
     hands.commit()
     hands.now += 1000
     hands.silence.heard("alpha", hands.now, hands.now)
     hands.event(adopted(new))
-    assert alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0) == ()
+    assert alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0) == ()
 
 
 def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
@@ -1262,13 +1266,13 @@ def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
     hands.event(*chain.take(2))
     hands.ack(chain.ack("alpha", 2, 0), chain.ack("beta", 1, 0))
     hands.commit()
-    assert {name: lag.held for name, lag in survey(hands.core, hands.silence, hands.now).mirrors.items()} == {
+    assert {name: lag.held for name, lag in survey(hands.aggregation, hands.silence, hands.now).mirrors.items()} == {
         "alpha": 1,
         "beta": 2,
     }
     hands.ack(chain.ack("alpha", 2, 1), chain.ack("beta", 1, 0))
     hands.commit()
-    assert {name: lag.held for name, lag in survey(hands.core, hands.silence, hands.now).mirrors.items()} == {
+    assert {name: lag.held for name, lag in survey(hands.aggregation, hands.silence, hands.now).mirrors.items()} == {
         "alpha": 0,
         "beta": 2,
     }
@@ -1280,7 +1284,7 @@ def test_the_lag_of_a_backup_counts_what_it_has_not_applied_after_the_notices_to
     hands.event(*chain.take(3))
     hands.ack(chain.ack("alpha", 3), chain.ack("backup", 1))
     assert hands.commit() == [1, 2, 3]
-    found = survey(hands.core, hands.silence, hands.now).mirrors
+    found = survey(hands.aggregation, hands.silence, hands.now).mirrors
     assert {name: (one.lag, one.held) for name, one in found.items()} == {
         "alpha": (0, 0),
         "backup": (2, 0),
@@ -1297,7 +1301,7 @@ def test_no_lag_is_counted_of_what_a_mirror_leaves_out_or_was_deactivated_for() 
     )
     hands.event(*chain.take(2), deleted.next(), deleted.next(Type.DELETED))
     hands.commit()
-    assert {name: one.lag for name, one in survey(hands.core, hands.silence, hands.now).mirrors.items()} == {
+    assert {name: one.lag for name, one in survey(hands.aggregation, hands.silence, hands.now).mirrors.items()} == {
         "alpha": 0,
         "beta": 0,
     }
@@ -1307,14 +1311,14 @@ def test_a_removed_mirror_has_no_figures() -> None:
     hands, chain = Hands("alpha", Mirror(name="gone", state=MirrorState.REMOVED)), Chain("x")
     hands.event(*chain.take(1))
     hands.commit()
-    assert list(survey(hands.core, hands.silence, hands.now).mirrors) == ["alpha"]
+    assert list(survey(hands.aggregation, hands.silence, hands.now).mirrors) == ["alpha"]
 
 
 def test_held_notices_without_a_gating_mirror_are_an_alarm() -> None:
     hands, chain = Hands(inactive("alpha")), Chain("x")
     hands.event(*chain.take(3))
     hands.commit()
-    [alarm] = alarms(hands.core, survey(hands.core, hands.silence, hands.now), 60.0)
+    [alarm] = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("no gating mirror", {"held": 3, "repositories": 1})
 
 
@@ -1370,7 +1374,7 @@ def test_a_repository_that_a_joining_mirror_is_deactivated_for_does_not_keep_it_
 
 
 def standing(hands: Hands, name: str) -> MirrorState:
-    mirror = hands.core.roster.mirror(name)
+    mirror = hands.aggregation.roster.mirror(name)
     assert mirror is not None
     return mirror.state
 

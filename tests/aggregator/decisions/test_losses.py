@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The log lost something, or is read again: what the core makes of it, without a log."""
+"""The log lost something, or is read again: what the aggregation makes of it, without a log."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def adopted(chain: Chain) -> Event:
 
 
 def state_of(hands: Hands, mirror: str) -> MirrorState:
-    found = hands.core.roster.mirror(mirror)
+    found = hands.aggregation.roster.mirror(mirror)
     assert found is not None
     return found.state
 
@@ -107,7 +107,7 @@ def test_a_level_of_the_history_that_an_adoption_replaced_is_not_ahead_of_the_lo
     log = MemoryLog()
     log.create([Topic(name=EVENTS)])
     hands, old, new = Hands("alpha", "beta"), Chain("x"), Chain("x", incarnation=2)
-    ahead = AheadLevels(hands.core, log, Rereading(log, hands.core, hands.write))
+    ahead = AheadLevels(hands.aggregation, log, Rereading(log, hands.aggregation, hands.write))
     hands.event(*old.take(3))
     hands.ack(old.ack("alpha", 3), old.ack("beta", 3))
     hands.event(adopted(new))
@@ -181,7 +181,7 @@ def test_a_gap_behind_a_fork_that_is_read_for_the_first_time_is_not_bridged() ->
 def test_the_first_record_behind_a_cut_is_read_for_the_first_time() -> None:
     hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
     hands.event(*old.take(2))
-    hands.core.events.cut[0] = 2
+    hands.aggregation.events.cut[0] = 2
     event = new.next(Type.SYNC, detail={"reason": "adopted", "replaces": "e" * 32})
     assert hands.event(event) == [RecordOutcome.TAKEN]
 
@@ -191,18 +191,18 @@ def test_a_cut_ends_with_its_last_record_once_that_is_taken() -> None:
     hands.event(*chain.take(2))
     chain.next()
     record = hands.record(EVENTS, chain.repository, wire.encode(chain.next()))
-    hands.core.events.cut[0] = record.offset + 1
-    assert hands.core.events.take(record, hands.now, is_whole=False) is RecordOutcome.READ_AGAIN
-    assert hands.core.events.cut == {0: record.offset + 1}
-    assert hands.core.events.take(record, hands.now, is_whole=True) is RecordOutcome.TAKEN
-    assert hands.core.events.cut == {}
+    hands.aggregation.events.cut[0] = record.offset + 1
+    assert hands.aggregation.events.take(record, hands.now, is_whole=False) is RecordOutcome.READ_AGAIN
+    assert hands.aggregation.events.cut == {0: record.offset + 1}
+    assert hands.aggregation.events.take(record, hands.now, is_whole=True) is RecordOutcome.TAKEN
+    assert hands.aggregation.events.cut == {}
 
 
 def test_what_cannot_be_read_is_not_recorded_again_when_it_is_read_again() -> None:
     hands = Hands("alpha")
     record = hands.record(EVENTS, "x", b"rubbish")
     assert hands.take_event(record, hands.now) is RecordOutcome.REJECTED
-    assert hands.core.events.take_again(record, hands.now) is RecordOutcome.REJECTED
+    assert hands.aggregation.events.take_again(record, hands.now) is RecordOutcome.REJECTED
     hands.commit()
     assert len(hands.errors) == 1
 
@@ -212,9 +212,9 @@ def test_a_fork_that_is_read_again_waits_for_the_end_of_its_own_partition() -> N
     hands.event(*chain.take(2))
     fork = replace(chain.events[1], id="f" * 32)
     record = hands.record(EVENTS, chain.repository, wire.encode(fork))
-    hands.core.events.take_again(replace(record, partition=1), hands.now)
+    hands.aggregation.events.take_again(replace(record, partition=1), hands.now)
     for partition, marked in ((0, None), (1, fork.id)):
-        hands.core.events.settle_forks(partition, hands.now)
+        hands.aggregation.events.settle_forks(partition, hands.now)
         hands.commit()
         assert hands.state(chain).fork == marked
 
@@ -227,7 +227,7 @@ def test_events_that_pending_lost_are_announced_at_once_and_leave_nothing_there(
     hands.topics[PENDING].clear()
     hands.restart()
     hands.read_again()
-    assert len(hands.core.events._memory.output.messages) == 3
+    assert len(hands.aggregation.events._memory.output.messages) == 3
     hands.write()
     assert hands.commit() == [1, 2, 3]
     assert hands.topics[PENDING] == {}
@@ -240,9 +240,9 @@ def test_events_that_are_lost_count_as_announced_in_the_stored_state_at_once() -
     for seq in (1, 2):
         del hands.topics[PENDING][f"{chain.repository}/{seq}"]
     hands.restart()
-    hands.core.events.lose(chain.repository, hands.now)
+    hands.aggregation.events.lose(chain.repository, hands.now)
     hands.write()
-    assert (hands.state(chain).noticed, hands.core.lost) == (2, {chain.repository: 2})
+    assert (hands.state(chain).noticed, hands.aggregation.lost) == (2, {chain.repository: 2})
     assert [error.reason for error in hands.errors] == [
         "x: 2 events without notice are gone from pending and from events; they get none"
     ]
@@ -254,7 +254,7 @@ def test_events_that_are_lost_count_as_announced_in_the_stored_state_at_once() -
 def test_an_event_of_a_newer_version_whose_key_is_no_identifier_is_set_aside_and_not_kept() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     record = hands.record(EVENTS, "../x", wire.encode(chain.next(version=2)))
-    assert hands.core.events.take_again(record, hands.now) is RecordOutcome.UNKNOWN
+    assert hands.aggregation.events.take_again(record, hands.now) is RecordOutcome.UNKNOWN
     assert hands.take_event(record, hands.now) is RecordOutcome.REJECTED
     hands.commit()
     assert (hands.topics[PENDING], [error.key for error in hands.errors]) == ({}, ["../x"])
@@ -305,7 +305,7 @@ def test_what_was_passed_unread_behind_events_of_a_newer_version_is_kept_when_it
     hands.restart(whole=0)
     hands.read_again()
     hands.commit()
-    assert (hands.core.held, len(hands.topics[PENDING])) == (3, 3)
+    assert (hands.aggregation.held, len(hands.topics[PENDING])) == (3, 3)
     monkeypatch.setattr(wire, "VERSION", 2)
     hands.restart()
     hands.ack(chain.ack("alpha", 3))
@@ -346,6 +346,6 @@ def test_events_of_a_replaced_history_that_are_still_held_do_not_bring_it_back()
     hands.commit()
     hands.topics[PENDING] = {key: value for key, value in older.items() if key == f"{old.repository}/2"}
     hands.restart()
-    state = hands.core.repositories[new.repository].state
+    state = hands.aggregation.repositories[new.repository].state
     assert state is not None
     assert (state.incarnation, state.seq) == (new.incarnation, 3)

@@ -102,7 +102,7 @@ def test_line_about_a_worker_that_died_names_the_first_event_of_its_task_and_how
     bench: Bench, lines: list[Any]
 ) -> None:
     _, second = apply_one(bench)
-    bench.mirror.take(Answered(worker=bench.pool.given[-1], answer=None))
+    bench.mirror.receive(Answered(worker=bench.pool.given[-1], answer=None))
     [line] = [line for line in lines if line["event"] == "worker died"]
     assert names(lines, "worker died") == [of(second)]
     assert line["events"] == 1
@@ -115,7 +115,7 @@ def test_line_about_a_worker_that_died_without_an_event_names_repository_and_pat
     bench.passes(60)
     worker = bench.pool.given[-1]
     assert worker.busy.items == ()
-    bench.mirror.take(Answered(worker=worker, answer=None))
+    bench.mirror.receive(Answered(worker=worker, answer=None))
     assert names(lines, "worker died") == [(worker.busy.repository, "broken1", None, None)]
 
 

@@ -130,11 +130,11 @@ class Bench:
         return Record(topic=topic, partition=0, offset=self.offset - 1, key=key, value=value, headers={}, time=1.0)
 
     def records(self, *records: Record) -> None:
-        self.mirror.take(ReadRecords(records=records, positions={(EVENTS, 0): self.offset}))
+        self.mirror.receive(ReadRecords(records=records, positions={(EVENTS, 0): self.offset}))
         self.mirror.turn(0)
 
     def answer(self, worker: Any, **outcome: Any) -> None:
-        self.mirror.take(Answered(worker=worker, answer=TaskOutcome(repository=worker.busy.repository, **outcome)))
+        self.mirror.receive(Answered(worker=worker, answer=TaskOutcome(repository=worker.busy.repository, **outcome)))
 
     def applied(self, event: Event) -> None:
         self.answer(self.pool.given[-1], done=1, checkpoint=checkpoint(event), folder="/x", serving=event.seq)
@@ -406,7 +406,7 @@ def test_events_of_a_deleted_repository_need_no_work_when_its_note_is_gone(bench
     deletion = Deletion(bench)
     for _ in range(2):
         deletion.restart({}, deletion.state)
-        bench.mirror.take(SkippedRecords(positions={(EVENTS, 0): 0}))  # the log was restored and is read again
+        bench.mirror.receive(SkippedRecords(positions={(EVENTS, 0): 0}))  # the log was restored and is read again
         bench.read(*deletion.events)
         assert bench.pool.given == []
         assert bench.mirror.state.table.get(deletion.repository) is None
@@ -440,7 +440,7 @@ def test_a_log_that_lost_records_while_events_wait_moves_no_position_past_them(b
     events = Chain("r").take(6)
     bench.read(*events)
     first = bench.pool.given[-1]
-    bench.mirror.take(SkippedRecords(positions={(EVENTS, 0): 0}))
+    bench.mirror.receive(SkippedRecords(positions={(EVENTS, 0): 0}))
     bench.offset = 0
     bench.read(*events)
     done = len(first.busy.items)
@@ -458,7 +458,7 @@ def test_acks_that_the_log_lost_are_written_again(bench: Bench) -> None:
     bench.read(event)
     bench.applied(event)
     bench.writer.acks.clear()
-    bench.mirror.take(SkippedRecords(positions={(EVENTS, 0): 0}))
+    bench.mirror.receive(SkippedRecords(positions={(EVENTS, 0): 0}))
     assert bench.writer.acks[event.repository].applied == 1
 
 
@@ -509,7 +509,7 @@ def test_a_worker_that_small_work_occupies_too_long_is_replaced_and_then_killed(
     assert bench.pool.killed == []
     bench.passes(300)
     assert bench.pool.killed == [worker]
-    bench.mirror.take(Answered(worker=worker, answer=None))
+    bench.mirror.receive(Answered(worker=worker, answer=None))
     assert bench.notes.detached()[0].note == "its worker hung"
 
 
@@ -519,7 +519,7 @@ def test_a_worker_that_died_while_it_was_slow_did_not_hang(bench: Bench) -> None
     [worker] = bench.pool.given
     bench.passes(6)
     assert worker.is_slow
-    bench.mirror.take(Answered(worker=worker, answer=None))
+    bench.mirror.receive(Answered(worker=worker, answer=None))
     assert bench.notes.detached()[0].note == "its worker died"
 
 
@@ -647,7 +647,7 @@ def test_a_slow_task_that_ends_well_finishes_nothing_of_the_queue_that_was_dropp
 def test_a_repository_whose_worker_died_twice_is_detached(bench: Bench) -> None:
     bench.read(Chain("r").next())
     for before in ([], ["its worker died"]):
-        bench.mirror.take(Answered(worker=bench.pool.given[-1], answer=None))
+        bench.mirror.receive(Answered(worker=bench.pool.given[-1], answer=None))
         assert [note.note for note in bench.notes.detached()] == before
         bench.passes(1)
 
@@ -795,7 +795,7 @@ def test_a_backup_lacks_nothing_of_a_repository_that_was_renamed_out_of_its_rule
     bench.applied(event)
     elsewhere = replace(state_of(event), path="other", seq=3)
     bench.records(bench.record(STATE, event.repository, to_json(elsewhere)))
-    bench.mirror.take(
+    bench.mirror.receive(
         Ends(ends={0: bench.mirror.state.backlog.next(0)}, expected={event.repository: (event.incarnation, 3)})
     )
     assert bench.notes.detached() == []
@@ -807,7 +807,7 @@ def test_damage_is_still_damage_if_its_repair_could_not_be_carried_out(bench: Be
     bench.passes(2)
     repair = bench.pool.given[-1]
     if answer == "died":
-        bench.mirror.take(Answered(worker=repair, answer=None))
+        bench.mirror.receive(Answered(worker=repair, answer=None))
     else:
         trouble = Trouble(reason=Reason.BLOB_MISSING, note=answer, passing=True)
         bench.answer(repair, done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
@@ -841,7 +841,7 @@ def test_a_store_that_was_restored_without_an_event_is_found_by_reading_and_beli
     [worker] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
     assert worker.busy.seq == 4
     answer = Checked(repository=events[0].repository, problem=None, lower=checkpoint(events[1]))
-    bench.mirror.take(Answered(worker=worker, answer=answer))
+    bench.mirror.receive(Answered(worker=worker, answer=answer))
     ack = bench.writer.acks[events[0].repository]
     assert (ack.applied, ack.serving, ack.event, ack.detached) == (2, 2, events[1].id, Reason.GAP)
 
@@ -958,7 +958,7 @@ def test_a_repository_that_changed_while_it_was_read_through_is_read_again_after
         order.append(worker.busy.repository)
         undecided = worker.busy.repository == busy.repository
         answer = Checked(repository=worker.busy.repository, problem=None, is_undecided=undecided)
-        bench.mirror.take(Answered(worker=worker, answer=answer))
+        bench.mirror.receive(Answered(worker=worker, answer=answer))
     rounds = [order[start : start + 5] for start in range(0, 15, 5)]
     for one in rounds:
         assert sorted(one) == sorted([busy.repository] * 2 + [event.repository for event in others])
@@ -1046,8 +1046,8 @@ def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench
     bench.read(first)
     bench.applied(first)
     bench.records(bench.record(STATE, last.repository, to_json(state_of(last))))
-    bench.mirror.take(SkippedRecords(positions={(EVENTS, 0): 40}))
-    bench.mirror.take(Ends(ends={0: 40}, expected={last.repository: (last.incarnation, last.seq)}))
+    bench.mirror.receive(SkippedRecords(positions={(EVENTS, 0): 40}))
+    bench.mirror.receive(Ends(ends={0: 40}, expected={last.repository: (last.incarnation, last.seq)}))
     [note] = bench.notes.detached()
     assert note.reason is Reason.GAP
     bench.passes(1)
@@ -1066,7 +1066,7 @@ def test_an_event_that_came_while_the_mirror_asked_where_the_log_ends_is_not_mis
     bench.read(second)
     bench.applied(second)
     bench.records(bench.record(STATE, third.repository, to_json(state_of(third))))  # before the event: another topic
-    bench.mirror.take(Ends(ends={0: ended}, expected=asked))
+    bench.mirror.receive(Ends(ends={0: ended}, expected=asked))
     assert bench.notes.detached() == []
 
 
@@ -1094,7 +1094,7 @@ def test_an_event_that_the_log_does_not_bring_is_asked_of_the_master_ever_more_r
     assert following is not None
     attempts, repairs = [], []
     for _ in range(4):
-        bench.mirror.take(Ends(ends={0: end}, expected={second.repository: (second.incarnation, 2)}))
+        bench.mirror.receive(Ends(ends={0: end}, expected={second.repository: (second.incarnation, 2)}))
         attempts.append(bench.notes.detached()[0].attempts)
         bench.passes(100)
         if following.phase is Phase.HEALING:
@@ -1102,7 +1102,7 @@ def test_an_event_that_the_log_does_not_bring_is_asked_of_the_master_ever_more_r
             repairs.append(task.heal)
             bench.answer(bench.pool.given[-1], done=0, checkpoint=checkpoint(first), folder="/x", serving=1)
         read = ReadRecords(records=(), positions={(EVENTS, 0): end}, follows=following.id, run=following.run)
-        bench.mirror.take(read)
+        bench.mirror.receive(read)
         assert following.phase is Phase.STREAM
     assert attempts == [0, 1, 2, 3]
     assert repairs == [Reason.GAP] * 3
@@ -1126,7 +1126,7 @@ def test_a_mirror_that_adopted_a_history_before_the_aggregator_lacks_nothing(ben
     bench.passes(10)
     assert bench.writer.asked == []
     ends = {0: bench.mirror.state.backlog.next(0)}
-    bench.mirror.take(Ends(ends=ends, expected={last.repository: (last.incarnation, 3)}))
+    bench.mirror.receive(Ends(ends=ends, expected={last.repository: (last.incarnation, 3)}))
     assert bench.notes.detached() == []
 
 
@@ -1145,7 +1145,7 @@ def test_a_mirror_that_was_never_shown_an_adoption_takes_the_repository_from_the
     bench.passes(10)
     assert bench.writer.asked[-1] == {last.repository: (first.incarnation, 1)}
     ends = {0: bench.mirror.state.backlog.next(0)}
-    bench.mirror.take(Ends(ends=ends, expected={last.repository: expected}))
+    bench.mirror.receive(Ends(ends=ends, expected={last.repository: expected}))
     reasons = [note.reason for note in bench.notes.detached()]
     assert reasons == ([] if is_told_later else [Reason.DIVERGED])  # what was asked before says nothing of the adoption
 
@@ -1170,7 +1170,7 @@ def test_a_writer_that_cannot_go_on_ends_the_mirror(bench: Bench) -> None:
     writer.start()
     writer.ack("alpha/r", b"{}")
     with pytest.raises(ZeroDivisionError):
-        bench.mirror.take(arrived.get(timeout=60))
+        bench.mirror.receive(arrived.get(timeout=60))
 
 
 def test_a_reader_whose_position_expired_while_the_log_is_away_goes_on(bench: Bench) -> None:
@@ -1213,7 +1213,7 @@ def test_a_mirror_follows_the_roster_of_a_log_that_went_back(bench: Bench) -> No
     seen: list[bool] = []
 
     def take(arrived: object) -> None:
-        bench.mirror.take(arrived)
+        bench.mirror.receive(arrived)
         seen.append(bench.mirror.state.membership.carries(path))
 
     source = Source(cast(Log, Failing(bench.log, "reader", Rewound("lost"))), {(ROSTER, 0): 1, (STATE, 0): 0}, take)
@@ -1275,7 +1275,7 @@ def test_what_a_reader_brought_before_its_repository_was_detached_anew_is_not_ta
     run = catching_up(bench, first).run
     following = catching_up(bench, first)
     late = bench.record(EVENTS, third.repository, wire.encode(third))
-    bench.mirror.take(ReadRecords(records=[late], positions={(EVENTS, 0): 99}, follows=following.id, run=run))
+    bench.mirror.receive(ReadRecords(records=[late], positions={(EVENTS, 0): 99}, follows=following.id, run=run))
     assert following.phase is Phase.CATCHING_UP
     assert not bench.mirror.state.backlog.has(following.id)
     bench.mirror.readers.close()
@@ -1296,7 +1296,7 @@ def test_an_event_of_an_unknown_version_waits_for_the_upgrade_also_when_it_is_me
         bench.record(EVENTS, first.repository, wire.encode(third)),
     )
     read = ReadRecords(records=records, positions={(EVENTS, 0): 99}, follows=following.id, run=following.run)
-    bench.mirror.take(read)
+    bench.mirror.receive(read)
     [note] = bench.notes.detached()
     assert (note.reason, following.phase) == (Reason.UNKNOWN_VERSION, Phase.WAITING)
     assert not bench.mirror.state.backlog.has(following.id)

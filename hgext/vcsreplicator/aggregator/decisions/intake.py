@@ -48,20 +48,20 @@ class EventIntake:
     def take(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
         """Take a record; its position passes it unless the outcome asks for it again."""
         cut = self.cut.get(record.partition, 0)
-        take = partial(self._take, is_whole=is_whole, is_again=record.offset < cut)
+        take = partial(self._take_or_refuse, is_whole=is_whole, is_again=record.offset < cut)
         outcome = self._memory.pass_record(record, self._memory.guarded(take, record, now))
         if cut and record.offset + 1 >= cut and not outcome.is_asked_again:
             del self.cut[record.partition]
             self.settle_forks(record.partition, now)
         return outcome
 
-    def _take(self, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
+    def _take_or_refuse(self, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
         repository = self._memory.repositories.get(record.key or "")
         if repository is not None and repository.newer:
             self._keep_newer(repository, record)
             return RecordOutcome.HELD
         try:
-            return self._read(record, now, is_whole=is_whole, is_again=is_again)
+            return self._decode_and_judge(record, now, is_whole=is_whole, is_again=is_again)
         except UnknownEvent as error:
             if not is_identifier(record.key or ""):
                 return self._memory.refuse(record, str(error), now)
@@ -86,7 +86,7 @@ class EventIntake:
             self._keep_newer(repository, record, is_again=True)
             return RecordOutcome.HELD
         try:
-            return self._memory.guarded(partial(self._read, is_whole=True, is_again=True), record, now)
+            return self._memory.guarded(partial(self._decode_and_judge, is_whole=True, is_again=True), record, now)
         except UnknownEvent:
             if is_identifier(record.key or ""):
                 repository = self._memory.repository(record.key or "")
@@ -127,7 +127,7 @@ class EventIntake:
             self._keep_newer(repository, record, is_again=True)
             return RecordOutcome.HELD
         try:
-            outcome = self._memory.guarded(partial(self._read, is_whole=is_whole), record, now)
+            outcome = self._memory.guarded(partial(self._decode_and_judge, is_whole=is_whole), record, now)
         except UnknownEvent:
             self._keep_newer(repository, record, is_again=True)
             return RecordOutcome.UNKNOWN
@@ -152,18 +152,20 @@ class EventIntake:
             output.dirty[name] = self._memory.touched[name] = repository
             self._memory.lost[name] += lost
 
-    def _read(self, record: Record, now: float, *, is_whole: bool, is_again: bool = False) -> RecordOutcome:
+    def _decode_and_judge(self, record: Record, now: float, *, is_whole: bool, is_again: bool = False) -> RecordOutcome:
         frame = wire.decode(record.value or b"")
         if frame.header.event is None:
             return RecordOutcome.NOTHING
-        outcome = self._arrive(frame.event, record, now, is_whole=is_whole, is_again=is_again)
+        outcome = self._judge_event(frame.event, record, now, is_whole=is_whole, is_again=is_again)
         if outcome is RecordOutcome.TAKEN:
             output = self._memory.output
             output.size += len(record.value or b"") - len(frame.body) + MESSAGE_BYTES
             output.size += sum(map(len, wire.carried(record.headers).values()))
         return outcome
 
-    def _arrive(self, event: Event, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
+    def _judge_event(
+        self, event: Event, record: Record, now: float, *, is_whole: bool, is_again: bool
+    ) -> RecordOutcome:
         if record.key != event.repository:
             raise MalformedEvent(f"key {str(record.key)[:70]!r} of a record about repository {event.repository}")
         repository = self._memory.repository(event.repository)
@@ -172,7 +174,7 @@ class EventIntake:
         if adopts(repository.state, event, arrival):
             self._forks.pop(repository.id, None)
         if arrival is Arrival.REPEAT:
-            return self._fill(repository, event, record, now) if repository.lacks(event) else RecordOutcome.REPEAT
+            return self._fill_queue(repository, event, record, now) if repository.lacks(event) else RecordOutcome.REPEAT
         if self._may_lack(repository, event, arrival) and not is_whole:
             return RecordOutcome.READ_AGAIN
         if arrival not in TAKEN:
@@ -186,10 +188,12 @@ class EventIntake:
             self._record_gap(repository, event, record, now)
         if arrival is Arrival.ADOPTED and not self._decisions.retire(repository, event, now):
             return RecordOutcome.UNFINISHED
-        self._follow(repository, event, arrival, record, now)
+        self._continue_history(repository, event, arrival, record, now)
         return RecordOutcome.TAKEN
 
-    def _follow(self, repository: Repository, event: Event, arrival: Arrival, record: Record, now: float) -> None:
+    def _continue_history(
+        self, repository: Repository, event: Event, arrival: Arrival, record: Record, now: float
+    ) -> None:
         source = record.headers.get(wire.SOURCE, "")
         source = source if len(source) <= SOURCE_LIMIT else ""
         repository.state = follow(repository.state, event, arrival, self._membership.roster.version, source)
@@ -240,7 +244,7 @@ class EventIntake:
         self._memory.output.dirty[repository.id] = repository
         self._memory.output.reject(record, text, now, repository=repository.id)
 
-    def _fill(self, repository: Repository, event: Event, record: Record, now: float) -> RecordOutcome:
+    def _fill_queue(self, repository: Repository, event: Event, record: Record, now: float) -> RecordOutcome:
         """Take an event again that waits for its notice, but was lost from `pending`."""
         held = HeldEvent.arrived(event, record, now)
         held.written = True

@@ -30,7 +30,7 @@ class MirrorLevels:
 
         A record that cannot be read is recorded once.
         """
-        return self._memory.guarded(self._take, record, now, self._refuse)
+        return self._memory.guarded(self._take_or_refuse, record, now, self._refuse)
 
     def doubt(self, mirror: str, name: str, applied: int, now: float) -> None:
         """Set aside a level at an event that the whole log does not have."""
@@ -42,7 +42,7 @@ class MirrorLevels:
         value = shape.to_json(repository.acks[mirror])
         self._memory.output.error(f"{mirror}/{name}", text, ACKS, 0, 0, value, now, repository=name)
 
-    def _take(self, record: Record, now: float) -> RecordOutcome:
+    def _take_or_refuse(self, record: Record, now: float) -> RecordOutcome:
         mirror, _, repository = (record.key or "").partition("/")
         try:
             if repository:

@@ -168,7 +168,7 @@ class Capture:
         )
 
 
-def begin(
+def compare_and_begin(
     repo: MasterRepository,
     path: str,
     configuration: Configuration,

@@ -97,7 +97,7 @@ def _with_capture(
             try:
                 if settings.unavailable is LogUnavailable.REFUSE and desc not in KEPT:
                     refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings.patience)
-                captured = capture.begin(
+                captured = capture.compare_and_begin(
                     repo,
                     path,
                     settings,

@@ -59,7 +59,7 @@ class TaskDispatch:
         if answer is None:
             self._take_death(following, task, hung=answered.worker.is_killed)
         elif isinstance(answer, TaskOutcome):
-            self._take_outcome(following, task, answer)
+            self._apply_outcome(following, task, answer)
 
     def _give_task(self, following: Following, worker: Worker, lane: Lane) -> None:
         if self._agenda.choose_lane(following) is not lane:
@@ -103,9 +103,9 @@ class TaskDispatch:
         trouble = Trouble(reason=Reason.CRASHED, note=note, passing=True)
         self._detachments.take_trouble(following, task, trouble, done=0)
 
-    def _take_outcome(self, following: Following, task: Task, outcome: TaskOutcome) -> None:
+    def _apply_outcome(self, following: Following, task: Task, outcome: TaskOutcome) -> None:
         before = following.checkpoint
-        self._take_over(following, outcome)
+        self._adopt_state(following, outcome)
         if task.run == following.drops:
             self._backlog.finish(following.id, outcome.done)
         deleted = outcome.gone or self._deletion_of_unknown(task, outcome)
@@ -127,8 +127,8 @@ class TaskDispatch:
         if following.phase is Phase.STREAM:
             self._departures.abandon_if_finished(following)
 
-    def _take_over(self, following: Following, outcome: TaskOutcome) -> None:
-        """Take over what the mirror has of the repository now."""
+    def _adopt_state(self, following: Following, outcome: TaskOutcome) -> None:
+        """Adopt what the mirror has of the repository now."""
         before, after = following.checkpoint, outcome.checkpoint
         following.checkpoint, following.folder = after, outcome.folder
         if after is not None:

@@ -45,7 +45,7 @@ class Intake:
         """Take a record of `events`, `state` or `roster`; reject one that never works."""
         try:
             if record.topic == EVENTS:
-                self._take_event(record)
+                self._accept_event(record)
             else:
                 self._control.take(record.topic, record.key, record.value)
         except Rejected as error:
@@ -73,7 +73,7 @@ class Intake:
         for following in self._table:
             self._acks.send_again(following)
 
-    def _take_event(self, record: Record) -> None:
+    def _accept_event(self, record: Record) -> None:
         self._backlog.read(record.partition, record.offset)
         item = checked_event(record, self._backlog.partitions)
         if item is None or self._departures.is_past(item.event) or not self._is_carried(item):
@@ -86,9 +86,9 @@ class Intake:
             self._backlog.add(event.repository, item)
             self._detachments.refuse(following, event, other)
         elif not following.is_at(event):
-            self._queue(following, item)
+            self._queue_event(following, item)
 
-    def _queue(self, following: Following, item: ReadEvent) -> None:
+    def _queue_event(self, following: Following, item: ReadEvent) -> None:
         self._backlog.add(following.id, item)
         if self._backlog.size(following.id) > self._settings.repository_buffer_bytes:
             self._detachments.detach(following, Reason.SLOW, "events arrive faster than they can be applied")

@@ -88,9 +88,9 @@ class Supervisor:
         Waits at most `timeout` seconds for something to arrive.
         """
         try:
-            self.take(self._inbox.get(timeout=timeout))
+            self.receive(self._inbox.get(timeout=timeout))
             while True:
-                self.take(self._inbox.get_nowait())
+                self.receive(self._inbox.get_nowait())
         except queue.Empty:
             pass
         self._do_due_work()
@@ -112,7 +112,7 @@ class Supervisor:
         due = beat if alarm is None else min(alarm, beat)
         return max(0.0, min(due - self._clock.monotonic(), IDLE_TURN))
 
-    def take(self, arrived: object) -> None:
+    def receive(self, arrived: object) -> None:
         """Take one thing that arrived; anything else only ends the turn's wait."""
         match arrived:
             case ReadRecords(follows=None):
