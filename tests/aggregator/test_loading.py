@@ -58,7 +58,7 @@ def log() -> CountingLog:
 
 
 def open_session(log: CountingLog) -> Session:
-    return Session(SETTINGS, log, log.transactor(GROUP), log._clock)
+    return Session.load(SETTINGS, log, log.transactor(GROUP), log._clock)
 
 
 def step(session: Session, clock: HandClock, times: int = 1) -> None:

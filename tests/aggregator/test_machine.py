@@ -299,7 +299,7 @@ class World(RuleBasedStateMachine):
     def opened(self) -> Session:
         while True:
             try:
-                return Session(self.settings, self.log, self.log.transactor(IDENTITY), self.clock)
+                return Session.load(self.settings, self.log, self.log.transactor(IDENTITY), self.clock)
             except Unavailable:
                 continue
 

@@ -47,6 +47,7 @@ from ..words.retry import FAILOVER
 from ..words.shape import Seconds, within
 from ..words.wire import names_of
 from .ahead import AheadLevels
+from .decisions.aggregation import Aggregation
 from .decisions.memory import RecordOutcome
 from .decisions.outgoing import OutputBatch
 from .decisions.poison import Poison, Poisoned
@@ -111,7 +112,7 @@ def run(
                 transactor = log.transactor(IDENTITY)
             else:
                 transactor.renew()
-            with Session(settings, log, transactor, clock, poison, silence, stop, state) as session:
+            with Session.load(settings, log, transactor, clock, poison, silence, stop, state) as session:
                 sessions[:] = [session]
                 if not announced:
                     ready()
@@ -138,12 +139,12 @@ def run(
 class Session:
     """One life of the aggregator, from loading the log to loading it the next time.
 
-    One thread uses it. It loads the whole log when it is made. The transactor must be made before: then what an older aggregator
-    did is done. Raise Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
+    One thread uses it. Its methods raise Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
     """
 
-    def __init__(
-        self,
+    @classmethod
+    def load(
+        cls,
         settings: AggregatorSettings,
         log: Log,
         transactor: Transactor,
@@ -152,20 +153,45 @@ class Session:
         silence: Silence | None = None,
         stop: threading.Event | None = None,
         state: Table | None = None,
+    ) -> "Session":
+        """Read the whole log, and begin a session.
+
+        The transactor must be made before: then what an older aggregator did is done.
+        """
+        began, stop = clock.monotonic(), stop or threading.Event()
+        aggregation = load(log, limit=settings.batch, poison=poison, stop=stop, state=state)
+        session = cls(settings, log, transactor, clock, aggregation, silence or Silence(began), stop)
+        try:
+            session._catch_up()
+        except BaseException:
+            session.close()
+            raise
+        took = round(clock.monotonic() - began, 3)
+        logger.info("loaded", repositories=len(aggregation.repositories), held=aggregation.held, seconds=took)
+        return session
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        log: Log,
+        transactor: Transactor,
+        clock: Clock,
+        aggregation: Aggregation,
+        silence: Silence,
+        stop: threading.Event,
     ) -> None:
         self._settings, self._transactor, self._clock = settings, transactor, clock
-        self._log, self._stop = log, stop or threading.Event()
+        self._log, self._stop, self.aggregation = log, stop, aggregation
         self._reader: Reader | None = None
         self._parked: dict[int, list[Record]] = {}
-        began = self._first = clock.monotonic()
-        self.aggregation = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
+        self._first = clock.monotonic()
         self._rereading = Rereading(log, self.aggregation, self.commit)
         self._ahead = AheadLevels(self.aggregation, log, self._rereading)
         self._watch = Watch(
             self.aggregation,
             log,
             clock,
-            silence or Silence(began),
+            silence,
             self._ahead,
             self.commit,
             beat=settings.beat,
@@ -173,20 +199,6 @@ class Session:
         )
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)
-        try:
-            if self.aggregation.events.cut:
-                # Before a position is stored: it may lie beyond what the log has, or between what it lost and what it gets again.
-                self.commit(self._watch.make_beat())
-            acks = self._load_acks(log)
-            self._take_kept()
-            self._complete_positions()
-            self._reader = log.reader({**self.aggregation.positions, **acks})
-            self._closing.callback(self._reader.close)
-        except BaseException:
-            self.close()
-            raise
-        took = round(clock.monotonic() - began, 3)
-        logger.info("loaded", repositories=len(self.aggregation.repositories), held=self.aggregation.held, seconds=took)
 
     def __enter__(self) -> "Session":
         return self
@@ -203,11 +215,22 @@ class Session:
         """Free everything; the next session reads again what was not committed."""
         self._closing.close()
 
-    def _load_acks(self, log: Log) -> dict[PartitionKey, int]:
+    def _catch_up(self) -> None:
+        """Take what was loaded up to where reading goes on."""
+        if self.aggregation.events.cut:
+            # Before a position is stored: it may lie beyond what the log has, or between what it lost and what it gets again.
+            self.commit(self._watch.make_beat())
+        acks = self._load_acks()
+        self._take_kept()
+        self._complete_positions()
+        self._reader = self._log.reader({**self.aggregation.positions, **acks})
+        self._closing.callback(self._reader.close)
+
+    def _load_acks(self) -> dict[PartitionKey, int]:
         """Take every level in the log; return where to go on reading."""
         newest: dict[str | None, Record] = {}
-        with closing(log.reader(find_beginnings(log, ACKS))) as reader:
-            for record in read_on(log, reader, stop=self._stop):
+        with closing(self._log.reader(find_beginnings(self._log, ACKS))) as reader:
+            for record in read_on(self._log, reader, stop=self._stop):
                 newest.pop(record.key, None)
                 newest[record.key] = record
             positions = reader.positions()

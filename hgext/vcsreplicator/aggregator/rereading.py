@@ -79,9 +79,9 @@ class Rereading:
 
         A partition is done, too, if the log ends earlier than before.
         """
-        return [partition for partition in list(self._readers) if self._slice(partition, now)]
+        return [partition for partition in list(self._readers) if self._read_slice(partition, now)]
 
-    def _slice(self, partition: int, now: float) -> bool:
+    def _read_slice(self, partition: int, now: float) -> bool:
         reader, place = self._readers[partition], (EVENTS, partition)
         records = reader.poll(WAIT, limit=SLICE)
         last = self._last.get(partition)

@@ -72,7 +72,7 @@ def command(
             raise BadConfig(f"--ready: {ready}: expected a file in a folder that is there")
         chosen = DemoOptions(folder=where, insecure=insecure, **options)
         if decode:
-            _decode(chosen, stay=stay)
+            _run_decoder(chosen, stay=stay)
             return
         layout = prepare(chosen)
         if not only_prepare:
@@ -96,7 +96,7 @@ def _run_services(layout: Layout, ready: Path | None, *, stay: bool) -> None:
             _push_and_show(layout)
 
 
-def _decode(options: DemoOptions, *, stay: bool) -> None:
+def _run_decoder(options: DemoOptions, *, stay: bool) -> None:
     """Run an edge and a decoder, submit a document, and show what came out."""
     layout = submission.prepare_submission(options)
     before = len(layout.output.read_text().splitlines()) if layout.output.exists() else 0

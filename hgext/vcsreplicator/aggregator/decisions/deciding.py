@@ -81,7 +81,7 @@ class Decisions:
         """
         while True:
             try:
-                return self._step(repository, now)
+                return self._release_and_announce(repository, now)
             except UnknownEvent:  # stored by a newer aggregator: it waits for that one, and all behind it do
                 repository.is_stored_newer = True
                 return True
@@ -90,7 +90,7 @@ class Decisions:
                     return False
                 self._set_aside(repository, repository.drop_broken(), now)
 
-    def _step(self, repository: Repository, now: float) -> bool:
+    def _release_and_announce(self, repository: Repository, now: float) -> bool:
         output, roster = self._memory.output, self._membership.roster
         gating = repository.gating(roster)
         while True:

@@ -72,7 +72,7 @@ class KafkaReader:
             self._woken.clear()
             left = deadline - time.monotonic()
             try:
-                records = self._read(0 if woken else max(0.0, left), limit)
+                records = self._read_batch(0 if woken else max(0.0, left), limit)
             except ReplicationError as error:
                 self._rewound = error if isinstance(error, Rewound) else None
                 self._drop()
@@ -102,7 +102,7 @@ class KafkaReader:
     def close(self) -> None:
         self._drop()
 
-    def _read(self, seconds: float, limit: int) -> list[Record]:
+    def _read_batch(self, seconds: float, limit: int) -> list[Record]:
         with rim(self._broker.options, "read"):
             try:
                 return self._fetch(seconds, limit)

@@ -62,7 +62,7 @@ class SqliteReader:
         deadline = time.monotonic() + timeout
         woken = self._bell.wait(0)
         while True:
-            records = self._read(limit)
+            records = self._read_batch(limit)
             left = deadline - time.monotonic()
             if records or woken or left <= 0:
                 return records
@@ -89,7 +89,7 @@ class SqliteReader:
             self._connection.close()
             self._connection = None
 
-    def _read(self, limit: int) -> list[Record]:
+    def _read_batch(self, limit: int) -> list[Record]:
         """Return the records that are there now; positions move only if all were read."""
         if self._rewound is not None:
             raise self._rewound
