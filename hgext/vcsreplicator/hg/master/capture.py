@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from pushlog.store.appendfile import TornRecord
 from ...outbox.entry import Entry, MirrorNeeds, NewestEvent, OutboxEnd, next_event
 from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
-from ...words.event import Changes, Event, MasterSettings, PushConnection, Tip, Type
+from ...words.event import Changes, MasterSettings, PushConnection, Tip, Type
 from .. import observe
 from ..allowed import allowed
 from ..requirement import LOCK
@@ -111,12 +111,15 @@ class Capture:
 
     def _make_announced(self, before: NewestEvent | None, announcement: Announcement) -> Entry:
         before = announcement.identify(before) if announcement.identify else before
-        event = self._make_event(
+        assert before is not None
+        event = next_event(
             before,
             announcement.kind,
+            time=time.time(),
             source=announcement.source or announcement.kind.value,
             changes=announcement.changes,
             after=announcement.after or observe.tip(self.repo),
+            settings=read_master_settings(self.repo),
             hgrc=announcement.hgrc,
             detail=announcement.detail,
         )
@@ -127,10 +130,17 @@ class Capture:
         refuse_odd_markers(markers)
         changes = replace(changes, markers=public_markers(self.repo, markers))
         source = tr.hookargs.get(b"source") or tr.hookargs.get(b"txnname") or b""
+        event = next_event(
+            before,
+            Type.CHANGED,
+            time=time.time(),
+            source=text(source),
+            changes=changes,
+            after=observe.tip(self.repo),
+            settings=read_master_settings(self.repo),
+        )
         return Entry(
-            event=self._make_event(
-                before, Type.CHANGED, source=text(source), changes=changes, after=observe.tip(self.repo)
-            ),
+            event=event,
             needs=MirrorNeeds.BUNDLE if changes.added or markers else MirrorNeeds.NOTHING,
             first=tr.changes[b"origrepolen"],
             markers=tuple(base64.b64encode(marker).decode() for marker in observe.encode_markers(markers)),
@@ -142,30 +152,6 @@ class Capture:
         if not self.configuration.record_connection:
             return None
         return pusher_connection(tr.hookargs.get(b"url") or b"", self.repo.ui.environ)
-
-    def _make_event(
-        self,
-        before: NewestEvent | None,
-        kind: Type,
-        *,
-        source: str,
-        changes: Changes,
-        after: Tip,
-        hgrc: Mapping[str, Mapping[str, str]] | None = None,
-        detail: Mapping[str, str] | None = None,
-    ) -> Event:
-        assert before is not None
-        return next_event(
-            before,
-            kind,
-            time=time.time(),
-            source=source,
-            changes=changes,
-            after=after,
-            settings=read_master_settings(self.repo),
-            hgrc=hgrc,
-            detail=detail,
-        )
 
 
 def compare_and_begin(

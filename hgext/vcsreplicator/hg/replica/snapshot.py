@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from http.client import HTTPException
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.error import HTTPError
 
 from mercurial import error, phases
@@ -46,6 +46,8 @@ from .apply import unbundle
 
 if TYPE_CHECKING:
     from mercurial.interfaces.repository import IPeer
+
+T = TypeVar("T")
 
 # Section and key of a file's name. The worker sets it; it belongs into no hgrc.
 MASTER_AUTH = (b"vcsreplicator-mirror", b"master-auth")
@@ -87,7 +89,7 @@ def take_from(repo: localrepository, peer: IPeer, *, now: float) -> Checkpoint:
     first_push = _last_push(repo) + 1
     with tempfile.SpooledTemporaryFile(_SPOOLED) as body:
         answer = _ask(peer, b"replication-state", firstpush=b"%d" % first_push)
-        state = _read_state(answer)
+        state = _read_header(_MasterState, answer, "state")
         _expect_history(repo, state)
         for frame in answer.frames():
             body.write(frame)
@@ -107,10 +109,7 @@ def master_fingerprint(ui: Ui, url: str, timeout: float = 60.0) -> Fingerprint:
     with connected(ui, url, timeout) as peer:
         answer = _ask(peer, b"replication-fingerprint")
         answer.finish()
-        try:
-            return read(Fingerprint, dict(answer.header), "fingerprint")
-        except MalformedEvent as problem:
-            raise Unavailable(f"the master's answer: {problem}") from problem
+        return _read_header(Fingerprint, answer, "fingerprint")
 
 
 @contextlib.contextmanager
@@ -171,12 +170,12 @@ def _ask(peer: IPeer, command: bytes, **arguments: bytes) -> StreamAnswer:
 def _ask_state(peer: IPeer) -> _MasterState:
     answer = _ask(peer, b"replication-state", firstpush=b"")
     answer.finish()
-    return _read_state(answer)
+    return _read_header(_MasterState, answer, "state")
 
 
-def _read_state(answer: StreamAnswer) -> _MasterState:
+def _read_header(kind: type[T], answer: StreamAnswer, what: str) -> T:
     try:
-        return read(_MasterState, dict(answer.header), "state")
+        return read(kind, dict(answer.header), what)
     except MalformedEvent as problem:
         raise Unavailable(f"the master's answer: {problem}") from problem
 
