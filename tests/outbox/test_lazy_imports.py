@@ -16,11 +16,11 @@ LOADED = ["words", "log", "outbox", "relay", "hg", "hg/master", "hg/master/acts"
 PROGRAM = """
 import hgdemandimport
 hgdemandimport.enable()
-from hgext.vcsreplicator.outbox.entry import Needs
+from hgext.vcsreplicator.outbox.entry import MirrorNeeds
 from hgext.vcsreplicator.outbox import entry, file
 assert file.Entry.__annotations__
 assert file.Entry is entry.Entry
-assert Needs is entry.Needs
+assert MirrorNeeds is entry.MirrorNeeds
 """
 
 
