@@ -28,7 +28,7 @@ KEPT := -o tmp_path_retention_count=1
 # What `make check` types strictly: all but the tests.
 TYPED := hgext/vcsreplicator pushlog hooks notifier testing
 
-# Python keeps what it compiled: without that, each worker compiles all tests anew, which takes 5 s.
+# Python keeps what it compiled: without that, each worker compiles all tests again, which takes 5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 .SILENT:

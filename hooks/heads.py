@@ -8,11 +8,11 @@ A push that leaves a branch with several open heads, one of them new, is refused
     pretxnclose.heads = python:hooks.heads.one_per_branch
 
     [one-head]
-    # The branches this is asked of, as the server's locale or UTF-8 writes them; all without it.
+    # The branches this applies to, as the server's locale or UTF-8 writes them; all without it.
     branches = default, stable
 
-What a branch had before the rule, or through a strip, can be merged head by head only with a push that leaves one. Closed heads,
-and heads that are hidden as obsolete or secret, do not count.
+Several heads from before the rule, or from a strip, must be merged by one push that leaves one. Closed heads, and heads that are
+hidden as obsolete or secret, do not count.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
+# Most heads that a message names.
 SHOWN = 5
 
 
@@ -32,8 +33,8 @@ def one_per_branch(
 ) -> bool:
     """Refuse several heads of a branch: a `pretxnclose` hook.
 
-    Of the hook's arguments it takes only `node`, the first new changeset, and `source`. A strip is never refused: what it writes
-    again would be lost.
+    Of the hook's arguments it takes only `node`, the first new changeset, and `source`. A strip is never refused: the changesets
+    that it adds again would be lost.
     """
     if node is None or source == b"strip":
         return False

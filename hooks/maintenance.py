@@ -15,9 +15,9 @@ Every push is refused with the operator's message; clones and pulls go on.
 
 The message is that of an Abort: over HTTP Mercurial sends nothing of what a hook prints before the transaction is open.
 
-Acts when a client's transaction opens, so bookmarks, phases and markers are refused as changesets are, and before anything was
-written. What is done on the server itself goes on. A file that cannot be read refuses too. The second hook is for old
-clients, which send a bookmark, a phase or a marker by a command of its own: without it they are refused, in ruder words.
+Acts when a client's transaction opens, so bookmarks, phases and markers are refused like changesets, before anything is written.
+Commands on the server itself still work. A file that cannot be read refuses too. The second hook is for old clients, which send a
+bookmark, a phase or a marker by a separate command: without it they are refused with a less clear message.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Maximum sizes of what a push brings.
+"""Maximum sizes of pushes.
 
 The limits are for a file version, for all file versions of a push, and for the number of changesets of a push.
 
@@ -14,14 +14,12 @@ The limits are for a file version, for all file versions of a push, and for the 
     # paths that may be larger, as `hg help patterns` (default: glob)
     except = docs/videos/**
 
-What is not set is not limited. Sizes are of what histories of files keep, uncompressed: contents, and from which file each was
-copied. A version that the server has already counts nothing. The push is refused before it becomes visible; its data has been
-received by then. Descriptions and manifests are not weighed: uncompressed, each manifest names every file of the tree, and what of
-it is new is not to be seen in its size.
+Without a setting there is no limit. Sizes are those of file histories, uncompressed: contents, and copy sources. Versions that the
+server has already do not count. The push is refused before it becomes visible; its data has been received by then. Descriptions
+and manifests are not weighed: uncompressed, each manifest names every file of the tree, so its size does not show what is new.
 
-What a push brings is found by the journal of its transaction, which says how long each file was before: changesets and manifests
-are the pusher's word, and so is the changeset that a version belongs to. As `pretxnchangegroup` the hook sees all but what comes
-without a changeset.
+The journal of the transaction has the former length of each file and so shows the new versions: changesets and manifests are only
+the pusher's claims, and so is the changeset of a version. As `pretxnchangegroup` the hook misses versions without a changeset.
 """
 
 from __future__ import annotations
@@ -37,12 +35,13 @@ from mercurial.transaction import transaction as Transaction
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
+# Most files that a message names.
 SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What `[sizes]` says; 0 is no limit."""
+    """The settings of `[sizes]`; 0 is no limit."""
 
     file: int
     push: int
@@ -51,10 +50,10 @@ class Limits:
 
 
 def check(ui: Ui, repo: localrepository, source: bytes = b"", **_arguments: Any) -> bool:
-    """Refuse what is too large: a `pretxnclose` hook, or a `pretxnchangegroup` one.
+    """Refuse too large pushes: a `pretxnclose` hook, or a `pretxnchangegroup` one.
 
-    Of the hook's arguments it takes only `source`: what has none is no push, pull or unbundle. A strip is never refused: what it
-    writes again would be lost. A setting that cannot be read refuses every push.
+    Of the hook's arguments it takes only `source`: a transaction without one is no push, pull or unbundle. A strip is never
+    refused: the changesets that it adds again would be lost. A setting that cannot be read refuses every push.
     """
     tr = repo.currenttransaction()
     if source in (b"", b"strip") or tr is None:
@@ -114,7 +113,7 @@ def _weigh_versions(
 def _match_excepted(repo: localrepository, patterns: list[bytes]) -> Any:
     try:
         return match.match(repo.root, b"", patterns, default=b"glob") if patterns else match.never()
-    except (error.Abort, error.ProgrammingError) as problem:  # that is a set:, which only a changeset could answer
+    except (error.Abort, error.ProgrammingError) as problem:  # such as set:, which needs a changeset
         text = b"config: [sizes] except: expected patterns of paths, got %s: %s"
         raise error.ConfigError(text % (b" ".join(patterns), stringutil.forcebytestr(problem))) from problem
 

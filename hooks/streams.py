@@ -24,7 +24,7 @@ from pushlog.streams import refuse_pushed
 def refuse(ui: Ui, repo: localrepository, **_arguments: Any) -> bool:
     """Refuse pushed copies of a store from now on: a `pretxnopen` hook.
 
-    Mercurial opens the transaction of a push before it reads what the push brings. Raises ConfigError if it is configured not to.
+    Mercurial opens the transaction of a push before it reads its content. Raises ConfigError if it is configured not to.
     """
     if ui.configbool(b"experimental", b"bundle2lazylocking"):
         text = (

@@ -7,7 +7,7 @@ A push whose changesets add or change `.hgsub` or `.hgsubstate` is refused; remo
     pretxnopen.streams = python:hooks.streams.refuse
     pretxnchangegroup.subrepositories = python:hooks.subrepositories.refuse
 
-A subrepository's URL makes every clone run other programs against other machines, and what it names can be gone tomorrow.
+A subrepository's URL makes every clone run other programs against other machines, and its target may disappear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILES = (b".hgsub", b".hgsubstate")
 def refuse(ui: Ui, repo: localrepository, node: bytes, source: bytes = b"", **_arguments: Any) -> bool:
     """Refuse subrepositories; `node` is the first new changeset.
 
-    A strip is never refused: what it writes again would be lost.
+    A strip is never refused: the changesets that it adds again would be lost.
     """
     if source == b"strip":
         return False

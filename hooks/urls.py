@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Links to what was pushed, shown to the pusher.
+"""Links to pushed changesets, shown to the pusher.
 
     [hooks]
     changegroup.urls = python:hooks.urls.show
@@ -23,6 +23,7 @@ from mercurial import extensions
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
+# Most changesets that get a link each.
 MOST = 10
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which file versions a changeset brings.
+"""The file versions that a changeset adds.
 
-They are taken from manifests, as the changeset's list of files is the pusher's word.
+They come from manifests, because the changeset's list of files is only the pusher's claim.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from mercurial.localrepo import localrepository
 
 
 def brought(repo: localrepository, rev: int) -> dict[bytes, bytes]:
-    """Return path and file node of what `rev` has and none of its parents has."""
+    """Return path and file node of the versions in `rev` but in none of its parents."""
     manifests = [repo[number].manifest() for number in (rev, *repo.changelog.parentrevs(rev))]
     manifest, first, second = manifests
     changed = first.diff(manifest)

@@ -16,8 +16,10 @@ from hgext.vcsreplicator.words.levels import ServiceTrouble
 from .state import StateDatabase
 from .window import Window
 
-# Seconds between two reports: of changes, and of the same condition again.
-REPORT_INTERVAL, RENEWAL = 2.0, 10.0
+# Shortest interval between reports, in seconds.
+REPORT_INTERVAL = 2.0
+# Seconds after which an unchanged condition is reported again.
+RENEWAL = 10.0
 
 WAITING = Gauge("vcsreplicator_notifier_waiting_messages", "Read and not settled", ["destination"])
 OLDEST = Gauge("vcsreplicator_notifier_oldest_age_seconds", "Age of the oldest message not settled", ["destination"])

@@ -96,7 +96,7 @@ class Courier:
     def _open_state(self) -> StateDatabase:
         """Open a connection of this courier's own to the state.
 
-        The file was right at start, so what was BadConfig then is now Unavailable, and is retried.
+        The file was right at start, so BadConfig becomes Unavailable now, and is retried.
         """
         try:
             return StateDatabase(self.notifier.state)
@@ -231,7 +231,7 @@ class _DeliveryLoop:
         return [replace(message, connection=connection) for message in wanted]
 
     def begin(self) -> None:
-        """Submit what is due; wait a while if the destination takes nothing."""
+        """Submit due deliveries; wait a while if the destination takes nothing."""
         due = self.window.next(self.clock.monotonic())
         for index, delivery in enumerate(due):
             if delivery.attempt > 1:
@@ -270,7 +270,7 @@ class _DeliveryLoop:
         return True
 
     def collect(self, wait: float) -> None:
-        """Settle, retry or refuse what the destination answered."""
+        """Settle, retry or refuse the deliveries that the destination answered."""
         for outcome in self.destination.outcomes(wait):
             self._settle_outcome(outcome)
 

@@ -3,9 +3,9 @@
 
 Pure: a notice and settings in, values out.
 
-One notice becomes at most one message per public stream, in a fixed order. The bodies are those of docs/messages.md. What came
-later (id, previous, sequence) travels beside them as properties and headers and never changes a documented body. If a byte of a
-repository's text is no Unicode, U+FFFD stands in its place.
+One notice becomes at most one message per public stream, in a fixed order. The bodies are those of docs/messages.md. Later members
+(id, previous, sequence) travel beside them as properties and headers and never change a documented body. U+FFFD replaces bytes of a
+repository's text that are not Unicode.
 """
 
 import json

@@ -208,7 +208,7 @@ class Orders:
     def _take_step(self, request: DestinationRequest, step: Callable[[], None]) -> None:
         """Take a step of a request; answer one that can never work with its error.
 
-        Raises what waiting or a change of the configuration heals.
+        Raises errors that waiting or a change of the configuration can solve.
         """
         try:
             step()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is public, and under which URL: pure decisions by wire path.
+"""Decides by wire path which repositories are public, and their URLs. Pure.
 
 A repository that is not public leaks nothing, not even its name: it has no message, and the rename of another does not name it.
 """
@@ -16,7 +16,7 @@ from hgext.vcsreplicator.words.secrecy import split_url
 
 
 class Policy(enum.StrEnum):
-    """What holds for a repository that no rule names."""
+    """The decision about a repository that no rule names."""
 
     ALLOW = "allow"
     DENY = "deny"

@@ -3,9 +3,9 @@
 
 Each destination has its own thread, reader and position, and fails alone.
 
-The promise is this order: read, send, be confirmed, and only then move the position. If the publisher is killed, at whichever
-step, the next start sends again what was not confirmed, and sends a second time what was confirmed since the last stored
-position. A destination in trouble waits and is retried indefinitely; an operator may pause it, or skip a message.
+The promise is this order: read, send, be confirmed, and only then move the position. After a kill at any step, the next start sends
+all messages since the last stored position again, confirmed or not. A failing destination waits and is retried indefinitely; an
+operator may pause it, or skip a message.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ __all__ = ["NotifierSettings", "read", "run"]
 # Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others.
 STARTED_WITHIN = 5.0
 
-# Seconds within which the end of all is seen that one destination asked for.
+# Seconds within which all destinations end after a fatal error of one.
 FATAL_WITHIN = 1.0
 
 logger = structlog.get_logger()

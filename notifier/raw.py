@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log import TOPIC_NAMES, NewRecord, Topic
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import MalformedEvent
 
-# Where the edge writes, and the decoder reads, unless the configuration says otherwise.
+# The default place where the edge writes and the decoder reads.
 DEFAULT_PLACE = "log:raw"
 
 # Attributes that every raw message has, and those that it may have; there are no others.
@@ -42,7 +42,7 @@ OPTIONAL = (
 # Attributes that identify a person: no output of the decoder has them.
 PRIVATE = ("x_forwarded_for", "remote_addr", "user_agent")
 
-# Seconds that the log keeps raw messages and what was decoded of them.
+# Seconds that the log keeps raw and decoded messages.
 RETENTION = 30 * DAY
 
 _TOPIC = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
@@ -89,7 +89,7 @@ class RawMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What a URI says: which document, and for telemetry which application sent it.
+    """The content of a URI: the document, and for telemetry the application.
 
     `version` is None for telemetry, whose body says it; `id` is in lower case, None for a type that has none.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one destination can never deliver, kept in the topic `errors`."""
+"""Messages that a destination can never deliver, kept in the topic `errors`."""
 
 import base64
 import errno
@@ -18,6 +18,7 @@ from hgext.vcsreplicator.words.unexpected import UnexpectedError, fault
 
 from .message import Message
 
+# Bytes of a value that are kept.
 ERROR_BYTES = 64 * 1024
 
 REJECTED = Counter(
@@ -28,8 +29,8 @@ REJECTED = Counter(
 def judged(error: Exception) -> ReplicationError:
     """Translate an exception to an error of replication.
 
-    That is Unavailable if the machine or a connection is in trouble, else the message's own fault. The error for a time that no
-    calendar has is an OSError, and yet the message's fault.
+    That is Unavailable if the machine or a connection fails, else the message's own fault. The error for a time outside the
+    calendar is an OSError, but the message's fault.
     """
     if isinstance(error, ReplicationError):
         return error

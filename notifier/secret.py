@@ -15,7 +15,9 @@ from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.secrecy import describe_readers
 from hgext.vcsreplicator.words.shape import withheld
 
+# Seconds that a command may take.
 COMMAND_PATIENCE = 10.0
+# Bytes of a secret.
 MAX_SECRET = 64 * 1024
 
 

@@ -56,7 +56,7 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
     return NotifierSettings(public=public, destinations=found, state=state)
 
 
-# Settings that name a file which its destination alone may write.
+# Settings that name a file that only its destination may write.
 _ALONE = ("database", "file")
 
 

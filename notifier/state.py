@@ -57,7 +57,7 @@ _NUMBER_OF = "SELECT number FROM repositories WHERE repository = ?"
 _CONDITIONS = "SELECT destination, time, content FROM conditions ORDER BY destination"
 
 
-# How the result begins of a request that found nothing to do, and of one that failed.
+# Prefixes of the results of requests that found nothing to do, and of failed ones.
 NOTHING, FAILED = "nothing ", "failed: "
 
 
@@ -137,17 +137,11 @@ class StateDatabase:
         self._db.run(_DONE, (now, result, skipped, skipped_offset, number))
 
     def skipped(self, destination: str, position: int) -> set[str]:
-        """Return the ids of skipped messages, of notices from this position on.
-
-        A restart must not send them.
-        """
+        """Return the ids of skipped messages from a position on; none may be sent."""
         return {message for (message,) in self._db.rows(_SKIPPED, (destination, position))}
 
     def paused(self, destination: str) -> bool:
-        """Return whether an operator paused this destination.
-
-        That is so if the last pause or resume that was carried out is a pause.
-        """
+        """Return whether the last pause or resume that was carried out is a pause."""
         return self._db.rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
 
     def record_condition(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:

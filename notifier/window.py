@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one destination sends next, and how far its position may move.
+"""The next deliveries of one destination, and the limit of its position.
 
 Pure: no clock, no I/O, no threads.
 
@@ -9,8 +9,8 @@ Rules of this file:
   skipped): first successful deliveries are in order. Repositories do not wait for each other, nor for each other's retries, with
   one exception: at one URL a repository waits for the one that was there before.
 - The position is the first record that is not settled, so a restart repeats and never skips.
-- `Unavailable` is retried indefinitely. What is wrong with one message is tried `attempts` times; then the caller keeps it as a
-  reject and calls `settle`.
+- `Unavailable` is retried indefinitely. A faulty message is tried `attempts` times; then the caller keeps it as a reject and calls
+  `settle`.
 - Replays stand in queues of their own and have no position; neither do messages whose records the log lost.
 """
 
@@ -177,10 +177,7 @@ class Window:
         return entry.message
 
     def confirm(self, number: int) -> Message:
-        """Settle and return a confirmed message.
-
-        It shows that the destination answers.
-        """
+        """Settle and return a confirmed message, since the destination answers."""
         self._downs = 0
         return self.settle(number)
 

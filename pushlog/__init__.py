@@ -69,8 +69,8 @@ _setup = seams.Setup("pushlog")
 def uisetup(ui: Ui) -> None:
     """Let a server over SSH collect garbage rarely.
 
-    It lives for one push or pull; the reason is in `docs/decisions/rare-collections.md`. No other process does so: what lives
-    longer would keep what it threw away.
+    It lives for one push or pull; the reason is in `docs/decisions/rare-collections.md`. Longer-lived processes do not, because
+    they would keep their garbage.
     """
     if "--stdio" in sys.argv[1:]:
         gc.set_threshold(20_000, 10, 10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What ``hg verifypushlog`` and ``hg repairpushlog`` do."""
+"""The commands ``hg verifypushlog`` and ``hg repairpushlog``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
     """
     damage = _check_database(log)
     if damage:
-        remedy = b" (hg repairpushlog makes it anew)" if log.file.tail() else b""
+        remedy = b" (hg repairpushlog rebuilds it)" if log.file.tail() else b""
         yield b"pushlog2.db is damaged: %s%s\n" % (damage.encode(), remedy), True
         return
     recorded: set[str] = set()
@@ -81,7 +81,7 @@ def problems(log: Pushlog, since: int = 0) -> Iterator[tuple[bytes, bool]]:
 
 
 def _find_missing(log: Pushlog, recorded: set[str], since: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield what is in no push; what precedes the pushlog comes in one line."""
+    """Yield changesets in no push; those before the pushlog come in one line."""
     changelog = log.repo.changelog
     missing = [r for r in changelog.revs(start=since) if changelog.node(r).hex() not in recorded]
     older = next((place for place, revision in enumerate(missing) if revision != since + place), len(missing))
@@ -115,9 +115,9 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     for number in sorted(changed):
         ui.write(b"push #%d: %s\n" % (number, _name_change(before.get(number), after.get(number))))
     if changed:
-        ui.status(b"pushlog2.db made anew: %d of %d pushes changed\n" % (len(changed), len(after)))
+        ui.status(b"pushlog2.db rebuilt: %d of %d pushes changed\n" % (len(changed), len(after)))
     else:
-        ui.status(b"pushlog2.db made anew: nothing changed in %d pushes\n" % len(after))
+        ui.status(b"pushlog2.db rebuilt: nothing changed in %d pushes\n" % len(after))
     return 0
 
 
@@ -203,7 +203,7 @@ def _rebuild_database(log: Pushlog) -> None:
                     database.apply(connection, fact, log.revision_of)
             database.set_state(connection, log.file.tail(), log.fingerprint())
             connection.execute("COMMIT")
-        _remove(log.path + "-journal")  # it belongs to the database that goes
+        _remove(log.path + "-journal")  # it belongs to the old database
         os.replace(new, log.path)
     except BaseException:
         _remove(new)

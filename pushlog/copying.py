@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What ``hg copypushlog`` does, on the way back to another extension.
+"""The command ``hg copypushlog``, for the way back to another extension.
 
-The extension that wrote ``pushlog2.db`` knows the database alone. So the pushes of a server that runs ours are written into the
-database and into no other file, in the schema that both share, and the database stays the truth of its repository.
+The extension that wrote ``pushlog2.db`` knows only the database. So the pushes of a server that runs ours are written only into the
+database, in the schema that both share, and the database stays the truth of its repository.
 
 Rules of this module:
 
-1. One SQLite transaction: after an error or a kill the database is as before, and the command can be repeated. What is there
-  already is not written again.
+1. One SQLite transaction: after an error or a kill the database is as before, and the command can be repeated. Existing pushes
+  are not written again.
 2. An id has one push. Where the repository and the server have different pushes of one id, nothing is copied.
 3. Changesets come by a pull, before: a push whose changesets a pull can still bring is refused.
 """

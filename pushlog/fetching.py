@@ -6,13 +6,13 @@ A pull and a clone bring the server's pushlog along, in their own transaction.
 Rules of this module:
 
 1. An answer is read up to its trailer before anything is done with it: over SSH the next answer follows on the same channel.
-2. What can be recorded is recorded. A row that cannot be read is left out; a changeset that the server names and does not give
-  (hidden, or gone) is left out of its push. The user sees a message about both.
+2. Everything readable is recorded. An unreadable row is left out; a changeset that the server names and does not give (hidden, or
+  gone) is left out of its push. The user sees a message about both.
 3. A row that names changesets a later pull will bring ends the answer: it and the rest come with that pull.
 4. The last answer counts: a changeset that was in another push here leaves it. So a push that was stripped on the server and
   pushed again has its new row here, too; and of two servers that know a changeset by different pushes the higher id wins.
-5. Changesets that came and are in no push may belong to a push that lost them here, or came without them. The client asks the
-  server again, from the first such push on.
+5. New changesets in no push may belong to a push that lost them here, or came without them. The client asks the server again, from
+  the first such push on.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from mercurial.exchange import pulloperation
     from mercurial.interfaces.repository import IPeer
 
+# Attempts to read the server's answer.
 ATTEMPTS = 3
-# Problems of one kind that are shown.
+# Most problems of one kind that are shown.
 SHOWN = 10
+# Most changesets of one `known` command.
 _KNOWN_BATCH = 500
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far web pages and wire commands show the pushlog of a mirror.
+"""The limit up to which web pages and wire commands show a mirror's pushlog.
 
 A mirror may hold more than it may serve. Another extension decides by repository attributes ``_pushlog_limit`` and
 ``_pushlog_view`` (see `pushlog.api`). Without one, web answers stop at ``last_push_id`` of ``.hg/replicated-data``, a canonical

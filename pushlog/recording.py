@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The recording of a push.
 
-This module finds who pushed, and has the hook that writes the push inside its own transaction.
+This module finds the pusher, and has the hook that records the push inside its own transaction.
 """
 
 from __future__ import annotations

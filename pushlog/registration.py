@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Mercurial lists when it loads the extension.
+"""The tables that Mercurial reads when it loads the extension.
 
-These are commands, revsets, template keywords, wire commands, and the wrappers of its functions. A push uses none of the modules
-that do their work, so it loads none of them: the first call imports each.
+They are commands, revsets, template keywords, wire commands, and the wrappers of its functions. A push needs none of the modules
+behind them, so the first call imports each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .store.entry import Push
 
-# Mercurial names a package that it loads by its path otherwise.
+# Mercurial gives another name to a package that it loads by its path.
 _WIRE, _PUSHED = f"{__package__}.wire", f"{__package__}.pushed"
 
 cmdtable: dict[bytes, Any] = {}
@@ -46,7 +46,7 @@ def wrap() -> None:
 def _announce(orig: Any, repo: localrepository, proto: baseprotocolhandler) -> list[bytes]:
     decide = getattr(repo.unfiltered(), "_pushlog_limit", None)
     last = None if decide is None else decide()
-    # A client that has more reads from `fetching` that this server is behind.
+    # If a client has more pushes, its `fetching` reports that this server is behind.
     ends = [] if last is None else [b"pushlog-last=%d" % last]
     return [*orig(repo, proto), b"pushlog", b"pushlog-stream", *ends]
 
@@ -61,7 +61,7 @@ def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     """check that the pushlog and the repository agree
 
     Every changeset must belong to exactly one push, and every push name changesets that exist. Hidden changesets count. A push
-    without changesets (a strip took them away) is mentioned only. Changesets from before the pushlog are an error, shown in
+    without changesets (a strip removed them) is only mentioned. Changesets from before the pushlog are an error, shown in
     one line; --since leaves them out.
 
     Returns 0 if they agree.
@@ -73,11 +73,11 @@ def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
 
 @command(b"repairpushlog", [], _(b"hg repairpushlog"), helpcategory=command.CATEGORY_MAINTENANCE)
 def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
-    """make pushlog2.db anew from the pushlog's file
+    """rebuild pushlog2.db from the pushlog's file
 
-    The file .hg/store/pushlog.log is the truth: what pushlog2.db says differently, an edit that no push has taken down yet
-    included, is replaced, and every difference is shown. A repository without that file gets it from its pushlog2.db, and from
-    where the file is damaged on, pushlog2.db is believed.
+    The file .hg/store/pushlog.log is the truth: every difference in pushlog2.db is shown and replaced, also an edit that no push
+    has recorded yet. A repository without that file gets it from its pushlog2.db. Where the file is damaged, pushlog2.db counts
+    from there on.
 
     Returns 0 on success.
     """
@@ -103,7 +103,7 @@ def copypushlog(ui: Ui, repo: localrepository, source: bytes, **options: Any) ->
     return copying.copypushlog(ui, repo, source)
 
 
-# What the revsets select, by declaration.
+# The changesets that each revset selects, by declaration.
 _REVSETS = {
     b"pushhead()": "The last changeset of every push.",
     b"pushdate(interval)": "Changesets that were pushed within the interval, see :hg:`help dates`.",

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the revsets about pushes select.
+"""The revsets about pushes.
 
-They show what the repository's view shows. Over a small set their cost grows with that set. Over a large one ``pushhead()`` is
-lazy, because it has a member in every push: with a limit, it costs what it returns. The others find their few members by an
-index.
+They select from the repository's view. Over a small set their cost grows with that set. Over a large one ``pushhead()`` is lazy,
+because it has a member in every push: its cost grows with the members taken. The others find their few members by an index.
 """
 
 from __future__ import annotations

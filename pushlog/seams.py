@@ -2,9 +2,9 @@
 """Every private function of Mercurial that these extensions wrap or override.
 
 The table has the parameters of each. Mercurial changes such functions without notice, and after a failed set-up prints a warning
-and goes on: pushes unrecorded, mirrors unguarded. So a set-up that fails is closed. `wrap` wraps each function, and refuses one
-that is not in the table, is missing, or takes other parameters. `Setup` keeps what failed, and refuses every repository with it.
-What a process does not load is not checked in it.
+and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed. `wrap` wraps each function, and refuses one that is
+not in the table, is missing, or takes other parameters. `Setup` keeps the failure, and refuses every repository with it. A process
+checks only the seams that it loads.
 
 A server over SSH lives for one push or pull, and many of these functions are in modules that it never uses. There, `wrap_late`
 waits until Mercurial loads the module, so that the push does not pay for it. The wrapper is on before any other code can read
@@ -208,9 +208,9 @@ def _wrap_place(place: versions.SeamPlace, wrapper: Callable[..., Any]) -> None:
 
 
 def loading(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that calls a function of a module of ours.
+    """Return a function that calls a function of one of our modules.
 
-    It imports the module at its first call. For what few processes do: a push pays for no module that it does not use.
+    It imports the module at its first call, so that a push does not pay for modules that it does not use.
     """
 
     def call(*arguments: Any, **keywords: Any) -> Any:

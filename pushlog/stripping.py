@@ -32,7 +32,7 @@ def strip(orig: Any, ui: Ui, repo: localrepository, nodelist: Any, *arguments: A
 
 
 def rollback(orig: Any, repo: localrepository, dryrun: bool = False, force: bool = False) -> Any:
-    """Wrap `localrepository.rollback`: note what goes, except for a dry run."""
+    """Wrap `localrepository.rollback`: note removed changesets, except in a dry run."""
     log = Pushlog(repo)
     if dryrun or not log.exists():
         return orig(repo, dryrun, force)
@@ -51,7 +51,7 @@ def _read_length_after_rollback(log: Pushlog) -> int:
 
 
 def settle(ui: Ui, log: Pushlog) -> None:
-    """Record permanently what was removed; leave a failure to the next writer."""
+    """Record removals permanently; leave a failure to the next writer."""
     repo = log.repo
     try:
         with repo.lock(), repo.transaction(b"pushlog") as tr:

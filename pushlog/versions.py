@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The running Mercurial, and where an older one has what we use of 7.2.
+"""The running Mercurial, and the equivalents of 7.2's modules in older ones.
 
 The code is written for 7.2. Modules that an older Mercurial has elsewhere are attributes of this module, loaded when used;
 functions that it has elsewhere, or with other parameters, are in `_OLDER`, for `seams`.
 
-Rule of this file: no other compares versions, or imports what only some of them have (`tests/house/test_seams.py`).
+Rule of this file: no other compares versions, or imports modules that only some of them have (`tests/house/test_seams.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Wrapper = Callable[..., Any]
 RUNNING = util.versiontuple(n=2)
 # The oldest Mercurial on which the pushlog is tested.
 OLDEST = (6, 3)
-# The oldest on which replication is: before it the guards of a mirror were not proven.
+# The oldest for replication: on older ones the guards of a mirror are not proven.
 OLDEST_REPLICATED = (6, 9)
 # The one for which the code is written.
 _NEWEST = (7, 2)
@@ -53,7 +53,7 @@ _OFFERED = {
 
 
 def is_older_than(version: tuple[int, int]) -> bool:
-    """Return whether this Mercurial is older; one without a version is."""
+    """Return whether this Mercurial is older; an unversioned build counts as such."""
     return RUNNING[0] is None or (RUNNING[0], RUNNING[1] or 0) < version
 
 
@@ -80,10 +80,7 @@ def _load(module: str) -> Any:
 
 
 def is_loaded(module: str) -> bool:
-    """Return whether this process has imported a module of 7.2.
-
-    With an older Mercurial, that is the module that has its functions there.
-    """
+    """Return whether this process has imported a module of 7.2, or its older form."""
     return _name_here(module) in sys.modules
 
 
@@ -95,9 +92,9 @@ def substring_matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def drop_hidden(subset: abstractsmartset, revisions: set[int]) -> set[int]:
-    """Leave out the revisions that ``subset`` hides, with a Mercurial before 7.2.
+    """Remove the revisions that ``subset`` hides, with a Mercurial before 7.2.
 
-    An intersection with all revisions leaves them out itself, but not in 6.3 (`tests/pushlog/places.t`).
+    6.3 does not drop hidden revisions in an intersection with all revisions (`tests/pushlog/places.t`).
     """
     return revisions - getattr(subset, "_hiddenrevs", frozenset()) if _IS_OLD else revisions
 
@@ -150,7 +147,7 @@ def remove_undo_files(repo: localrepository) -> None:
 class SeamPlace:
     """Where a function of 7.2 is in this Mercurial.
 
-    It has the parameters that the function takes there, and how its wrapper fits what wraps that of 7.2.
+    `parameters` are those of the function there. `adapt` turns a wrapper written for 7.2 into one for that function.
     """
 
     __slots__ = ("adapt", "module", "name", "parameters")
@@ -162,10 +159,7 @@ class SeamPlace:
 
 
 def find_places(module: str, name: str, parameters: str) -> tuple[SeamPlace, ...]:
-    """Return what has to be wrapped here for a function of 7.2.
-
-    It is that function, or what does its work.
-    """
+    """Return the functions to wrap here: that of 7.2, or those that do its work."""
     if _IS_OLD:
         key = f"{module}.{name}"
         for version, older in _OLDER.items():
@@ -179,7 +173,7 @@ def _choose_dispatched(wrapper: Wrapper) -> Wrapper:
 
     def choose(orig: Wrapper, repo: localrepository, proto: Any, command: bytes, accesshidden: bool = False) -> Any:
         def name_view(asked: localrepository, hidden: bool) -> bytes | None:
-            # Not of a view of `asked`: an extension may limit the views of a view.
+            # Unfiltered, because an extension may limit the views of a view.
             view: bytes | None = orig(asked.unfiltered(), proto, command, hidden).filtername
             return view
 
@@ -228,7 +222,7 @@ def _drop_pattern(wrapper: Wrapper) -> Wrapper:
 
 
 _STREAM = "repo includes excludes includeobsmarkers"
-# Before this version → function of 7.2 → what does its work; the oldest version first.
+# Before this version → function of 7.2 → its equivalents; the oldest version first.
 _OLDER: Mapping[tuple[int, int], Mapping[str, tuple[SeamPlace, ...]]] = {
     (6, 9): {
         "mercurial.transaction.rollback": (

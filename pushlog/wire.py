@@ -43,7 +43,7 @@ def stream_rows(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
         for row in _encode_rows(repo, _parse_first(firstpush)):
             yield row + b"\n"
         yield b"ok\n"
-    except Exception as problem:  # the client must hear of it: a stream that only ends is tried again
+    except Exception as problem:  # the client must learn the reason: it would retry a stream that merely ends
         yield b"error %s\n" % stringutil.forcebytestr(problem).replace(b"\n", b" ")
 
 

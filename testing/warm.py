@@ -96,7 +96,7 @@ def warm_starts() -> Iterator[None]:
 
 
 class WarmPopen(_plain_popen):  # type: ignore[type-arg]
-    """A `Popen` that forks from the stem if the command is one of ours."""
+    """A `Popen` that forks from the stem if the command is one of our own."""
 
     def _execute_child(self, *given: Any) -> None:
         names = _plain_popen._execute_child.__code__.co_varnames[1 : len(given) + 1]  # type: ignore[attr-defined]

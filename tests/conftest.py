@@ -178,7 +178,7 @@ def environment_of_tests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("HG", "AWS_"))]:
             patch.delenv(name)
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # every `hg` would compile our modules anew
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # every `hg` would compile our modules again
         patch.setenv("HGRCPATH", os.devnull)
         patch.setenv("HGENCODING", "utf-8")
         patch.setenv("USER", "tester")

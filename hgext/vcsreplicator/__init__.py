@@ -43,8 +43,8 @@ and what each message means. Configuration of a mirror: ``role = mirror``, see `
 
 testedwith = b"6.9 7.0 7.1 7.2"
 
-# What Mercurial asks an extension for. Loaded on demand, so that a daemon, which imports modules of this package, imports no
-# Mercurial with it.
+# The attributes that Mercurial reads from an extension. Loaded on demand, so that a daemon, which imports modules of this package,
+# imports no Mercurial with it.
 _SEAMS = frozenset({"cmdtable", "configtable", "uisetup", "extsetup", "reposetup"})
 
 
@@ -52,10 +52,10 @@ _failure: Exception | None = None
 
 
 def __getattr__(name: str) -> object:
-    """Return what Mercurial asks an extension for.
+    """Return an attribute that Mercurial reads from an extension.
 
     If the extension cannot be loaded, `reposetup` refuses every repository: Mercurial would only warn. Raises AttributeError for
-    the other names then, and always for those that Mercurial does not ask for.
+    the other names then, and always for names that Mercurial does not read.
     """
     global _failure
     if name not in _SEAMS:

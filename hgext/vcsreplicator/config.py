@@ -24,7 +24,7 @@ DEFAULT_FILE = "/etc/vcsreplicator.toml"
 OPTIONAL = ("aggregator", "bootstrap", "verify", "health", "decode")
 # A file with these alone needs no log.
 WITHOUT_LOG = ("poll", "work", "guardian", "listen", "insecure")
-# What may stand at the top of the file.
+# Sections and keys at the top of the file.
 SECTIONS = ("log", "blobs", "relay", "mirror", "public", "notifier", "edge", "dashboard", *WITHOUT_LOG, *OPTIONAL)
 
 

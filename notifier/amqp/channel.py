@@ -2,9 +2,8 @@
 """A channel whose messages the broker confirms.
 
 Its users decide what is declared, and what a refused message means (`Target`). Every wait has a limit (`connection`), because a
-stopped broker keeps its sockets open. Whichever side closed the connection, the next one declares again. While a broker blocks
-publishers (its memory or disk alarm), the channel waits on the same connection: a new one would send again what the broker
-already has.
+stopped broker keeps its sockets open. Every new connection declares again. While a broker blocks publishers (its memory or disk
+alarm), the channel waits on the same connection: a new one would send again messages that the broker already has.
 """
 
 import enum
@@ -24,8 +23,7 @@ from .confirms import Confirms
 from .connection import TROUBLE, connect, describe_error, drain, translated, where, within
 from .settings import BrokerSettings
 
-# Seconds after a nack at which the broker must still answer: one that breaks sends nacks first and closes the
-# connection then.
+# Seconds after a nack at which the broker must still answer: a failing one sends nacks before it closes the connection.
 NACK_PATIENCE = 0.2
 
 # Seconds between two alarms about queues that refuse.
@@ -50,14 +48,14 @@ _UNROUTABLE = Rejected("no queue is bound for its routing key (mandatory)")
 
 
 class OnNack(enum.StrEnum):
-    """What becomes of a message that a queue did not take."""
+    """The fate of a message that a queue did not take."""
 
     PASS = "pass"
     RETRY = "retry"
 
 
 class OnReturn(enum.Enum):
-    """What becomes of a message that no queue would get."""
+    """The fate of a message that no queue would get."""
 
     REJECT = enum.auto()
     DECLARE_AGAIN = enum.auto()
@@ -129,7 +127,7 @@ class ConfirmedChannel:
             headers=dict(message.headers),
             properties={"delivery_mode": 2, "message_id": message.id, **message.properties},
         )
-        # What AMQP cannot carry is a fault of the message; below it would cost the connection. The library would serialize again.
+        # A message that AMQP cannot carry fails here, not at the cost of the connection below. The library would serialize again.
         serialized = prepared._serialize_properties()
         prepared._serialize_properties = lambda: serialized
         self._confirms.send(number, message.id, self.clock.monotonic())
@@ -279,7 +277,7 @@ class ConfirmedChannel:
         logger.info("broker takes messages again", broker=self._where)
 
     def _lose_connection(self, error: BaseException) -> None:
-        """Disconnect; what is unconfirmed may have arrived, and ends as Unavailable."""
+        """Disconnect; unconfirmed messages may have arrived, and end as Unavailable."""
         trouble = Unavailable(f"{self._where}: {describe_error(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self.close()

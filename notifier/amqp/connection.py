@@ -2,12 +2,12 @@
 """Connections to AMQP brokers, with a limit on every wait.
 
 py-amqp waits indefinitely where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it
-busy with frames that say nothing. Here a frame that began must be whole within `PATIENCE`, or the connection is lost. Every other
+busy with empty frames. Here a frame that began must be complete within `PATIENCE`, or the connection is lost. Every other
 wait ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. py-amqp also keeps everything that a broker
 sends. Here frames and messages have a largest size, and one message is whole before the next begins.
 
-Senders write the properties and the routing key of a message, and py-amqp raises what they cause. Here a message whose properties
-cannot be read comes without any, and a routing key that is no text with question marks.
+Senders choose the properties and the routing key of a message, and can make py-amqp raise. Here a message with unreadable
+properties comes without any, and a routing key that is not text gets question marks.
 """
 
 import math
@@ -37,27 +37,30 @@ PATIENCE = 5.0
 # Bytes; brokers agree on 128 KiB.
 LARGEST_FRAME = 1024 * 1024
 
-# Bytes of a message's body, in however many frames it comes; what brokers take by default.
+# Bytes of a message's body, in any number of frames: the default limit of brokers.
 LARGEST_MESSAGE = 16 * 1024 * 1024
 
-# More than we use of one connection.
+# Channels of a connection: more than we use.
 CHANNELS = 8
 
 # Events taken in by one `drain`.
 AT_ONCE = 1000
 
-# What py-amqp raises when the connection is lost, or the other side speaks something else.
+# The exceptions of py-amqp when the connection is lost, or the other side does not speak AMQP.
 TROUBLE = (AMQPError, KombuError, OSError, struct.error, LookupError, AttributeError)
 
 # Codes with which a broker refuses: no right or another's queue, no such thing.
 _REFUSED = (403, 404)
 
-# Types of frames, and the beginning of the method that delivers a message.
+# Types of frames.
 _METHOD, _HEADER, _BODY = 1, 2, 3
+# The beginning of the method that delivers a message.
 _DELIVER = bytes((0, 60, 0, 60))
 
-# Bytes of a header before the properties, and properties without any.
-_BEFORE_PROPERTIES, _NO_PROPERTIES = 12, b"\0\0"
+# Bytes of a header before the properties.
+_BEFORE_PROPERTIES = 12
+# The encoding of no properties.
+_NO_PROPERTIES = b"\0\0"
 
 # Kombu and py-amqp have no types.
 _Connection: Any = kombu.connection.Connection
@@ -193,7 +196,7 @@ class _BoundedTransport:
     def read_frame(self) -> tuple[int, int, bytes]:
         """Return type, channel and content of the next frame.
 
-        Raises ConnectionAbortedError if the frame does not fit what came before it, MessageTooLarge if it begins too large a
+        Raises ConnectionAbortedError if the frame does not fit its predecessors, MessageTooLarge if it begins too large a
         message.
         """
         kind, channel, content = super().read_frame()  # type: ignore[misc]
@@ -228,7 +231,7 @@ class _BoundedTransport:
     def _read(self, n: int, initial: bool = False) -> bytes:
         """Read exactly n bytes.
 
-        If it raises, what was read stays for the next call. `initial`: a frame begins, or is tried again.
+        If it raises, the bytes read stay for the next call. `initial`: a frame begins, or is tried again.
         """
         if n > LARGEST_FRAME:
             raise ConnectionAbortedError(f"a frame of {n} bytes, expected at most {LARGEST_FRAME}")

@@ -97,7 +97,7 @@ class QueueConsumer:
             self._connection.close()
 
     def close(self) -> None:
-        """Drop the connection; what is not acknowledged comes again."""
+        """Drop the connection; unacknowledged messages come again."""
         with contextlib.suppress(*TROUBLE):
             self._connection.collect()
 

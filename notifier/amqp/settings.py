@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What every user of a broker configures."""
+"""The settings of every user of a broker."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -11,7 +11,7 @@ import ua_parser
 
 from ..message import clean
 
-# Characters of a user agent that are read; what follows says nothing more.
+# Characters of a user agent that are read; the rest is of no use.
 _READ = 1000
 
 # Mercurial's clients; a local build adds "+" and a changeset.
@@ -19,7 +19,7 @@ _MERCURIAL = re.compile(
     r"mercurial/proto-[0-9.]+ \(Mercurial (?P<version>[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}(?:rc[0-9]{1,2})?)?"
 )
 
-# What may be an address that a client wrote into its user agent: four numbers, or groups between colons.
+# Possible addresses in a user agent: four numbers, or groups between colons.
 _ADDRESS = re.compile(r"[0-9]+(?:[._ -][0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:")
 
 

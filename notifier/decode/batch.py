@@ -28,7 +28,7 @@ from .decoding import Decoded, Tools, decode, reject_repeat
 from .rejection import DecodeReject, ErrorType
 from .repeats import Repeats
 
-# What files of raw messages are named.
+# Suffixes of files of raw messages.
 SUFFIXES = (".ndjson", ".ndjson.gz", ".ndjson.zst")
 
 # Files of the folder that are being written.

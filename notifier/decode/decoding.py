@@ -121,7 +121,7 @@ def _read_line(line: bytes) -> tuple[RawMessage, DecodingError | None]:
     except NotBase64 as error:
         return error.raw, DecodingError(ErrorType.BASE64, str(error))
     except MalformedEvent as error:
-        # What cannot be read may have an address anywhere, so nothing of it is kept.
+        # An unreadable message may have an address anywhere, so nothing of it is kept.
         raise DecodingError(ErrorType.FORM, f"{error}; not kept, {len(line)} bytes") from error
 
 

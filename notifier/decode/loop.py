@@ -65,7 +65,7 @@ class DecodeLoop:
     def work(self, stop: threading.Event) -> None:
         """Decode batches until `stop` is set.
 
-        What was read ahead is not acknowledged then, and comes again. Raises Unavailable or Expired.
+        Messages read ahead are not acknowledged then, and come again. Raises Unavailable or Expired.
         """
         waiting, renewed = deque[RawArrival](), self.clock.monotonic()
         while not stop.is_set():

@@ -60,7 +60,7 @@ class OutputQueues:
     def publish(self, messages: Sequence[OutgoingMessage], keep_alive: Callable[[], None] = lambda: None) -> None:
         """Publish all messages; return once the broker has confirmed all.
 
-        Calls `keep_alive` again and again meanwhile. Raises Unavailable; then the broker may have some of the messages.
+        Calls `keep_alive` repeatedly meanwhile. Raises Unavailable; then the broker may have some of the messages.
         """
         unsent, unconfirmed = deque(messages), set[int]()
         while unsent or unconfirmed:

@@ -20,7 +20,7 @@ SHIPPED = os.path.join(os.path.dirname(schemas.__file__), "documents")
 
 DEFAULT_REPEATS = "/var/lib/vcsreplicator/repeats.db"
 
-# `repeats` that is no file.
+# Values of `repeats` that name no file.
 REDIS, NONE = "redis", "none"
 
 # Bytes of a body that a record of the log holds for certain, written as ASCII.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ASGI application of the edge: what it answers to each request.
+"""The ASGI application of the edge: its answers to requests.
 
 It does not look into a body. If it refuses a request before it has read the body, it answers at once and closes the connection.
 Before it closes, it reads and discards for a while what the client still sends, because a client that is sending would otherwise
@@ -33,10 +33,10 @@ _KEPT_HEADERS = {
     name.replace("_", "-").encode("ascii"): name for name in OPTIONAL if name not in ("args", "remote_addr")
 }
 
-# Bytes and seconds for which the rest of a refused request is read.
+# Most bytes of the rest of a refused request that are read, and for how many seconds.
 _LINGER_BYTES, _LINGER_SECONDS = 16 * 1024 * 1024, 5.0
 
-# Parts of a path: of telemetry's, and of all others with and without an id; the first is empty.
+# Numbers of parts of a path: telemetry's, and others with and without an id; the first part is empty.
 _TELEMETRY_PARTS, _PARTS, _PARTS_WITHOUT_ID = 9, 6, 5
 
 _ANSWERS: Mapping[Outcome, Answer] = {

@@ -128,7 +128,7 @@ class DiskQueue:
         return values
 
     def drop(self) -> None:
-        """Forget what the last `read` returned: the log has it."""
+        """Forget the values of the last `read`: the log has them."""
         with self._guard:
             self._position = self._read_to
             segment = self._segments[0]
@@ -199,7 +199,7 @@ class DiskQueue:
             if is_new:
                 _sync_folder(self._folder)
         except OSError:
-            # What of it is on disk is unknown: cut it, and begin another file next time.
+            # Its part on disk is unknown: cut it, and begin another file next time.
             with suppress(OSError):
                 os.ftruncate(self._tail, segment.size)
             self._close_tail()

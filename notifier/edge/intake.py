@@ -32,7 +32,7 @@ from hgext.vcsreplicator.words.retry import RECONNECT
 from .diskqueue import DiskQueue
 from .metrics import BATCH_SECONDS
 
-# What one batch holds at most, unless a single message is larger.
+# The most messages and bytes of a batch, unless a single message is larger.
 BATCH_MESSAGES, BATCH_BYTES = 1000, 4 * 1024 * 1024
 
 logger = structlog.get_logger()

@@ -147,7 +147,7 @@ class EdgeConnection(HttpToolsProtocol):
         if self._phase is _Phase.IDLE:
             self._enter(_Phase.HEAD)
         if self._phase is _Phase.HEAD:
-            # What the parser keeps of an unfinished header reaches no callback.
+            # An unfinished header in the parser reaches no callback.
             if self._head_bytes > HEAD_BYTES:
                 self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
                 self.send_400_response("")
@@ -177,7 +177,7 @@ class EdgeConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         if self.parser.should_upgrade():
-            # What follows the body would be in another protocol, which is not spoken here.
+            # Bytes after the body would be in another protocol, which is not spoken here.
             self.cycle.keep_alive = False
         self._head_bytes = 0
         self._enter(_Phase.BODY)

@@ -16,12 +16,12 @@ from ..amqp.connection import TROUBLE, client, connect, where, within
 from .filling import may_delete
 from .settings import Deletion, GuardianSettings
 
-# Codes with which the broker refuses: no right, no such thing, another connection's, not in this state.
+# Reply codes of the broker's refusals: no right, not found, exclusive to another connection, not in this state.
 REFUSED, NOT_FOUND, LOCKED, PRECONDITION = 403, 404, 405, 406
 
 
 class DeletionOutcome(enum.Enum):
-    """What became of a queue that was to be deleted."""
+    """The outcome for a queue that was to be deleted."""
 
     DELETED = enum.auto()
     GONE = enum.auto()
@@ -65,7 +65,7 @@ def code_of(error: BaseException) -> int:
 def delete_queue(settings: GuardianSettings, queue: str) -> tuple[DeletionOutcome, int]:
     """Delete the queue if it is to be deleted as it is now.
 
-    Returns what became of it, and how many messages it had. Messages that a consumer holds unacknowledged do not count. Raises
+    Returns the outcome, and how many messages it had. Messages that a consumer holds unacknowledged do not count. Raises
     Unavailable if the outcome is unknown.
     """
     with connected(settings) as connection, within(connection):

@@ -35,7 +35,7 @@ LISTED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Declared:
-    """What clients have on the broker; of one client, if only it is asked about."""
+    """Clients' objects on the broker; of one client, if only it is asked about."""
 
     exchanges: Sequence[Mapping[str, Any]]
     queues: Sequence[WatchedQueue]

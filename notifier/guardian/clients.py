@@ -19,7 +19,7 @@ from .settings import ADDRESS
 # Bytes of chance in a token.
 TOKEN_BYTES = 32
 
-# What a client may be called: part of names, of an expression, and of a path.
+# A client's name: it becomes part of names, of an expression, and of a path.
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _OWNED = re.compile(r"(?:exchange|queue)/([^/]+)/.")
 _OWNER = "vcsreplicator-guardian-owner."

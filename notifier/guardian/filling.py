@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the size of a queue means, and what follows from it. Pure."""
+"""The states of a queue by its size, and the steps that follow. Pure."""
 
 import enum
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 from .settings import Deletion, GuardianSettings
 
-# A state ends when the queue is below this share of the number at which it began, so one near it is not mailed about each round.
+# A state ends below this share of the number at which it began, so that a queue near the limit does not cause a mail each round.
 RECOVERED = 0.75
 
 # Arguments and policies that bound a queue, except for streams.
@@ -25,7 +25,7 @@ class Filling(enum.IntEnum):
 
 
 class QueueStep(enum.StrEnum):
-    """What the guardian does about a queue, and what the owner reads of it."""
+    """The guardian's step about a queue, as the owner reads it."""
 
     NOTHING = "nothing"
     WARN = "near its limit"

@@ -22,8 +22,10 @@ from .state import QueueReport
 # Seconds that the mail server may be silent.
 SMTP_PATIENCE = 10.0
 
-# Queues that one mail lists, and characters of a subject's queue name.
-LISTED, SUBJECT_NAME = 100, 120
+# Most queues that one mail lists.
+LISTED = 100
+# Most characters of a queue's name in a subject.
+SUBJECT_NAME = 120
 
 GONE_MEANWHILE = "deleted, perhaps: the guardian was interrupted, and the queue is smaller or new now"
 

@@ -30,8 +30,10 @@ ANSWER_PATIENCE = 30.0
 # Bytes of an answer.
 LARGEST_ANSWER = 16 * 1024 * 1024
 
-# Rows of a page, and how many pages are read: two million queues.
-PAGE, MOST_PAGES = 500, 4000
+# Rows of a page.
+PAGE = 500
+# Most pages that are read: two million queues.
+MOST_PAGES = 4000
 
 ENABLE = "enable it on the broker with `rabbitmq-plugins enable rabbitmq_management`"
 

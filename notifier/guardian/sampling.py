@@ -24,7 +24,7 @@ SMALL = 8 * 1024
 # Messages of a sample, of which the queue holds at most as many.
 MOST_MESSAGES = 1000
 
-# What a message shows by itself.
+# Requirements that a message alone shows.
 OF_MESSAGES = (
     Requirement.JSON,
     Requirement.CONTENT_TYPE,
@@ -37,7 +37,7 @@ OF_MESSAGES = (
 
 @dataclass(slots=True)
 class Sample:
-    """What the messages of a sample showed.
+    """The results of a sample of messages.
 
     `offenders` names the first message that broke each requirement.
     """
@@ -80,7 +80,7 @@ class Sample:
 def take_sample(
     settings: GuardianSettings, client: str, token: str, exchanges: Sequence[str], seconds: float, stop: threading.Event
 ) -> Sample:
-    """Consume what these exchanges get, with the rights of a client.
+    """Consume the messages of these exchanges, with the rights of a client.
 
     Ends after `seconds`, after `MOST_MESSAGES` messages, or when `stop` is set.
     """

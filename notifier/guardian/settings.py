@@ -14,7 +14,7 @@ from hgext.vcsreplicator.words.shape import Seconds, within
 from ..amqp.connection import is_broker
 from ..secret import Secret
 
-# What a mail address of ours may be: ASCII, and nothing that could end a header or name a second address.
+# Our mail addresses: ASCII, and nothing that could end a header or name a second address.
 ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\Z")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the guardian remembers, in one small SQLite database.
+"""The guardian's memory, in one small SQLite database.
 
-It remembers how full queues are as owners know, deletions that began, reports that wait to be mailed, and when the last complete
-round ended. All SQL of the database is in this file.
+It has the filling of queues as last mailed to owners, deletions that began, reports that wait to be mailed, and when the last
+complete round ended. All SQL of the database is in this file.
 """
 
 from collections.abc import Mapping, Sequence

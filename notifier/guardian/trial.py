@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a broker does for a client, tried with a client's rights.
+"""Trials of a broker with a client's rights.
 
 Each line is tried, not read from the broker's list of capabilities.
 """

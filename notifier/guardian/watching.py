@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The watch over queues, round after round.
 
-It warns owners, deletes what is beyond the limit, and mails what happened. The order is the promise. That a queue fills is stored
-together with the report of it, and a deletion is noted before the broker is asked for it; a report is forgotten once the mail
-server took it. So a kill at any instant repeats a mail at most, and no queue is deleted without a mail. A deletion whose outcome
-is unknown is settled first in the next round.
+It warns owners, deletes queues beyond the limit, and mails reports. The order is the promise. The state of a queue is stored
+together with its report, and a deletion is noted before the broker is asked for it; a report is forgotten once the mail server took
+it. So a kill at any instant repeats one mail at most, and no queue is deleted without a mail. A deletion with an unknown outcome is
+settled first in the next round.
 """
 
 import random
@@ -29,7 +29,7 @@ from .management import Management
 from .settings import GuardianSettings
 from .state import GuardianState, QueueReport
 
-# What a row of the broker's list of queues must have.
+# The columns of the broker's list of queues.
 COLUMNS = "name,messages,consumers,durable,auto_delete,exclusive,arguments,effective_policy_definition"
 
 # Seconds after which a round begins no further mail: a mail server that is slow must not keep it from looking at queues.
@@ -50,7 +50,7 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFinding:
-    """What a round found about a queue, and what it did."""
+    """A round's finding about a queue, and its step."""
 
     queue: WatchedQueue
     owner: str
@@ -70,7 +70,7 @@ class QueueWatch:
         """Open the state; raises BadConfig or Unavailable."""
         self.settings, self._is_dry_run, self._clock = settings, is_dry_run, clock or SystemClock()
         if settings.smtp_password is not None:
-            # What is missing at the start, an operator must mend.
+            # An operator must supply a secret that is missing at the start.
             settings.smtp_password.read(f"{file}: guardian.smtp-password")
         self._management = Management(settings, file)
         self._clients = Clients(self._management, settings.vhost)
@@ -176,8 +176,8 @@ class QueueWatch:
     def _send_mails(self) -> None:
         """Send the waiting reports, one mail for each owner and round.
 
-        What the server does not take now waits for the next round, and so do reports for which a mail has no room, and owners whose
-        turn does not come in time.
+        Mails that the server does not take now wait for the next round, and so do reports for which a mail has no room, and owners
+        whose turn does not come in time.
         """
         waiting, end = self.state.reports(), self._clock.monotonic() + MAILING
         for owner in sorted(waiting, key=lambda owner: (owner <= self._tried, owner)) if not self._is_dry_run else ():
@@ -209,7 +209,7 @@ class QueueWatch:
     def _note_refusal(self, owner: str, reports: Sequence[QueueReport], error: Rejected) -> None:
         """Give refused reports to the operator, or leave them to the log.
 
-        What the operator's address refuses too is logged whole before it is forgotten.
+        Reports that the operator's address refuses too are logged completely before they are forgotten.
         """
         REFUSED_MAILS.inc()
         logger.error("mail refused", owner=owner, reason=str(error), queues=[each.queue for each in reports])

@@ -27,7 +27,7 @@ from .queue import QueueSettings, open_queue, push_message
 # Seconds that one wait may last while lookups are under way.
 BLINK = 0.02
 
-# What the header `source` says by default.
+# The default of the header `source`.
 SOURCE = "notifier"
 
 _SOURCE = re.compile(r"[a-z0-9][a-z0-9-]{0,59}\Z")
@@ -105,7 +105,7 @@ class HgPush:
         self._lookup.close()
 
     def _begin_sending(self, delivery: Delivery, pushes: tuple[QueuedPush, ...], error: ReplicationError | None) -> Any:
-        """Begin to send what was looked up; return the outcome if it is known already."""
+        """Begin to send looked-up pushes; return the outcome if it is known already."""
         self._looking -= 1
         message = delivery.message
         if error is not None or not pushes:

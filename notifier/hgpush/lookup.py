@@ -29,12 +29,14 @@ from .message import LARGEST, NotPushes, QueuedPush, read_answer
 
 logger = structlog.get_logger()
 
-# Seconds that a mirror may take to answer, however slowly its bytes come.
+# Seconds in which a mirror's answer must be complete.
 ANSWER = 30.0
 
-# Seconds for which a mirror counts as behind that does not show a push, and does not state whether it has its event, or states that
-# it lacks it. Later the push counts as stripped, or its repository as deleted or replaced.
-BEHIND, STATED_BEHIND = 3600.0, DAY
+# Seconds for which a mirror that does not show a push counts as behind. Later the push counts as stripped, or its repository as
+# deleted or replaced.
+BEHIND = 3600.0
+# The same for a mirror that states that it lacks the event.
+STATED_BEHIND = DAY
 
 # Repositories whose waits are remembered; the wait of another one begins again.
 WAITS_KEPT = 10_000
@@ -105,7 +107,7 @@ class ChangesetLookup:
         """Return a push as the mirror lists it.
 
         Raises _NotListed if the mirror no longer knows the push, or its answer is longer than a message of this queue may be;
-        Unavailable also for what is no answer of a pushlog, and MalformedEvent for one that makes no sense.
+        Unavailable also for an answer that is not a pushlog's, and MalformedEvent for one that makes no sense.
         """
         try:
             answer = self._http.request("GET", url, preload_content=False)
@@ -145,9 +147,7 @@ class ChangesetLookup:
 class _WaitingTimes:
     """How long repositories have waited for a mirror that lacks a push.
 
-    Each replay of one waits by itself.
-
-    Any thread may call it.
+    Each replay waits by itself. Any thread may call it.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What an answer of json-pushes means for a repository that is followed.
+"""The meaning of an answer of json-pushes for a followed repository.
 
 Pure. The repository was followed up to some push.
 
-Each question begins with the last push that is known, so that its answer shows whether it is still the same repository. The
-position moves only to pushes that were in an answer: ids have holes, and a host may leave out the end of an answer.
+Each question begins with the last known push, so its answer shows whether this is still the same repository. The position moves
+only to pushes that were in an answer: ids have holes, and a host may leave out the end of an answer.
 """
 
 from dataclasses import dataclass, replace

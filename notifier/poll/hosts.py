@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Limits how often the poller asks a host.
 
-A host gets at most so many questions at a time, and none while it rests after trouble.
+A host gets at most `at_once` requests at a time, and none while it rests after a failure.
 """
 
 import asyncio

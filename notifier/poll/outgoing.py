@@ -2,8 +2,8 @@
 """Sends pushes to the queue in a thread of its own, and remembers them.
 
 Rules of this file: send, wait for the broker's confirmation, remember, and only then report to the poller, which has one message
-of a repository under way at a time. If the poller is killed, at whichever step, the next start sends again what was not
-remembered. The thread waits for a broker or a disk in trouble.
+of a repository under way at a time. After a kill at any step, the next start sends unremembered pushes again. The thread waits for
+a failing broker or disk.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class PushSender(threading.Thread):
         return await asyncio.wrap_future(item.done)
 
     def stop(self) -> None:
-        """End the thread; the next start sends again what is not remembered."""
+        """End the thread; the next start sends unremembered pushes again."""
         self._ended.set()
         self.join()
 
@@ -135,7 +135,7 @@ class PushSender(threading.Thread):
 def _remember(state: PollDatabase, confirmed: list[_Item]) -> None:
     """Store the positions of the repositories, then report them to the poller.
 
-    Raises Unavailable. Then what is left in the list is not reported, and the next call stores it.
+    Raises Unavailable. Then the rest of the list is not reported, and the next call stores it.
     """
     moved = [_move_on(item) for item in confirmed if not item.is_anew]
     if moved:

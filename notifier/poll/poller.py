@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Asks each repository at intervals, and hands on what is new.
+"""Asks each repository at intervals, and hands on new pushes.
 
 One task follows one repository, so its pushes are handed on in order. The poller asks a repository or host in trouble less and
 less often, and the trouble holds up no other. While the broker is away, a repository with news waits and is not asked again.
@@ -218,12 +218,14 @@ class Poller:
             REPLACED.inc()
             step = 'nothing of it is sent until this ends; on-replaced = "follow" would follow it as a new repository'
             if self._settings.on_replaced is OnReplaced.FOLLOW:
-                step = "it is followed anew if it stays so"
+                step = "if it stays so, it is followed from scratch"
             logger.error("repository replaced", repository=repository.followed.url, reason=str(error), next_step=step)
         if self._settings.on_replaced is OnReplaced.FOLLOW and repository.replaced >= CONFIRMATIONS:
             repository.followed = await self._delivering.begin_anew(repository.followed)
             logger.warning(
-                "repository followed anew", repository=repository.followed.url, number=repository.followed.number
+                "repository followed from scratch",
+                repository=repository.followed.url,
+                number=repository.followed.number,
             )
             self._note_as_known(repository)
 

@@ -34,7 +34,7 @@ from ..message import Message
 from ..window import PATIENCE, Delivery, Patience, check_number
 from .message import body, payload, routing_key, shortened
 
-# What a message on Pulse should not exceed.
+# Bytes that a message on Pulse should not exceed.
 POLITE_BYTES = 8 * 1024
 
 # Bytes of a routing key: AMQP counts them in one byte.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A subscriber of an exchange, as any receiver may run one.
 
-It has its own queue and a prefetch limit, and acknowledges a message once it was handed on. However long that takes, the broker
-gets signs of life, because it would deliver the message again to a subscriber that it takes for dead. A message whose command
-fails goes back to the queue and is tried again after a pause, so delivery is at least once. The queue is limited in length: if a
+It has its own queue and a prefetch limit, and acknowledges a message after handing it on. Meanwhile it sends heartbeats, because
+the broker would take a silent subscriber for dead and deliver the message again. A message whose command fails goes back to the
+queue and is tried again after a pause, so delivery is at least once. The queue is limited in length: if a
 subscriber is away for long, it loses the oldest messages, and the broker is safe. A message is limited in size: one that is
 larger stays in the queue, and ends the subscriber.
 """
@@ -26,8 +26,10 @@ from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, c
 from ..amqp.consumer import QueueConsumer, body_of
 from ..window import RETRY
 
-# Seconds between two heartbeats, and that one wait may last.
-HEARTBEAT, BLINK = 20.0, 0.2
+# Seconds between two heartbeats.
+HEARTBEAT = 20.0
+# Seconds of one wait.
+BLINK = 0.2
 
 logger = structlog.get_logger()
 
@@ -36,7 +38,7 @@ _QUEUE = re.compile(r"queue/[^/\s]+/\S+\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenSettings:
-    """What to listen to.
+    """The exchange, the queue, and their limits.
 
     `queue` is `queue/<clientId>/<name>`. A durable queue keeps messages while no client listens; any other is removed with its
     last listener.

@@ -3,7 +3,7 @@
 
 The message names the object, which is written first, so a receiver of a message can read its object at once. A message over
 `limit` bytes goes out without its data (`external`). Credentials come from boto3's default chain. Repeats write the same object
-under the same name. What SNS or S3 call a fault of this one message is refused; everything else (throttling, 5xx, no answer,
+under the same name. A message to which SNS or S3 attribute the fault is rejected; every other error (throttling, 5xx, no answer,
 missing rights, a missing bucket) is retried until it works, perhaps after an operator's repair.
 
 Messages whose objects are written go to the topic together, up to ten in a request; each has an outcome of its own. Such a
@@ -80,7 +80,7 @@ class SnsSettings:
     patience: Patience = PATIENCE
 
     def __post_init__(self) -> None:
-        # Most of these mistakes SNS and S3 would call a fault of each message.
+        # SNS and S3 would attribute most of these mistakes to each message.
         arn = TOPIC.fullmatch(self.topic_arn)
         if arn is None:
             raise ValueError(f"topic-arn: expected arn:…:sns:REGION:ACCOUNT:NAME, got {self.topic_arn!r}")

@@ -12,9 +12,10 @@ from typing import Any
 
 from ..message import Json, Message, to_text
 
+# Messages of one request.
 MOST_ENTRIES = 10
 
-# What one request to a topic may carry: https://docs.aws.amazon.com/sns/latest/api/API_PublishBatch.html.
+# Most bytes of one request to a topic: https://docs.aws.amazon.com/sns/latest/api/API_PublishBatch.html.
 MOST_BYTES = 256 * 1024
 
 
@@ -34,7 +35,7 @@ def object_body(message: Message) -> str:
 
 
 def topic_message(message: Message, data_url: str, limit: int) -> Json:
-    """Return what is published to the topic.
+    """Return the message for the topic.
 
     It has the data, unless its text would be over `limit` bytes.
     """
@@ -65,7 +66,7 @@ def attributes(message: Message) -> dict[str, Any]:
 
 
 def fifo_keys(message: Message) -> dict[str, str]:
-    """Return what a FIFO topic needs beside a message.
+    """Return the further parameters of a FIFO topic.
 
     The group is the repository, in which SNS keeps the order. SNS drops a repeat of an id within five minutes, so a replay, which
     an operator asked for, has an id of its own. https://docs.aws.amazon.com/sns/latest/dg/fifo-message-dedup.html

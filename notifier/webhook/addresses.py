@@ -14,8 +14,7 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
-# Reserved by now, or once private, and called global by Python; NAT64 of a network's own, and Teredo: both lead to any
-# IPv4.
+# Reserved or formerly private networks that Python calls global; local NAT64, and Teredo: both lead to any IPv4.
 _NOT_PUBLIC = [
     ipaddress.ip_network(each)
     for each in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "fec0::/10", "64:ff9b:1::/48", "2001::/32")

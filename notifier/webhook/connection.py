@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""HTTP connections whose answers end in time, and after some kilobytes.
+"""HTTP connections whose answers are limited in time and size.
 
-They end in time however slowly their bytes come.
+The time limit holds even if their bytes come slowly.
 """
 
 import socket
@@ -12,7 +12,9 @@ from typing import Any
 
 import urllib3
 
+# Seconds to connect.
 CONNECT_PATIENCE = 5.0
+# Bytes of an answer that are read.
 ANSWER_BYTES = 16 * 1024
 
 
@@ -91,7 +93,7 @@ class _TimedConnection:
         watch.start()
         try:
             response = super().getresponse()  # type: ignore[misc]
-            if watch.over:  # what was cut may look whole: headers end where the connection does
+            if watch.over:  # a cut answer may look complete: headers end where the connection does
                 raise TimeoutError("the answer did not end in time")
         except BaseException:
             watch.cancel()
@@ -109,10 +111,14 @@ class _TlsConnection(_TimedConnection, urllib3.connection.HTTPSConnection):
 
 
 class ConnectionPool(urllib3.HTTPConnectionPool):
+    """Connections over HTTP with a deadline for the whole answer."""
+
     ConnectionCls = _Connection
 
 
 class TlsPool(urllib3.HTTPSConnectionPool):
+    """The same over TLS."""
+
     ConnectionCls = _TlsConnection
 
 

@@ -37,7 +37,7 @@ class DeliveryState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryAttempt:
-    """What an attempt needs."""
+    """The data of an attempt."""
 
     id: int
     subscription: int
@@ -173,10 +173,7 @@ class Deliveries:
         return _as_json(rows[0]) if rows else None
 
     def last_error(self, subscription: int) -> str | None:
-        """Return the error of a subscription's newest delivery that has one.
-
-        Returns None if no delivery of it has an error.
-        """
+        """Return the newest error of a subscription's deliveries; None without one."""
         rows = self._db.rows(sql.LAST_ERROR, (subscription,))
         return str(rows[0][0]) if rows else None
 

@@ -31,10 +31,14 @@ from .settings import DeliverySettings
 from .subscription import Subscription
 from .subscriptions import StoredSubscription
 
+# Seconds of one wait.
 IDLE_WAIT = 0.2
+# Seconds between two purges.
 PURGE_EVERY = 60.0
-BATCH = 200
+# Seconds for requests under way at the end.
 CLOSE_PATIENCE = 5.0
+# Rows and results taken at once; a purge that removes fewer deliveries has ended.
+BATCH = 200
 
 # Seconds by which the clock must go back to be noticed.
 SET_BACK = 1.0
@@ -52,7 +56,7 @@ logger = structlog.get_logger()
 
 
 class Dispatcher(threading.Thread):
-    """Begins what is due, records what ended, follows what operators change."""
+    """Begins due deliveries, records ended ones, and follows operators' changes."""
 
     def __init__(self, name: str, settings: DeliverySettings, clock: Clock) -> None:
         super().__init__(name=f"webhook-{name}", daemon=True)

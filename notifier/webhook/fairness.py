@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 
 class AttemptLane(enum.Enum):
-    """What a worker is for."""
+    """The kind of work of a worker."""
 
     FIRST = "first attempts"
     REPEAT = "repeats"
@@ -55,7 +55,7 @@ class WaitingDelivery:
 
 @dataclass(slots=True)
 class Member:
-    """What the queues know of a subscription; the dispatcher changes it in place."""
+    """A subscription in the queues; the dispatcher changes it in place."""
 
     concurrency: int
     strict: bool

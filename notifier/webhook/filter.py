@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Filters of subscriptions: JMESPath expressions with a limit on their work.
 
-Subscribers write them; their work must be in proportion to the message. An expression may build lists that double with every
-step, and functions may raise what the library does not foresee. Everything that is visited or built counts. Past the limit, or
-after any other error, the filter failed on this message.
+Subscribers write them; their work must be in proportion to the message. An expression may build lists that double with every step,
+and functions may raise unexpected exceptions. Every visited or built part counts. Past the limit, or after any other error, the
+filter failed on this message.
 """
 
 from functools import cache
@@ -14,10 +14,13 @@ from jmespath.visitor import TreeInterpreter
 
 from ..message import Json
 
+# Characters of an expression.
 LONGEST = 4096
 
-# What an expression may cost: these, and so many for each part (member, item, 64 characters) of the message.
-STEPS, STEPS_PER_PART = 10_000, 20
+# Steps that every expression may take.
+STEPS = 10_000
+# Further steps for each part (member, item, 64 characters) of the message.
+STEPS_PER_PART = 20
 
 _BUILDERS = {
     *("multi_select_list", "multi_select_dict", "flatten", "function_expression"),

@@ -27,19 +27,19 @@ from .connection import CONNECT_PATIENCE, ConnectionPool, RunningAnswers, TlsPoo
 from .deliveries import DeliveryAttempt
 from .subscription import Subscription
 
-# Answers that another attempt would get again.
+# Statuses that another attempt would get again.
 PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 415, 422, 431, 501, 505}
 
 # Nothing was sent: another address of the same host may answer.
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 
 
-# Why a subscription is paused whose URL has http where that is not allowed.
+# The reason to pause a subscription whose URL has http where that is not allowed.
 HTTP_REFUSED = "http is not allowed; set allow-http = true or use an https URL, then resume the subscription"
 
 
 class DeliveryVerdict(enum.StrEnum):
-    """What an attempt means for the delivery.
+    """The consequence of an attempt for the delivery.
 
     GONE: nothing can be sent to this endpoint before an operator changes something.
     """

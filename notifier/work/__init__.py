@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The worker, which fills a database with what hg-push announces.
+"""The worker, which records announced pushes in a database.
 
 It takes the messages of hg-push, keeps clones, and records pushes, changesets, files and branches.
 

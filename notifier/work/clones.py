@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Local clones of repositories, and the changesets in them.
 
-Each repository has one clone, without a working copy. A process that reads a clone holds a lock of ours (`.NAME.lock`) meanwhile,
-which the kernel frees when the process ends. So it may remove a lock of Mercurial's that an `hg` of an earlier worker left.
+Each repository has one clone, without a working copy. A process that reads a clone holds our own lock (`.NAME.lock`), which the
+kernel frees when the process ends. So it may remove a lock of Mercurial's that an `hg` of an earlier worker left.
 """
 
 import contextlib
@@ -35,8 +35,10 @@ PORTION = 8 * 1024**2
 # Takes changesets, in portions.
 Keep = Callable[[Sequence[ChangesetRecord]], None]
 
-# Seconds that a clone which another process reads is waited for, and between two looks at its lock.
-PATIENCE, BLINK = 3.0, 0.1
+# Seconds to wait for a clone that another process reads.
+PATIENCE = 3.0
+# Seconds between two attempts at its lock.
+BLINK = 0.1
 
 # Bytes of free disk below which a failure is this machine's own, not the repository's.
 LEAST_FREE = 64 * 1024**2
@@ -50,7 +52,7 @@ logger = structlog.get_logger()
 # Failures in a row after which a clone that lacks a changeset of its host is damaged.
 SUSPICIOUS = 2
 
-# What Mercurial says of damage that reading the clone does not show.
+# Mercurial's messages about damage that reading the clone does not show.
 _DAMAGES = ("fncache", "repository is unrelated", "hg recover: ")
 
 
@@ -70,7 +72,7 @@ class ChangesetMissing(HgFailed):
 
     @property
     def is_of_host(self) -> bool:
-        """Whether a host refused or cannot be reached: it lacks something."""
+        """Whether the host is the cause: it lacks the changeset."""
         return True
 
 
@@ -100,9 +102,9 @@ class Clones:
         """Hand these changesets to `keep`; pull first if the clone lacks any.
 
         `keep` gets them in portions; if the call fails, it may have some, and gets them again the next time. A damaged clone is
-        made anew, by the next call, so that no call lasts as long as two pulls. Raises HgFailed, CloneUnavailable if the cause is
-        this clone, Unavailable if it is this machine, MalformedEvent if Mercurial shows a changeset in another form, and what
-        `keep` raises.
+        re-created by the next call, so that no call lasts as long as two pulls. Raises HgFailed, CloneUnavailable if the cause is
+        this clone, Unavailable if it is this machine, MalformedEvent if Mercurial shows a changeset in another form, and the
+        exceptions of `keep`.
         """
         clone = self._folder / f"{repository.source}-{repository.number}"
         with self._hold_lock(hg, clone):
@@ -124,10 +126,10 @@ class Clones:
             self._replaced.discard(clone.name)
 
     def _note_failure(self, hg: CommandServer, repository: RepositoryKey, clone: Path, error: HgFailed) -> None:
-        """Count a failure; raise Unavailable or CloneUnavailable if it uses no retry.
+        """Count a failure.
 
-        One of the reasons is a damaged clone. Once it is replaced there is no other until the next success, and one attempt only if
-        all that it lacks is a changeset: it may be the host's fault, and a new clone of a large repository costs much.
+        Raises Unavailable or CloneUnavailable if it must not count as an attempt. A damaged clone is replaced once until the next
+        success. For a missing changeset the attempt alone counts: the host may be at fault, and a large clone is expensive.
         """
         self._find_cause(error, is_held=error.is_locked or error.lacked_room)
         self._failures[clone.name] = failures = self._failures.get(clone.name, 0) + 1
@@ -138,13 +140,13 @@ class Clones:
         self._damaged.add(clone.name)
         if isinstance(error, ChangesetMissing):
             self._replaced.add(clone.name)
-        logger.warning("clone damaged, made anew at the next attempt", clone=str(clone), reason=str(error))
-        raise CloneUnavailable(f"work.clones: {clone}: damaged, made anew at the next attempt: {error}") from error
+        logger.warning("clone damaged, re-created at the next attempt", clone=str(clone), reason=str(error))
+        raise CloneUnavailable(f"work.clones: {clone}: damaged, re-created at the next attempt: {error}") from error
 
     def _find_cause(self, error: HgFailed | OSError, *, is_held: bool) -> None:
         """Raise Unavailable or CloneUnavailable if the cause is here.
 
-        Only what is seen here counts as the machine's: what Mercurial says may be a host's words, which stop no other repository.
+        Only our own observations count: Mercurial's messages may quote a host, and must not stop other repositories.
         """
         if trouble := self._find_trouble():
             raise Unavailable(f"work.clones: {self._folder}: {trouble}: {error}") from error
@@ -210,7 +212,7 @@ class Clones:
         self._hand_on(hg, clone, nodes, keep)
 
     def _replace(self, hg: CommandServer, clone: Path, url: str, nodes: Sequence[str]) -> None:
-        """Make the clone anew.
+        """Re-create the clone.
 
         The former one stays if that fails, or if it can be read and the new one lacks a changeset.
         """
@@ -233,7 +235,7 @@ class Clones:
         return unfinished
 
     def _remove(self, clone: Path) -> None:
-        """Remove what is in the clone's place, whole or not at all."""
+        """Remove the clone completely or not at all."""
         removed = clone.with_name(f".{clone.name}.damaged")
         shutil.rmtree(removed, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
@@ -261,7 +263,7 @@ class Clones:
     def _hand_on(self, hg: CommandServer, clone: Path, nodes: Sequence[str], keep: Keep) -> None:
         """Read changesets; hand them on in portions of about `PORTION` bytes.
 
-        A changeset may have as much as a command may print.
+        A single changeset may have up to MOST_OUTPUT bytes.
         """
         begin, size = 0, AT_ONCE
         while begin < len(nodes):
@@ -302,7 +304,7 @@ def _is_known_to_host(hg: CommandServer, url: str, node: str) -> bool:
 def _is_damaged(hg: CommandServer, url: str, clone: Path, error: HgFailed, failures: int) -> bool:
     """Return whether the cause of a failure is the clone.
 
-    Trouble of the network and limits of ours have many forms, so what tells is the clone itself, without the network.
+    Network errors and our own limits have many forms, so this examines the clone itself, without the network.
     """
     if isinstance(error, ChangesetMissing):
         return failures >= SUSPICIOUS and _is_known_to_host(hg, url, error.node)
@@ -324,8 +326,8 @@ def _is_readable(hg: CommandServer, clone: Path) -> bool:
 def _remove_stale_locks(clone: Path) -> None:
     """Remove locks of a Mercurial that is gone.
 
-    This process holds our own lock of the clone. So a lock that was made here is of an `hg` of a worker that is gone, or of an
-    operator. One from elsewhere may be of an operator outside of our container, whose processes we do not see.
+    This process holds our own lock of the clone. So a lock made here belongs to an operator, or to an `hg` of a worker that is
+    gone. One from elsewhere may belong to an operator outside of our container, whose processes we do not see.
     """
     mine = f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino:x}:"
     for path in (clone / ".hg" / "store" / "lock", clone / ".hg" / "wlock"):

@@ -28,19 +28,19 @@ LARGEST_FILE = 32 * 1024**3
 # Characters of a reason that are kept.
 REASON_KEPT = 300
 
-# Exit codes: what the storage of a repository holds, and what another host said or did.
+# Exit codes: damaged storage of a repository, and an error of another host.
 _STORAGE, _REMOTE = 50, 100
 
 # Exit code for a state that forbids the command, such as a lock that another process holds.
 _STATE = 20
 
-# What is said of a limit of ours: its memory, the size of its files.
+# Messages at our own limits: memory, the size of files.
 _LIMITS = ("out of memory", "Cannot allocate memory", "File too large")
 
-# What this machine says when it has no room; a host may say so too.
+# Messages of this machine when a disk is full; a host may send them too.
 _NO_ROOM = ("No space left on device", "Disk quota exceeded")
 
-# Before what a host answered that is no answer of Mercurial: a page may have any words.
+# Mercurial's words before an answer that is not Mercurial's: a page may have any words.
 _NO_REPOSITORY = "does not appear to be an hg repository"
 
 _OPTIONS = {
@@ -59,11 +59,11 @@ _OPTIONS = {
     "http.timeout": "60",
 }
 
-# Of the environment; proxies are an operator's.
+# Kept variables of the environment; the operator sets proxies.
 _KEPT = ("PATH", "HOME", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY")
 
 
-# In place of an exit code: the process ended amid a command, as at an exception that Mercurial does not expect.
+# In place of an exit code: the process ended during a command, for example by an unexpected exception.
 CRASHED = -1
 
 
@@ -89,7 +89,7 @@ class HgFailed(ReplicationError):
 
     @property
     def may_be_the_clone(self) -> bool:
-        """Whether a damaged clone may be the cause: no limit of ours, no other host.
+        """Whether a damaged clone may be the cause: not our limits, not another host.
 
         A host or network that fails has other exit codes too.
         """

@@ -34,7 +34,7 @@ KEY = "work.database-url"
 # Values in one question to the database, and rows in one statement.
 AT_ONCE = 500
 
-# For a connection to PostgreSQL that dies without a word, unless the URL has others. Seconds; for `tcp_user_timeout` milliseconds.
+# Defaults against silently dead connections to PostgreSQL, in seconds; `tcp_user_timeout` in milliseconds.
 _PATIENCE = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -46,7 +46,7 @@ _PATIENCE = {
 # How long PostgreSQL may take for a statement, such as one that waits for a lock, unless the server or the URL has a limit.
 STATEMENT = "60s"
 
-# What a server says of a connection that waiting does not help.
+# Server messages about connections that waiting does not help.
 _WRONG = ("authentication failed", "does not exist", "no password supplied", "unable to open", "no pg_hba.conf entry")
 
 # The class of PostgreSQL's states for values beyond its limits.

@@ -37,7 +37,7 @@ class DeadLetters:
         self._channel = open_queue("work", settings, self._queue, clock)
         self._numbers = itertools.count(1)
         self._unsent = deque[int]()
-        # Letters that are not confirmed, and what to do once each is.
+        # Unconfirmed letters, each with the function to call after its confirmation.
         self._letters: dict[int, tuple[OutgoingMessage, Callable[[], None]]] = {}
         # Attempts in a row that failed, and when the next is due.
         self._failures, self._due = 0, 0.0

@@ -132,7 +132,7 @@ class Lanes:
     def put_off(self, messages: Sequence[TakenMessage], until: float, *, is_alone: bool = False) -> None:
         """Put these off until that time, without using up a retry.
 
-        What they need is unavailable. If the repository is alone in that, it is parked, so that the others do not wait for it.
+        A resource is unavailable. If only this repository needs it, the repository is parked, so that the others do not wait.
         """
         lane = self._lane_of(messages)
         lane.busy_since, lane.is_alone, lane.due = None, is_alone, until

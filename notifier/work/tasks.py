@@ -42,7 +42,7 @@ AT_ONCE = 20
 # Seconds before an attempt: a broker takes a message back after 1800 s.
 LONGEST_DELAY = 1500.0
 
-# Seconds between two attempts to give the broker what it did not take.
+# Seconds between two attempts to send messages that the broker did not take.
 BROKER_DELAY = 1.0
 
 logger = structlog.get_logger()
@@ -123,7 +123,7 @@ def _make_step(app: Any, settings: WorkSettings, record_push: Any) -> Any:
         def take(self, message: Any) -> None:
             try:
                 self.pass_on(message)
-            except Exception as error:  # with a lost connection `requeue` raises too, and Celery connects anew
+            except Exception as error:  # with a lost connection `requeue` raises too, and Celery reconnects
                 logger.warning("not sent", reason=str(error)[:300])
                 time.sleep(BROKER_DELAY)
                 message.requeue()
@@ -204,7 +204,7 @@ class TaskRecorder:
         self._opened: tuple[WorkDatabase, CommandServer] | None = None
 
     def record(self, repository: RepositoryKey, push: QueuedPush) -> None:
-        """Pull what is new of a push, and record it."""
+        """Pull the new changesets of a push, and record it."""
         if self._opened is None:
             known = self._settings
             hg = CommandServer(timeout=known.hg_timeout, memory=known.hg_memory_bytes, ca_file=known.hosts_ca_file)

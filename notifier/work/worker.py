@@ -2,8 +2,7 @@
 """The worker: takes messages, pulls, records, and only then acknowledges.
 
 One thread has the connection; others pull and record, one repository each. The consumer is exclusive: the broker refuses a second
-worker, which waits and takes over when the first is gone. If the worker is killed, at whichever step, messages that it did not
-acknowledge come again, harmlessly.
+worker, which waits and takes over when the first is gone. After a kill at any step, unacknowledged messages come again, harmlessly.
 """
 
 import functools
@@ -37,8 +36,10 @@ from .recording import describe_failure, headers_of, read_message, record_pushes
 from .reporting import FailureReporter
 from .settings import Migrate, WorkSettings
 
-# Seconds that one wait may last, and the same while there is work.
-BLINK, BUSY_BLINK = 0.2, 0.01
+# Seconds of one wait.
+BLINK = 0.2
+# The same while there is work.
+BUSY_BLINK = 0.01
 
 # Seconds between two attempts to become the one worker.
 TURN = 1.0
@@ -216,7 +217,7 @@ class PushRecorder:
             self._under_way[self._pool.submit(self._record, tuple(messages))] = messages
 
     def _record(self, messages: Sequence[TakenMessage]) -> None:
-        """Pull what is new, and record it; in a thread."""
+        """Pull new changesets, and record them; in a thread."""
         hg = self._servers.get()
         try:
             pushes = {push.id: push for each in messages for push in each.message.pushes}
@@ -227,7 +228,7 @@ class PushRecorder:
             self._servers.put(hg)
 
     def _collect(self, consumer: QueueConsumer) -> None:
-        """Finish what is recorded, and plan what failed."""
+        """Finish recorded messages, and plan retries."""
         for future in [future for future in self._under_way if future.done()]:
             messages = self._under_way.pop(future)
             error = future.exception()

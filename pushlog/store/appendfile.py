@@ -26,6 +26,7 @@ from .frames import FramedPayload, TornRecord
 
 __all__ = ["AppendFile", "Folder", "FramedPayload", "TornRecord"]
 
+# Bytes that are read at once.
 _READ_AHEAD = 1 << 18
 # Bytes that are written at once, and held in memory.
 _WRITTEN = 1 << 20

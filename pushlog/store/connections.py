@@ -30,7 +30,7 @@ def open_for_writing(
         if is_new or not has_table(connection, "changesets") or not has_table(connection, "pushlog"):
             execute_all(connection, statements.TABLES)
             if has_table(connection, "pushlog_state"):
-                # A table is gone, and what was derived with it.
+                # A table is gone, with its derived rows.
                 connection.execute(statements.CLEAR_STATE)
         if has_table(connection, "pushlog_state"):
             # Without this table, which an operator can drop, the triggers would make every insertion fail.

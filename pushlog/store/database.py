@@ -73,10 +73,10 @@ def edited_ids(connection: sqlite3.Connection) -> list[int]:
 
 
 def apply(connection: sqlite3.Connection, fact: Fact, revision_of: RevisionOf) -> None:
-    """Make the tables say what ``fact`` says.
+    """Make the tables agree with ``fact``.
 
-    Changesets that it names leave other pushes. A changeset of another push that stands under the number of one of these had it
-    before a strip: it gets its present number.
+    Changesets that it names leave other pushes. If a changeset of another push has the revision number of one of these, from before
+    a strip, it gets its present number.
     """
     connection.execute(statements.DELETE_CHANGESETS, (fact.id,))
     if isinstance(fact, Deleted):
@@ -259,26 +259,17 @@ def holds(number: int) -> bool:
 
 
 def is_node(value: object) -> TypeGuard[str]:
-    """Return whether a node column holds a hash.
-
-    An operator's tool may write any value.
-    """
+    """Return whether a node column, which tools may write, holds a hash."""
     return isinstance(value, str) and _NODE.fullmatch(value) is not None
 
 
 def text(user: str | bytes | None) -> str:
-    """Return a user column as text.
-
-    An operator's tool may write any value.
-    """
+    """Return a user column, which tools may write, as text."""
     return user.decode("utf-8", "replace") if isinstance(user, bytes) else str(user or "")
 
 
 def epoch(date: object) -> int:
-    """Return a date column as epoch seconds, 0 if it holds no number.
-
-    An operator's tool may write any value.
-    """
+    """Return a date column, which tools may write, as epoch seconds, else 0."""
     if isinstance(date, float):
         return int(date) if math.isfinite(date) and abs(date) < LARGEST else 0
     return date if isinstance(date, int) else 0

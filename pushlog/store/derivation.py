@@ -37,10 +37,10 @@ class Adoption:
 
 
 class Derived:
-    """What bringing SQLite up to date found.
+    """The differences found while bringing SQLite up to date.
 
-    ``facts``, by push id, are for the file to record, after the pushes of ``adoption``. ``removed`` are changesets that are gone,
-    by the note; ``renumbered`` those that have another revision number now.
+    The file must record ``facts``, by push id, after the pushes of ``adoption``. ``removed`` are the changesets that the note calls
+    removed; ``renumbered`` those that have another revision number now.
     """
 
     __slots__ = ("adoption", "facts", "removed", "renumbered")
@@ -55,10 +55,10 @@ class Derived:
 def derive(
     log: Pushlog, connection: sqlite3.Connection, tr: Transaction, note: dict[str, Any], *, reads_all: bool
 ) -> Derived:
-    """Bring SQLite up to date with the file, and collect what the file must record.
+    """Bring SQLite up to date with the file; collect the facts that the file lacks.
 
-    It collects an operator's edits, and what the note says. With ``reads_all`` the whole file is read, so that damage is found
-    wherever it is. Raises Abort for a file of another version.
+    They are an operator's edits, and the removals in the note. With ``reads_all`` the whole file is read, so that all damage is
+    found. Raises Abort for a file of another version.
     """
     derived = Derived()
     # Pushes of which the file knows more than the operator who edited SQLite.
@@ -95,7 +95,7 @@ def _apply_new_facts(
 ) -> set[int]:
     """Apply what was appended after ``position`` and return its ids.
 
-    If SQLite comes from another or a longer file, everything is applied anew, and no ids are returned.
+    If SQLite comes from another or a longer file, everything is applied again, and no ids are returned.
     """
     is_descended = position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
     facts = list(log.facts(position if is_descended else 0, tr))
@@ -109,8 +109,7 @@ def _apply_new_facts(
 def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> tuple[Adoption, list[entry.Fact]]:
     """Take over a database that is not derived from the file.
 
-    Return what the file lacks: the pushes of the database, and facts about ids without a push. Where both have a push, the file's
-    fact wins.
+    Returns the pushes and the facts about ids without a push that the file lacks. Where both have a push, the file's fact wins.
     """
     used = database.next_id(connection) - 1
     last = database.last_id(connection)
@@ -126,7 +125,7 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
 
 
 def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:
-    """End the file where it is damaged, and record what SQLite knows from there on.
+    """End the file where it is damaged, and record SQLite's pushes from there on.
 
     The damaged rest is kept beside the file. This is done at once and not with ``tr``, which can still be refused: SQLite alone
     would then know these pushes.

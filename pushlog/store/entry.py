@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Push(NamedTuple):  # made in half the time of a dataclass, which every push pays
-    """A push: who pushed what, when.
+    """A push: user, date and changesets.
 
     The date is in epoch seconds; the nodes are 40 hex digits each, in order.
     """

@@ -25,7 +25,7 @@ _HEAD = struct.Struct(">4sII")
 _SIZE = struct.Struct(">I")
 HEAD_BYTES = _HEAD.size
 SIZE_BYTES = _SIZE.size
-# What a record needs besides its payload.
+# Bytes of a record besides its payload.
 FRAME_BYTES = HEAD_BYTES + SIZE_BYTES
 
 

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A journal of Mercurial that is whole before a strip or a rollback cuts files.
+"""Makes Mercurial's journal complete, and synced, before a strip or rollback.
 
-Before the cut, it is on disk too.
-
-A rollback after a kill cuts exactly the files that the journal names. Mercurial's own strip names them one by one, and its
-rollback cuts by a list that is no journal at all: killed in the middle, both leave a store in which one file was cut and its
-partner was not.
+A rollback after a kill truncates exactly the files that the journal names. Mercurial's own strip names them one by one, and its
+rollback uses a list that is no journal at all: killed in the middle, both leave a store in which one file is truncated and its
+partner is not.
 
 Seams of Mercurial and what they must keep doing: `repair.strip` names its files within one group and cuts after `endgroup`;
 `transaction.rollback` cuts by the list it is given, and removes that at its end (`tests/pushlog/store/test_kills.py`).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one Mercurial transaction writes to the pushlog.
+"""The pushlog's part of one Mercurial transaction.
 
 It writes to SQLite at once, and to the file when the transaction is finalized.
 """
@@ -25,8 +25,8 @@ RESERVING = b"!journal-pushlog"
 def session_of(log: Pushlog, tr: Transaction, *, reads_all: bool = False) -> PushlogTransaction:
     """Return the writing session of ``tr``, opened at its first use.
 
-    Raises `sqlite3.Error` if SQLite refuses. With ``reads_all`` damage is found wherever it is in the file, without it only
-    where it keeps new records from being read.
+    Raises `sqlite3.Error` if SQLite refuses. With ``reads_all`` all damage in the file is found, otherwise only damage that keeps
+    new records from being read.
     """
     session: PushlogTransaction | None = getattr(tr, SESSION, None)
     if session is None:
@@ -41,7 +41,7 @@ def running_session(log: Pushlog) -> PushlogTransaction | None:
 
 
 class PushlogTransaction:
-    """What one Mercurial transaction writes to the pushlog.
+    """The writes of one Mercurial transaction to the pushlog.
 
     Rows are inserted in SQLite at once and stay uncommitted until Mercurial's transaction is; the file is appended in the
     finalizer, so a refused transaction never touches it. The store lock is held throughout.
@@ -113,7 +113,7 @@ class PushlogTransaction:
         self._insert(push)
 
     def _on_sound_database(self, work: Callable[[], _Result]) -> _Result:
-        """Return what ``work`` returns, at a second attempt if the database is damaged.
+        """Return the result of ``work``, at a second attempt if the database is damaged.
 
         A damaged database is derived again before the second attempt.
         """
@@ -148,12 +148,12 @@ class PushlogTransaction:
         self._claims.append(push)
 
     def put(self, fact: entry.Fact) -> None:
-        """Make a push exactly this, instead of what was recorded before."""
+        """Make a push exactly this, in place of its earlier record."""
         database.apply(self.connection, fact, self._log.revision_of)
         self._facts[fact.id] = fact
 
     def _list_facts(self) -> Iterator[entry.Fact]:
-        """Yield what is going to be appended to the file, in bounded memory."""
+        """Yield the facts to append to the file, in bounded memory."""
         yield from self._claims
         if self._adoption is not None:
             last, known = self._adoption.last, self._adoption.known

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The schema of ``.hg/pushlog2.db``, and every statement that reads or writes it.
 
-Above a statement stands the index that it needs. ``pushlog`` and ``changesets`` are what tools read and operators edit.
+Above a statement is the index that it needs. Tools read, and operators edit, ``pushlog`` and ``changesets``.
 ``pushlog_state`` says up to which byte of the pushlog's file the tables are derived from it; ``pushlog_edit`` collects, by
 triggers, the ids of pushes that another program changed.
 """
@@ -87,7 +87,7 @@ SELECT node FROM pushlog JOIN changesets ON pushid = id WHERE user = CAST(? AS T
 FIRST_USER = "SELECT CAST(min(user) AS BLOB) FROM pushlog"
 # pushlog_user
 NEXT_USER = "SELECT CAST(min(user) AS BLOB) FROM pushlog WHERE user > CAST(? AS TEXT)"
-# What a reader puts over the tables: pushes that the tables do not have yet, hidden under views of the same names.
+# A reader's overlay of the tables: views of the same names, with pushes that the tables do not have yet.
 LATE = """
 CREATE TEMP TABLE IF NOT EXISTS late (id INTEGER PRIMARY KEY);
 CREATE TEMP TABLE IF NOT EXISTS late_pushlog (id INTEGER PRIMARY KEY, user TEXT, date INTEGER);

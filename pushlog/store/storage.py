@@ -6,10 +6,10 @@ An append-only file is the truth, and SQLite is derived from it. Rules of this m
 1. The file commits with Mercurial's transaction. SQLite is written in a transaction of its own that is committed after
   Mercurial's: it can lag behind the file, and is never ahead of it (except after ``hg rollback``).
 2. A reader takes no lock on the repository and writes nothing. It sees SQLite plus the facts of the file that SQLite lacks.
-3. A writer (`session`), holding the store lock, first brings SQLite up to date with the file, and records in the file what an
-  operator changed in SQLite (`derivation`).
-4. Before changesets are removed (strip, rollback) their hashes are noted in a file outside any transaction. While the note exists
-  those of them that the changelog does not have are not in the pushlog, and the next writer records that permanently.
+3. A writer (`session`), holding the store lock, first brings SQLite up to date with the file, and records an operator's changes of
+  SQLite in the file (`derivation`).
+4. Before changesets are removed (strip, rollback) their hashes are noted in a file outside any transaction. While the note exists,
+  the pushlog omits those that the changelog lacks, and the next writer records that permanently.
 """
 
 from __future__ import annotations
@@ -115,13 +115,13 @@ class Pushlog:
             yield from self.facts(start)
 
     def removed_nodes(self, tr: Transaction | None = None) -> list[str]:
-        """Return what a strip or rollback removed and the pushlog has not recorded yet."""
+        """Return changesets removed by a strip or rollback that is not recorded yet."""
         length = len(self.repo.changelog) if tr is None else tr.changes[b"origrepolen"]
         revisions = {node: self.revision_of(node) for node in self.note().get("nodes", ())}
         return [node for node, revision in revisions.items() if revision is None or revision >= length]
 
     def note(self) -> dict[str, Any]:
-        """Return what `write_note` wrote, empty without a note."""
+        """Return the content of the note, empty without one."""
         try:
             note = json.loads(self.repo.svfs.read(NOTE))
         except (FileNotFoundError, ValueError):

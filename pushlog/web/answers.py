@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Pushes as the values of the JSON interface.
 
-That is what a client of ``json-pushes`` sees of a push in this repository. Hidden (obsolete) changesets are listed apart, secret
-ones not at all, and changesets that this process cannot see yet are left out as if they had not been pushed.
+Clients of ``json-pushes`` see hidden (obsolete) changesets in a separate list, and secret ones not at all. Changesets that this
+process cannot see yet are left out as if they had not been pushed.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Answers:
     def json_members(self, pushes: list[Push], query: Query) -> str:
         """Return members of the object of pushes, a comma in front of each.
 
-        Without garbage collection, which would visit the strings again and again.
+        Without garbage collection, which would visit the strings repeatedly.
         """
         members = "".join([f', "{push.id}": {text}' for push in pushes if (text := self.json(push, query)) is not None])
         self._git.save_many()
@@ -120,7 +120,7 @@ class Answers:
         self._git.are_many = count >= MANY
 
     def finish(self) -> None:
-        """Keep for the next request what had to be looked up in changesets."""
+        """Save lookups in changesets for the next request."""
         self._git.save()
 
     def context(self, changeset: Pushed) -> Any:
@@ -136,7 +136,7 @@ class Answers:
         return Pushed(node, revision, is_hidden)
 
     def _join_shown(self, changesets: list[Pushed], show: Callable[[Pushed], str], many: int) -> Iterator[str]:
-        """Yield what is inside of a JSON list, this many changesets at a time."""
+        """Yield the inside of a JSON list, this many changesets at a time."""
         for first in range(0, len(changesets), many):
             yield (", " if first else "") + ", ".join(map(show, changesets[first : first + many]))
             self._git.save_many()

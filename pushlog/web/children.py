@@ -2,9 +2,9 @@
 """The children of a changeset in hgweb's pages.
 
 Their cost does not grow with the history. Mercurial asks every later changeset for its parents, at every page. A process that
-serves pages remembers the children instead: eight bytes a changeset, for the repositories that it was last asked for. The first
-question reads all parents, later ones those of what was added since. After a change of the repository the nodes are compared,
-because a strip may have come between. For the newest changesets, which most pages show, Mercurial's way is the shorter one.
+serves pages remembers the children instead: eight bytes a changeset, for the repositories last asked for. The first lookup reads
+all parents, later ones those of new changesets. After a change of the repository the nodes are compared, because of possible
+strips. For the newest changesets, which most pages show, Mercurial's way is shorter.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a pusher chose is text on every page, whichever templates make it.
+"""Escapes all text of pushers on every page, in the templates of every style.
 
-Mercurial's own templates put some names of files, authors and others into a page as they are: a file name that was pushed once
-runs its script in the browser of each reader. A template of HTML or XML is mended when it is read, whichever style it belongs
-to: every expression that it prints is text and gets escaped, unless
+Mercurial's own templates put some names of files, authors and others unescaped into a page: a pushed file name could run a script
+in the browser of each reader. So templates of HTML or XML are changed when they are read: every expression that they print is text
+and gets escaped, unless
 
-- it ends in a filter that escapes, or makes markup of its own (`_ESCAPING`), or what it is made of is safe already;
-- it is what a template made: its own text, `%`, the name of another template, a list that hgweb shows by a template.
+- it ends in a filter that escapes, or makes its own markup (`_ESCAPING`), or its operands are safe already;
+- it is the output of a template: its own text, `%`, the name of another template, a list that hgweb shows by a template.
 
-The first is seen in the expression (`shown`), the second when it is evaluated (`register`). Behind that stands the policy of
-`policy`.
+The first shows in the expression (`shown`), the second at its evaluation (`register`). The policy of `policy` is a second line of
+defence.
 
 Seams of Mercurial and what they must keep doing: `templater.loader.load` gives each template through `_parse` of its own
 instance, as tuples of an operator and its operands (`tests/pushlog/web/test_hostile_pages.py`).
@@ -27,11 +27,11 @@ from mercurial import templatefilters, templatefuncs, templateutil
 if TYPE_CHECKING:
     from mercurial.templater import engine
 
-# `colorize` is of the extension highlight: what Pygments made of a line.
+# `colorize` is from the extension highlight: a line as Pygments shows it.
 _ESCAPING = frozenset(
     (b"colorize", b"escape", b"json", b"obfuscate", b"revescape", b"rstdoc", b"urlescape", b"xmlescape")
 )
-# Filters whose own markup is meant: what they get must be safe.
+# Filters whose own markup is wanted: their operand must be safe.
 _DECORATING = frozenset((b"addbreaks", b"websub"))
 # Functions that give one of their arguments, from this one on.
 _CHOOSING = {b"if": 1, b"ifcontains": 2, b"ifeq": 2, b"separate": 0}
@@ -48,7 +48,7 @@ _Tree = tuple[Any, ...]
 
 
 def guard(templates: Any) -> bool:
-    """Let templates escape what a pusher chose; return whether they make HTML."""
+    """Let templates escape pushers' text; return whether they make HTML."""
     kind = templates.render(b"mimetype", {b"encoding": b""}) if b"mimetype" in templates else b"text/html"
     if b"html" not in kind and b"xml" not in kind:
         return False
@@ -59,7 +59,7 @@ def guard(templates: Any) -> bool:
 
 
 def register() -> None:
-    """Add the functions of mended templates, which escape what is not markup."""
+    """Add the functions of changed templates, which escape everything but markup."""
 
     def item(context: engine, mapping: Any, arguments: Any) -> Any:
         return _escape_value(context, mapping, templateutil.evalrawexp(context, mapping, arguments[0]), generated=True)
@@ -82,9 +82,9 @@ def register() -> None:
 
 
 def _escape_value(context: engine, mapping: Any, value: Any, *, generated: bool) -> Any:
-    """Return what is printed of a value.
+    """Return the printed form of a value.
 
-    If `generated`, what yields pieces is a template or a keyword of the site's own markup.
+    If `generated`, a value that yields pieces is a template or a keyword of the site's own markup.
     """
     if value is None or _is_made_by_templates(value) or (generated and isinstance(value, Iterator)):
         return value
@@ -148,7 +148,7 @@ def _escape_called(value: _Tree, name: bytes, arguments: list[_Tree]) -> _Tree:
     if name == b"join" and arguments:
         return value if safe == arguments else _make_call(_JOINED, arguments[0], *safe[1:])
     if name == b"sub" and len(arguments) == 3 and (arguments[1][0] != b"string" or _MARKUP.search(arguments[1][1])):
-        return _make_call(name, arguments[0], *safe[1:])  # its replacement is markup of the site's own
+        return _make_call(name, arguments[0], *safe[1:])  # its replacement is the site's own markup
     return _make_call(_TEXT, value)
 
 

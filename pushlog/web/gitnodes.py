@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The Git commits that changesets were converted from.
 
-A cache spares reading a changeset again and again. ``.hg/cache/pushlog-git`` has one record of 24 bytes per revision: CRC-32 of
-changeset and Git hash, and the Git hash, zeros for none. A record proves itself, so a strip, a crash or two writers at once cost
-a second reading, never a wrong answer. The file may be deleted at any time, and is not needed. What a pusher wrote in place of a
-hash counts as none.
+A cache saves reading a changeset repeatedly. ``.hg/cache/pushlog-git`` has one record of 24 bytes per revision: CRC-32 of changeset
+and Git hash, and the Git hash, zeros for none. A record proves itself, so a strip, a crash or two writers at once cost a second
+reading, never a wrong answer. The file may be deleted at any time. A pusher's text that is no hash counts as none.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ from mercurial.revlogutils import constants
 from .. import versions
 
 FILE = b"pushlog-git"
+# Bytes of a record.
 _RECORD = 24
+# Records of a block.
 _BLOCK_RECORDS = 4096
 # Blocks that are kept in memory.
 _BLOCKS = 64
@@ -34,15 +35,15 @@ _COMMIT = re.compile(rb"[0-9a-fA-F]{40}\Z")
 _ZSTD = b"\x28"
 # Bytes of a text that is read together with others.
 _BULK = 1 << 16
-# Of an entry of a revlog's index.
+# Positions in an entry of a revlog's index.
 _FLAGS_AND_START, _LENGTH, _TEXT_LENGTH, _BASE, _MODE = 0, 1, 2, 3, 10
 
 
 class GitNodes:
     """Git commits of the changesets of ``repo``.
 
-    `save` keeps what had to be looked up. While ``are_many``, what is not in the file is looked up with its neighbours: a
-    tenth of the cost where most are asked for.
+    `save` keeps the lookups. While ``are_many``, revisions that are not in the file are looked up with their neighbours: a tenth
+    of the cost if most are asked for.
     """
 
     are_many = False
@@ -67,7 +68,7 @@ class GitNodes:
             self._blocks.clear()
 
     def save(self) -> None:
-        """Keep what was looked up; without permission to write, do nothing."""
+        """Keep the lookups; without permission to write, do nothing."""
         if not self._found:
             return
         with contextlib.suppress(OSError):
@@ -111,7 +112,7 @@ class GitNodes:
         return None if value == _NONE else value.hex()
 
     def _keep_record(self, revision: int, node: bytes, commit: bytes | None) -> None:
-        """Keep what was looked up; a pusher's text that is no hash counts as none."""
+        """Keep a lookup; a pusher's text that is no hash counts as none."""
         value = bytes.fromhex(commit.decode("ascii")) if commit is not None and _COMMIT.match(commit) else _NONE
         self._found[revision] = zlib.crc32(value, zlib.crc32(node)).to_bytes(4, "big") + value
 

@@ -31,6 +31,7 @@ from .query import Query, ResolvedQuery
 if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import requestcontext
 
+# Pushes that are read at once.
 _BATCH = 200
 # Pushes that may come during a request.
 _LATE = 100
@@ -133,7 +134,7 @@ class Lookup:
     def _limit_to_known(self, connection: sqlite3.Connection) -> int | None:
         """Return the limit, below pushes whose changesets this request cannot know.
 
-        They came after the request read the changesets. They would seem to be empty, and a client that follows `lastpushid` would
+        Such pushes came after the request read the changesets. They would seem empty, and a client that follows `lastpushid` would
         never ask for them again.
         """
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import requestcontext
     from mercurial.templater import engine
 
+# Characters of a summary.
 SUMMARY_LENGTH = 200
 # A push with more changesets shows the rest on demand.
 ROLLED_UP_FROM = 20
@@ -45,7 +46,7 @@ _FRAGMENTS = (
 )
 # Styles whose navigation is their own; all others get the page of paper.
 _STYLES = (b"gitweb", b"monoblue", b"spartan")
-# The link to the graph in a style's navigation: what comes before the command, after it, and after the label.
+# The link to the graph in a style's navigation: the text before the command, after it, and after the label.
 _GRAPH_LINK = re.compile(
     rb'^( *(?:<li>)?<a href="{url\|urlescape})graph(?:/{symrev})?({sessionvars%urlparameter}">)graph(</a>.*\n)', re.M
 )
@@ -84,7 +85,7 @@ def add_templates(templates: Any) -> None:
 
 
 def link_page(templates: Any) -> None:
-    """Let Mercurial's navigation link to our page wherever it links to the graph.
+    """Let Mercurial's navigation link to our page beside each link to the graph.
 
     A template that names the pushlog itself, as ours do, stays as it is.
     """

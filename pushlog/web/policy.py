@@ -14,7 +14,7 @@ from typing import Any
 
 from mercurial.ui import ui as Ui
 
-# Mercurial's pages have scripts in them, which a nonce lets run; elements have styles of their own, which can do little harm.
+# Mercurial's pages have inline scripts, which a nonce permits, and inline styles of elements, which can do little harm.
 _POLICY = (
     "default-src 'none'; script-src 'self'{static} 'nonce-{nonce}'; style-src 'self'{static}; "
     "style-src-attr 'unsafe-inline'; img-src 'self'{static}; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -26,7 +26,7 @@ _Values = tuple[bytes | None, bytes | None]
 
 
 def values(orig: Callable[[Any], _Values], ui: Ui) -> _Values:
-    """Wrap what gives policy and nonce; an operator's own policy, even empty, wins."""
+    """Wrap `cspvalues`: an operator's own policy, even empty, wins."""
     if ui.config(b"web", b"csp", untrusted=False) is not None or _has_own_templates(ui):
         return orig(ui)
     nonce = secrets.token_urlsafe(16)

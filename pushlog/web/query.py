@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from . import dates
 
+# Pushes of a page.
 PAGE_SIZE = 10
+# The largest number that SQLite holds.
 _LARGEST = (1 << 63) - 1
 
 
@@ -33,7 +35,7 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What a request asks for.
+    """The query of a request.
 
     ``page`` counts from 1 and matters only if `is_paged`, ``after_id`` is where an answer was cut.
     """

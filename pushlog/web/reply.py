@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the answers of all pages have in common.
+"""The common parts of all pages' answers.
 
-These are streaming, entity tags, and the link to the rest.
+They are streaming, entity tags, and the link to the rest.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The place where hgweb takes hold of the pushlog.
+"""The hook by which hgweb loads the pushlog.
 
 A process that serves web pages loads the modules for them; a push or ``hg log`` does not pay for that (20 ms). Every web
 application keeps its repositories in a `hg.cachedlocalrepo`, made before the first request: that is when `web` is loaded.
@@ -23,13 +23,13 @@ _is_loaded = False
 
 
 def register() -> None:
-    """Wrap what every web application calls; once per process."""
+    """Wrap the functions that every web application calls; once per process."""
     seams.wrap("mercurial.hg", "cachedlocalrepo._repostate", repository_state)
     seams.wrap("mercurial.util", "urlreq.parseqsl", parse_query)
 
 
 def load_web() -> None:
-    """Add our commands to hgweb, and load what else a request may use.
+    """Add our commands to hgweb, and load the other modules of a request.
 
     Only the first call does so. Any thread may call it.
     """
@@ -40,7 +40,7 @@ def load_web() -> None:
             from . import commands
 
             commands.register()
-            # Mercurial's demand import is not for two threads at once.
+            # Mercurial's demand import is not safe in two threads at once.
             for module in (limit, pushed, revsets, wire):
                 dir(module)
             _is_loaded = True
@@ -67,7 +67,7 @@ def repository_state(orig: Any, cached: Any) -> tuple[tuple[Any, ...], int]:
     """Wrap the state by which hgweb notices a change, and its entity tags' source.
 
     Other processes write the pushlog, and Mercurial's whole seconds hide a second write. So the state has the pushlog's files and
-    every detail that the file system knows. While there is a journal, pages do not show the newest of what these files hold.
+    every detail that the file system knows. While there is a journal, pages do not show the newest records of these files.
     """
     load_web()
     state, _mtime = orig(cached)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """``json-pushes?wait=ID``: a request that waits until push ID is served.
 
-If its time is over before that, the server answers as things are then.
+On timeout the server answers with the current state.
 
 A waiting request holds a thread, so it is bounded: in seconds by ``[pushlog] maxwait``, which only files that the server trusts
-set, and in number by `MOST`, or by less where a server with few threads says so. Waiting in vain is no error, because load
-balancers would take it for a broken server: the answer is the ordinary one, and says where it ends. The repository object of a
-request shows the moment in which it was opened, so a request that has waited is answered from the beginning.
+set, and in number by `MOST`, or by less where a server with few threads says so. A timeout is no error, because load balancers
+would take it for a broken server: the answer is the ordinary one, and says where it ends. The repository object of a request shows
+the state at its opening, so a request that has waited opens the repository again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST = 4
 # Seconds between two looks at the pushlog.
 PAUSE = 0.05
-# The member of a request's environment that is there once it has waited.
+# The member of a request's environment that is set once it has waited.
 _WAITED = b"pushlog.waited"
 # The member in which a server may say how many of its requests may wait at once.
 _WAITERS = b"pushlog.waiters"
@@ -63,7 +63,7 @@ class PushArrived(Exception):
 def answer_again(orig: Callable[..., Iterable[bytes]], app: Any, request: Any, response: Any) -> Iterator[bytes]:
     """Wrap hgweb's answer to a request: answer again if a push came while it waited.
 
-    The second answer opens the repository anew, so it shows that push.
+    The second answer opens the repository again, so it shows that push.
     """
     try:
         yield from orig(app, request, response)

@@ -5,7 +5,7 @@
         code, output = dana.hg("--cwd", "clone", "push")
 
 Mercurial's protocol for command servers is in `hg help -e mercurial.commandserver`; the channels used here are output, error and
-result. Whoever kills it from outside gets `Killed` from the command under way; the next command starts a new one.
+result. A test that kills it from outside gets `Killed` from the command under way; the next command starts a new one.
 """
 
 import os
@@ -22,7 +22,7 @@ from testing.warm_hg import shared_hg
 
 
 class Killed(RuntimeError):
-    """The command server ended in the middle of a command; nobody was told how that command went."""
+    """The command server ended in the middle of a command, whose outcome is unknown."""
 
 
 class Developer:

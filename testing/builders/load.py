@@ -20,7 +20,7 @@ from testing.builders.cluster import Cluster
 from testing.builders.developer import Developer, Killed
 
 PATIENCE = 120.0
-"""Seconds after which a push that is refused again and again is given up: nothing that is broken on purpose stays so for long."""
+"""Seconds after which a push that is refused repeatedly is given up: nothing that is broken on purpose stays so for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ class Folder(Store):
 
 
 class Transaction:
-    """One that commits whatever happens."""
+    """One that always commits."""
 
     def add(self, name: bytes, offset: int) -> None:
         """Nothing is undone."""

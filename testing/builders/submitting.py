@@ -76,7 +76,7 @@ def taken(log: Log, topic: str = "raw") -> list[RawMessage]:
 
 @contextmanager
 def log_away(folder: Path) -> Iterator[None]:
-    """Nobody can write the embedded log: another process keeps it locked."""
+    """The embedded log cannot be written: another process keeps it locked."""
     lock = sqlite3.connect(folder / "log.db", isolation_level=None, timeout=60)
     lock.execute("BEGIN IMMEDIATE")
     try:

@@ -13,7 +13,7 @@ from testing.services.cache import cached
 from testing.services.process import Service, ServiceMissing
 
 # PostgreSQL refuses to run as root; then this user runs it.
-NOBODY = 65534
+GUEST = 65534
 
 
 def programs() -> Path:
@@ -28,7 +28,7 @@ def programs() -> Path:
 
 def as_user(*command: str) -> list[str]:
     """The command as a user that PostgreSQL accepts."""
-    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
+    drop = ["setpriv", f"--reuid={GUEST}", f"--regid={GUEST}", "--clear-groups"] if os.geteuid() == 0 else []
     return [*drop, *command]
 
 
@@ -53,7 +53,7 @@ def _fill(folder: Path) -> None:
 def _give(folder: Path) -> None:
     if os.geteuid() == 0:
         folder.chmod(0o755)
-        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", str(folder)], check=True)
+        subprocess.run(["chown", "-R", f"{GUEST}:{GUEST}", str(folder)], check=True)
 
 
 class PostgreSQL(Service):

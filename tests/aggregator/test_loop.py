@@ -74,7 +74,7 @@ def repositories(count: int) -> list[Chain]:
 
 
 def die_at_random(url: str, log: Log, folder: Path, kills: int, seed: int) -> str:
-    """Kills the aggregator again and again while pushes come in, lets it finish, and checks the history; what happened."""
+    """Kills the aggregator repeatedly while pushes come in, lets it finish, and checks the history; what happened."""
     chance, chains = random.Random(seed), repositories(12)
     ask(log, Verb.ADD, "alpha")
     ask(log, Verb.ADD, "beta")
@@ -417,7 +417,7 @@ def test_many_levels_that_cannot_be_read_are_recorded_in_transactions_of_bounded
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
     log.append([NewRecord(topic=ACKS, key=f"alpha/{number}", value=b"rubbish") for number in range(100)])
-    log.fail_commits = [True]  # the first one takes effect, and nobody is told
+    log.fail_commits = [True]  # the first one takes effect, and the aggregator does not learn it
     with pytest.raises(Unavailable):
         Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock)
     assert 0 < len(log.records(ERRORS)) < 50

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One record that makes the aggregator fail in a way nobody foresaw: it becomes a reject, and everything else goes on."""
+"""One record that makes the aggregator fail unexpectedly: it becomes a reject, and everything else goes on."""
 
 import re
 import struct
@@ -54,7 +54,7 @@ def log() -> MemoryLog:
 
 
 def fail_for(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_bad: Callable[..., bool]) -> None:
-    """Makes a function raise an exception that nobody foresaw whenever it is called with something bad; half done by then."""
+    """Makes a function raise an unexpected exception when it is called with something bad; half done by then."""
     whole = getattr(where, name)
 
     def failing(*arguments: Any, **named: Any) -> Any:

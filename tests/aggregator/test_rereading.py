@@ -25,7 +25,7 @@ SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
 
 
 class Shrinking(MemoryLog):
-    """Loses the newest records of a topic once somebody has asked where it ends, and before it is read."""
+    """Loses the newest records of a topic once its end was asked for, and before it is read."""
 
     topic: str | None = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator adopt`: what hg.mozilla.org's files say becomes a configuration of ours, and nothing is dropped in silence."""
+"""`vcsreplicator adopt`: what hg.mozilla.org's files say becomes our configuration, and nothing is dropped in silence."""
 
 import os
 import subprocess

@@ -145,7 +145,7 @@ class Machine:
 
 
 def without_ages(text: str) -> str:
-    """Also without the second a trouble began: it is told by the log's clock, so it moves with how long a record took."""
+    """Also without the second a trouble began: it is by the log's clock, so it moves with how long a record took."""
     text = re.sub(r"since [0-9]{4}-[0-9-]+ [0-9:]+ UTC", "since TIME", text)
     return re.sub(r"[0-9]+ (s|min)\b( ago)? *", "AGE ", text)
 

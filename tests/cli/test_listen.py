@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator listen` takes each message in, whatever a client published: one that ended it would end it at each start."""
+"""`vcsreplicator listen` takes in each message that a client published: one that ended it would end it at each start."""
 
 from collections.abc import Callable
 from pathlib import Path

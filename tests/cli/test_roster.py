@@ -186,7 +186,7 @@ def test_a_repository_may_be_named_by_its_path(installation: Installation) -> No
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("join", "nobody"), "there is no mirror nobody; add it first"),
+        (("join", "absent"), "there is no mirror absent; add it first"),
         (("add", "Alpha"), "expected lower-case letters"),
         (("add", "alpha", "--include", "re:("), "not a regular expression"),
         (("allow-empty", "yes"), "notices of a repository that no mirror gates would go out; add --yes to do it"),

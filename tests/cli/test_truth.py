@@ -23,7 +23,7 @@ SECRET = """
 [notifier.secret]
 type = "pulse"
 url = "amqp://guest@127.0.0.1:1/"
-password = {{ file = "{folder}/nobody" }}
+password = {{ file = "{folder}/absent" }}
 exchange = "exchange/a/b"
 stream = "v2"
 """
@@ -82,7 +82,7 @@ def test_whatever_is_broken_is_named_with_the_time_and_the_next_step(tmp_path: P
         assert "last: status 500" in hook
         assert "UTC)" in hook
         assert "destination secret is failing" in found(monitor)
-        assert "nobody" in found(monitor)
+        assert "absent" in found(monitor)
         listed = say(config, "destination", "list")[1]
         assert "failing since 2" in listed
         assert "subscription ci of hooks is failing" in listed

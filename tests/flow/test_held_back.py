@@ -117,7 +117,7 @@ def nothing_is_told_while_a_mirror_is_away(folder: Path, repositories: int, time
         assert len(try_line(here.cluster, too_early("repository-0", pushed["repository-0"][-1]), set())) == 4
 
         here.cluster.start("mirror-beta")
-        eventually(lambda: sum(map(len, here.heads().values())) >= count, timeout=PATIENCE, what="all are told")
+        eventually(lambda: sum(map(len, here.heads().values())) >= count, timeout=PATIENCE, what="all have it")
         assert here.heads() == pushed
         assert told_in_order(here.cluster.lines()) == ([], 0)
         assert not [
@@ -185,7 +185,7 @@ def test_one_repository_detached_on_one_mirror_holds_back_its_own_notices_only(t
             assert len(here.detached("beta")) == 1
             assert not here.detached("alpha")
             assert here.heads() == rest
-        eventually(lambda: here.heads() == pushed, timeout=PATIENCE, what="all are told, in order and once")
+        eventually(lambda: here.heads() == pushed, timeout=PATIENCE, what="all have it, in order and once")
         eventually(here.settled, every=0.5, timeout=PATIENCE, what="it follows the stream again")
         report = checker.check(checker.history(here.log))
         assert not report.violations, report.violations[:5]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`sequence` and `previous` of the messages of one repository, whatever an administrator does to it."""
+"""`sequence` and `previous` of the messages of one repository, after all acts of an administrator."""
 
 import shutil
 from collections.abc import Iterator

@@ -32,7 +32,7 @@ def new_repository(tmp_path):
 
 
 def commit(repository, *parents, text="x", phase=phases.draft):
-    """A changeset without a working directory, in whatever transaction runs."""
+    """A changeset without a working directory, in the running transaction."""
     parents = (*parents, nullid, nullid)[:2]
 
     def file(repo, ctx, path):

@@ -71,7 +71,7 @@ The rule can be asked of some branches only.
   abort: pretxnclose.heads hook failed
   [40]
 
-A branch is known by its name whatever the server's locale can show of it.
+A branch is known by its name in every locale of the server.
 
   $ printf '[one-head]\nbranches = gr\303\266\303\237e\n' >> ../server/.hg/hgrc
   $ hg update --quiet 0; hg --encoding utf-8 branch --quiet "`printf 'gr\303\266\303\237e'`"

@@ -75,7 +75,7 @@ They are over HTTP too.
   $ hg clone --quiet ssh://user@dummy/server ../other; hg -R ../other log -T '{rev}\n'
   0
 
-An empty file means it too, and so does a file that nobody can read.
+An empty file means it too, and so does an unreadable file.
 
   $ : > ../server/.hg/maintenance; hg push 2>&1 | grep '^remote: this.*read-only'
   remote: this repository is read-only for maintenance; please push again later

@@ -66,7 +66,7 @@ HG_GLOBAL = {
 
 @functools.cache
 def hg_commands() -> dict[str, set[str]]:
-    """Options of each command of Mercurial, of the extensions that pages name, and of ours."""
+    """Options of each command of Mercurial, of the extensions that pages name, and our own."""
     from mercurial import commands, debugcommands
 
     import hgext.vcsreplicator as extension
@@ -93,7 +93,7 @@ def hg_commands() -> dict[str, set[str]]:
 
 
 def misspelt(words: list[str]) -> str:
-    """What is wrong with a command of ours, words in capitals standing for values; empty if nothing."""
+    """What is wrong with one of our commands, words in capitals standing for values; empty if nothing."""
     at: click.Command = program
     rest = list(words)
     while isinstance(at, click.Group) and rest and not rest[0].startswith("-"):

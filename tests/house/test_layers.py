@@ -199,7 +199,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def circle(imports: Mapping[str, set[str]]) -> list[str]:
-    """The modules of one circle, or of none: what is left when modules without imports are taken away again and again."""
+    """The modules of one circle, or of none: what is left when modules without imports are removed repeatedly."""
     left = dict(imports)
     while leaves := [module for module, wanted in left.items() if not wanted & left.keys()]:
         for module in leaves:

@@ -273,7 +273,7 @@ def test_an_entry_says_what_it_means_where_to_look_what_to_do_and_when_it_is_ove
 
 
 def typed(text: str) -> list[list[str]]:
-    """Every command of ours in code spans of a page."""
+    """Each of our commands in code spans of a page."""
     return [span.split() for span in sorted(set(re.findall(r"`vcsreplicator ([a-z][^`]*)`", text)))]
 
 

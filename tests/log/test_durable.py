@@ -82,7 +82,7 @@ def unsynced(calls: list[SystemCall], folder: Path, told: Path) -> list[tuple[st
             path = path_of(call)
             if path == str(told):
                 found.append((re.search(r'"([^"]*)"', call.text)[1], set(waiting)))
-            elif Path(path).is_relative_to(folder) and not path.endswith("-shm"):  # which is made anew from the WAL
+            elif Path(path).is_relative_to(folder) and not path.endswith("-shm"):  # which is rebuilt from the WAL
                 waiting.add(path)
                 if call.name in ("link", "rename"):
                     source, target = re.findall(r'"([^"]*)"', call.text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`open_log`: what a URL may say, and one clear line for whatever it may not."""
+"""`open_log`: what a URL may say, and one clear line for everything else."""
 
 import subprocess
 import sys

@@ -534,7 +534,7 @@ def test_a_bundle_that_unpacks_to_more_than_it_may_is_fetched_and_not_the_whole_
         (Unavailable("the blob store is away"), "blob-missing"),
         (Diverged("it differs"), "diverged"),
         (error.RepoError(b"requires nonsense"), "corrupt"),
-        (ZeroDivisionError("a mistake of ours"), "corrupt"),
+        (ZeroDivisionError("a mistake of our own"), "corrupt"),
     ],
 )
 def test_every_trouble_has_a_reason_and_words(problem: Exception, reason: str) -> None:

@@ -89,7 +89,7 @@ def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log,
     try:
         # The log may have lost this mirror's acks, too: they are written again.
         assert arrived.get(timeout=60) == SkippedRecords(positions={})
-        assert seen.ends_asked >= 2, "the position is found anew, also after an outage"
+        assert seen.ends_asked >= 2, "the position is found again, also after an outage"
         assert arrived.empty()
         with Alive(log):
             broken = arrived.get(timeout=60)

@@ -231,7 +231,7 @@ def test_redelivery_away_from_the_notifiers_machine_is_refused(file: Path, tmp_p
         (("deliveries", "show", "77"), "there is no delivery 77"),
         (("deliveries", "show", "9" * 20), "9 is not in the range"),
         (("deliveries", "redeliver", "9" * 20), "9 is not in the range"),
-        (("subscription", "pause", "nobody"), "there is no subscription 'nobody'"),
+        (("subscription", "pause", "absent"), "there is no subscription 'absent'"),
         (("subscription", "add", "x", "ftp://x"), "url: expected https"),
         (("replay", "--repository", "caf\udce9", "--to", "lines", "--since", "1"), "expected text in UTF-8"),
         (("destination", "skip", "lines", "--message", "\udce9", "--yes"), "expected text in UTF-8"),
@@ -314,9 +314,9 @@ def test_listen_prints_each_message_as_a_line(told: PulseReceiver, log: Log) -> 
 
 def test_listener_ends_with_what_its_caller_raises(told: PulseReceiver, log: Log) -> None:
     def hand_on(arrival: ReceivedMessage) -> bool:
-        raise BrokenPipeError("nobody reads")
+        raise BrokenPipeError("no reader")
 
-    with pytest.raises(BrokenPipeError, match="nobody reads"):
+    with pytest.raises(BrokenPipeError, match="no reader"):
         _listens(told, log, hand_on)
 
 

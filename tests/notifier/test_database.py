@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The notifier's databases: what waiting heals is waited for, what only an operator can change ends the start with one line."""
+"""The notifier's databases: passing errors are waited for, those that only an operator can solve end the start with one line."""
 
 import contextlib
 import errno

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""JSON lines: whole lines only, whatever is done to the file."""
+"""JSON lines: whole lines only, through every change of the file."""
 
 import errno
 import json

@@ -129,7 +129,7 @@ def test_a_marker_behind_the_end_of_an_outbox_hides_no_fork(box, tmp_path):
 
 
 def break_one(box, place):
-    """Makes an entry unreadable for whoever reads it, and for nobody else."""
+    """Makes one entry unreadable, and no other."""
     with open(box._folder.join(b"outbox.0001.log"), "r+b") as file:
         file.seek(place.end - 20)
         file.write(b"#")

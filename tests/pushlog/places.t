@@ -163,7 +163,7 @@ Obsolete changesets stay recorded.
   $ hg -R server verifypushlog
   pushlog contains all 6 changesets across 6 pushes
 
-In a folder of a group the group reads and writes all, whatever the umask of who pushes first or repairs.
+In a folder of a group the group reads and writes all, for any umask of the first pusher or the repairing user.
 
   $ hg init grouped
   $ chmod 2770 grouped/.hg grouped/.hg/store
@@ -174,6 +174,6 @@ In a folder of a group the group reads and writes all, whatever the umask of who
   660 grouped/.hg/pushlog2.db
   660 grouped/.hg/store/pushlog.log
   $ hg -R grouped repairpushlog
-  pushlog2.db made anew: nothing changed in 1 pushes
+  pushlog2.db rebuilt: nothing changed in 1 pushes
   $ stat -c '%a %n' grouped/.hg/pushlog2.db
   660 grouped/.hg/pushlog2.db

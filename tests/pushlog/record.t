@@ -6,7 +6,7 @@
   > default-date = 1500000000 0
   > EOF
 
-A push is recorded in its own transaction, and the pusher is told, even a quiet one.
+A push is recorded in its own transaction, and the pusher reads so, even with --quiet.
 
   $ hg init server
   $ hg -q clone server client
@@ -60,7 +60,7 @@ The schema is the one that tools read, and the file is group-writable.
   $ ls -l ../server/.hg/pushlog2.db | cut -c1-10
   -rw-rw-r--
 
-Somebody must be known. REMOTE_USER is more than USER, prefixes tell them apart, and a landing account pushes for somebody else.
+The pusher must be known. REMOTE_USER is more than USER, prefixes tell them apart, and a landing account pushes for another user.
 
   $ echo 4 > f; hg -q commit -m four
   $ USER= hg push
@@ -118,7 +118,7 @@ What does not come from a push is not recorded.
   [1]
   $ cd ..
 
-A refused push leaves nothing, whoever refuses it.
+A refused push leaves nothing, in every refusal.
 
   $ cat >> server/.hg/hgrc << EOF
   > [hooks]

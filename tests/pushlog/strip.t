@@ -65,7 +65,7 @@ A push that loses its last changeset stays as an empty one, and its id is not us
   pushlog entry has no nodes: #2
   pushlog contains all 4 changesets across 3 pushes
 
-Making SQLite anew from the file gives the same.
+Rebuilding SQLite from the file gives the same.
 
   $ rm .hg/pushlog2.db
   $ hg rows
@@ -75,14 +75,14 @@ Making SQLite anew from the file gives the same.
   0 c0 1
   $ hg repairpushlog | sed 's/push #[0-9]*/push #N/' | sort | uniq -c | sed 's/^ *//'
   3 push #N: restored
-  1 pushlog2.db made anew: 3 of 3 pushes changed
+  1 pushlog2.db rebuilt: 3 of 3 pushes changed
   $ hg rows
   3 c3 3
   2 c2 3
   1 c1 1
   0 c0 1
   $ hg repairpushlog
-  pushlog2.db made anew: nothing changed in 3 pushes
+  pushlog2.db rebuilt: nothing changed in 3 pushes
 
 A rollback takes the push back.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two servers that accept pushes into one repository at once: every push is recorded, nobody is refused."""
+"""Two servers that accept pushes into one repository at once: every push is recorded, none is refused."""
 
 import contextlib
 import os

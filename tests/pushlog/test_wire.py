@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A server's pushlog read by clients, in this process: whatever a row says, a client takes all it can and tells the rest."""
+"""A server's pushlog read by clients, in this process: from any rows a client takes all it can and reports the rest."""
 
 import io
 import os

@@ -93,7 +93,7 @@ def test_a_host_that_cannot_be_found_is_named_in_one_line() -> None:
 
 
 def test_a_fault_of_ours_is_reported_with_its_traceback() -> None:
-    ended, [line] = ends(RuntimeError("a fault of ours"))
+    ended, [line] = ends(RuntimeError("a fault of our own"))
     assert (ended, line["event"], line["exc_info"]) == (1, "crashed", True)
 
 

@@ -256,7 +256,7 @@ class HangingLog:
 
 @pytest.fixture
 def hanging() -> Iterator[Any]:
-    """A log that answers at first; whatever waits for it is let go at the end."""
+    """A log that answers at first; every waiting call is released at the end."""
     log = HangingLog()
     log.answers.set()
     yield log

@@ -144,7 +144,7 @@ SEEDED = {
     "delivery skipped": (without(Kind.DELIVERED, 1, "pulse"), "pulse got 2 before 1"),
     "delivery before its notice": (late(Kind.NOTICED, 2), "before its notice"),
     "release that goes back": (lambda steps: [*steps, step(Kind.RELEASED, 1)], "release went back"),
-    "roster version nobody wrote": (changed(Kind.NOTICED, 2, version=5), "is in no record"),
+    "roster version that was not written": (changed(Kind.NOTICED, 2, version=5), "is in no record"),
     "notice without any mirror": (with_roster(roster()), "without any gating mirror"),
     "rules not kept": (
         with_roster(roster(ALPHA, replace(BETA, rules=Rules(include=("path:y",))))),

@@ -159,5 +159,5 @@ def test_a_sign_that_was_seen_before_is_no_sign_of_life() -> None:
     silence.heard("alpha", 1, 10.0)
     silence.heard("alpha", 1, 20.0)
     assert silence.seconds("alpha", 30.0) == 20.0
-    silence.heard("alpha", 0, 30.0)  # a log that was made anew counts from the beginning
+    silence.heard("alpha", 0, 30.0)  # a re-created log counts from the beginning
     assert silence.seconds("alpha", 30.0) == 0.0

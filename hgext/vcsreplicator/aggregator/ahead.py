@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Levels of mirrors at events that the aggregator does not know.
 
-It does not know them though it has read the whole log. Then it passed events unread, for example because a position was moved by
-hand, or the log lost them, or the mirror invented them.
+It has read the whole log and does not know them. So it passed events unread, for example because a position was moved by hand, or
+the log lost the events, or the mirror invented them.
 """
 
 from ..log import EVENTS, Log, partition_of
@@ -17,8 +17,8 @@ MirrorRepository = tuple[str, str]
 class AheadLevels:
     """Finds levels at events that are not known; used by one thread.
 
-    It has the partition read again, for any mirror's level, since the log may have lost events and filled their places. It sets
-    aside the levels of gating mirrors that are still ahead after that.
+    It has the partition reread for any mirror's level, because the log may have lost events and filled their places. Then it sets
+    aside the levels of gating mirrors that are still ahead.
     """
 
     def __init__(self, aggregation: Aggregation, log: Log, rereading: Rereading) -> None:
@@ -30,7 +30,7 @@ class AheadLevels:
     def check(self, now: float) -> None:
         """Decide about the levels that were ahead at the last check; then look again.
 
-        It decides once all is read that the log had at the last check.
+        It decides once everything is read that the log had at the last check.
         """
         if self._rereading:
             return
@@ -48,10 +48,7 @@ class AheadLevels:
         self._ends = self._log.ends(EVENTS) if self._seen else {}
 
     def count_missing(self) -> dict[str, int]:
-        """Return how many events of each repository the log lacks.
-
-        The doubted levels that are still ahead of the log show it.
-        """
+        """Count the events that the log lacks, by the doubted levels still ahead."""
         found: dict[str, int] = {}
         for pair, applied in self._doubted.items():
             if self._may_gate(pair) and self._is_ahead(pair, applied):
@@ -61,7 +58,7 @@ class AheadLevels:
         return found
 
     def _read_again(self, pairs: set[MirrorRepository]) -> bool:
-        """Begin to read what was not read since the last check; return whether any is."""
+        """Begin to reread partitions not reread since the last check; return whether any."""
         count = self._log.partitions(EVENTS)
         for partition in sorted({partition_of(repository, count) for _, repository in pairs}):
             if self._rereading.whole.get(partition, -1) < self._ends[partition]:
@@ -84,7 +81,7 @@ class AheadLevels:
         return is_ahead and (applied > repository.last or not self._is_present(pair))
 
     def _is_present(self, pair: MirrorRepository) -> bool:
-        """Return whether the level is of the history that the repository has now."""
+        """Return whether the level belongs to the present history of the repository."""
         mirror, name = pair
         repository = self._aggregation.repositories[name]
         return repository.state is None or repository.acks[mirror].incarnation == repository.state.incarnation
@@ -92,7 +89,7 @@ class AheadLevels:
     def _may_gate(self, pair: MirrorRepository) -> bool:
         """Return whether notices of the repository wait for this mirror.
 
-        If the path of the repository is not known, return whether they could.
+        If the path of the repository is not known, returns whether they could.
         """
         name, roster, repository = pair[0], self._aggregation.roster, self._aggregation.repositories[pair[1]]
         if repository.state is not None:

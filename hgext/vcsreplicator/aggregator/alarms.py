@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What holds notices back and needs an operator. Pure.
+"""Conditions that hold notices back and need an operator. Pure.
 
 For example, a mirror is silent, or no mirror gates a repository, or a repository waits for others.
 """
@@ -26,7 +26,7 @@ SUCCESSOR = "successor waits"
 FORKED = "repository forked"
 OLDER = "mirror of an older release"
 
-# What an operator can do about an alarm, where the name does not say it.
+# What an operator can do about an alarm whose name does not say it.
 STEPS = {
     FORKED: "stop what sends events of another history, then run `hg replicateadopt` where the history is right",
     NO_GATING: "activate or add a mirror (`vcsreplicator roster list`), or: vcsreplicator roster allow-empty yes --yes",
@@ -74,7 +74,7 @@ class Alarm:
     def describe(self, since: float) -> str:
         """Return the text with the time since which the alarm lasts.
 
-        The alarm of waiting notices, and that of a successor, tell that themselves.
+        The alarms of waiting notices and of successors have that time in their text.
         """
         return self._write(time.strftime(" (since %Y-%m-%d %H:%M:%S UTC)", time.gmtime(since)))
 
@@ -96,10 +96,10 @@ class Alarm:
 
 @dataclass(slots=True, kw_only=True)
 class MirrorLag:
-    """What waits for one mirror.
+    """The events and notices that wait for one mirror.
 
     `lag` counts the events that it has not applied, of all repositories that it carries and is not deactivated for. `held` counts
-    the notices of those that it gates, and of what it does not serve yet.
+    the notices of events that it gates and does not serve yet.
     """
 
     lag: int = 0
@@ -108,13 +108,13 @@ class MirrorLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What waits, for whom, and for how many seconds.
+    """The notices that wait, for which mirrors, and for how many seconds.
 
     `alone` counts the notices that wait because no mirror gates them, `repositories` the repositories that have such notices.
     `newer` has the number of events of each repository that waits for a newer aggregator, `broken` that of each repository that
     is stalled because decisions about it failed. `held` says by repository for how long its first notice has been the first,
     `silent` by mirror for how long it gave no sign of life, `successors` how long each waits. `forked` has the paths of the
-    repositories of which the log got another history.
+    repositories that forked.
     """
 
     mirrors: Mapping[str, MirrorLag]
@@ -208,7 +208,7 @@ def _alarm_successors(aggregation: Aggregation, waiting: Waiting, patience: floa
 
 
 def _find_cause(aggregation: Aggregation, other: Repository, *, is_due: bool) -> str | None:
-    """Return why the repository's own notices do not come, and what ends that.
+    """Return why the repository's own notices do not come, with the remedy.
 
     None means that they may still come.
     """
@@ -241,7 +241,7 @@ def _alarm_repositories(aggregation: Aggregation, kind: str, what: str, counts: 
 
 
 def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
-    """Count what has no notice yet, and measure how long it has waited.
+    """Count the events without a notice, and measure how long they have waited.
 
     `silence` remembers the signs that were seen before.
     """

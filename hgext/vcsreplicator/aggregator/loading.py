@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the aggregator reads at its start.
+"""The aggregator's reading at its start.
 
-It reads roster, state and pending, and takes from notices what `state` lost. The session reads the levels in `acks`, and reads
-again what of `events` was never taken.
+It reads roster, state and pending, and restores from notices the states that were lost. The session reads the levels in `acks`, and
+rereads the events that were never taken.
 """
 
 import threading
@@ -29,7 +29,7 @@ logger = structlog.get_logger()
 def read_state(log: Log, stop: threading.Event) -> Table:
     """Read `state` before this aggregator fences another.
 
-    Raise BadConfig if an aggregator of a newer release wrote it.
+    Raises BadConfig if an aggregator of a newer release wrote it.
     """
     state = read_table(log, STATE, stop=stop)
     newest = _read_beat(state)
@@ -46,7 +46,7 @@ def load(
 ) -> Aggregation:
     """Load everything that the log knows, except the levels.
 
-    What was read of `state` before is not read again.
+    The records of `state` that were read before are not read again.
     """
     if state is None:
         state = table = read_table(log, STATE, ROSTER, PENDING, stop=stop)  # together: each reader connects anew
@@ -82,7 +82,7 @@ def _read_roster(table: Table) -> Roster:
 
 
 def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
-    """Read what was written to the table's topics since it was read."""
+    """Read the records written to the table's topics since it was read."""
     newest = dict(table.records)
     for record in read_records(log, table.positions, stop=stop):
         if record.key is not None:
@@ -103,7 +103,7 @@ def _read_beat(state: Table) -> AggregatorBeat | None:
 
 
 def _recover_state(aggregation: Aggregation, log: Log, stop: threading.Event, state: Table) -> None:
-    """Take from notices what `state` lost, all of it or its newest records."""
+    """Restore from notices the states that were lost: all, or the newest."""
     beat = _read_beat(state)
     if (STATE, IDENTITY) not in state.records:  # an installation begins with no notices either
         lost = _recover(aggregation, _read_notices(log, stop, since=0))
@@ -118,7 +118,7 @@ def _recover_state(aggregation: Aggregation, log: Log, stop: threading.Event, st
 def _recover(aggregation: Aggregation, notices: Iterator[Notice]) -> int:
     """Take the repositories whose state is lost or older than a notice.
 
-    Return how many those are.
+    Returns how many those are.
     """
     return len({notice.event.repository for notice in notices if notice.replay is None and aggregation.recover(notice)})
 
@@ -149,8 +149,8 @@ def _find_recorded(log: Log) -> dict[PartitionKey, int]:
 def _find_cut(log: Log, beat: AggregatorBeat | None) -> dict[int, int]:
     """Find the partitions of `events` that lost records before the stored position.
 
-    Return where each ended then. Those that the sign of life names are read again from their beginning, unless the aggregator
-    came to that end.
+    Returns where each ended then. Those that the sign of life names are reread from their beginning, unless the aggregator has
+    already reached that end.
     """
     ends, begun = log.ends(EVENTS), beat.cut if beat is not None and beat.cut is not None else {}
     cut = {}
@@ -167,8 +167,8 @@ def _find_start(log: Log, topic: str) -> dict[PartitionKey, int]:
     """Find the stored position of each partition, or else its beginning.
 
     The beginning counts where no position is stored, or where the log no longer reaches back to it. A log that lost its newest
-    records ends before the stored position. Its events are read again, of which most are repeats; its requests are not, because
-    old ones would be decided anew.
+    records ends before the stored position. Then events are reread, most of them as repeats; requests are not, because old ones
+    would be decided again.
     """
     stored, ends, start = log.stored(GROUP, topic), log.ends(topic), {}
     for partition, beginning in log.beginnings(topic).items():

@@ -59,8 +59,10 @@ from .watching import Watch
 # Longest wait for a record in seconds; a request to stop ends it.
 POLL = 1.0
 
-# Records of one read, and reads before what they brought is decided and committed.
-READ_LIMIT, READS = 500, 4
+# Records of one read.
+READ_LIMIT = 500
+# Reads between two commits.
+READS = 4
 
 
 logger = structlog.get_logger()
@@ -94,7 +96,7 @@ def run(
 ) -> None:
     """Aggregate until `stop` is set; call `ready` once all is loaded.
 
-    Retry an unavailable log indefinitely. Raise Fenced and BadConfig, and raise Poisoned if an exception comes again though its
+    Retries an unavailable log indefinitely. Raises Fenced and BadConfig, and Poisoned if an exception comes again although its
     cause is left out.
     """
     clock = clock or SystemClock()
@@ -212,13 +214,13 @@ class Session:
             self._reader.wake()
 
     def close(self) -> None:
-        """Free everything; the next session reads again what was not committed."""
+        """Free everything; the next session rereads uncommitted records."""
         self._closing.close()
 
     def _catch_up(self) -> None:
         """Take what was loaded up to where reading goes on."""
         if self.aggregation.events.cut:
-            # Before a position is stored: it may lie beyond what the log has, or between what it lost and what it gets again.
+            # Before a position is stored: it may lie beyond the log's end, or among records that the log lost and gets again.
             self.commit(self._watch.make_beat())
         acks = self._load_acks()
         self._take_kept()
@@ -268,10 +270,8 @@ class Session:
         if self._watch.beat():
             self._ahead.check(self._clock.now())
 
-    # Reading again what was passed
-
     def _complete_positions(self) -> None:
-        """Look for the events that `pending` lacks; what `events` lacks too is lost."""
+        """Look for events that `pending` lacks; those that `events` lacks too are lost."""
         incomplete = self.aggregation.incomplete()
         count = self._log.partitions(EVENTS)
         self._read_again({partition_of(name, count) for name in incomplete})
@@ -279,7 +279,7 @@ class Session:
             self.aggregation.events.lose(name, self._clock.now())
 
     def _take_kept(self) -> None:
-        """Take what an older aggregator kept for one that understands it."""
+        """Take the records that an older aggregator kept for a newer one."""
         events = self.aggregation.events
         while (outcome := events.take_kept(self._clock.now(), self._rereading.whole)).is_asked_again:
             if outcome is RecordOutcome.READ_AGAIN and events.newer.next is not None:
@@ -287,10 +287,7 @@ class Session:
             self.commit()
 
     def _read_again(self, partitions: set[int]) -> None:
-        """Read these partitions to the end before anything else happens.
-
-        This is for the start alone.
-        """
+        """Read these partitions to the end before anything else, at the start only."""
         for partition in sorted(partitions - self._rereading.whole.keys()):
             self._rereading.begin(partition)
         while self._rereading:
@@ -300,7 +297,7 @@ class Session:
                 raise ReadStopped
 
     def _go_on_reading_again(self) -> None:
-        """Read a slice; then take what came behind the position meanwhile."""
+        """Reread a slice; then take the records that came behind the position meanwhile."""
         for partition in self._rereading.slice(self._clock.now()):
             self._take_records(self._parked.pop(partition, ()))
             assert self._reader is not None
@@ -322,23 +319,20 @@ class Session:
             self._expect(NOTICES, PENDING, STATE)
 
     def finish(self) -> None:
-        """Write what is left, and where the next aggregator goes on.
-
-        So the next aggregator reads nothing again.
-        """
+        """Write what is left, so that the next aggregator reads nothing twice."""
         if self.aggregation.output.has_output or self.aggregation.output.passed:
             self.commit(self._watch.make_beat())
 
     def _expect(self, *topics: str) -> None:
         """Have the next transaction prepared while mirrors work.
 
-        A sign of life ends that transaction in time if nothing else does.
+        A sign of life commits that transaction in time if nothing else does.
         """
         if max(self._settings.group_time, self._settings.beat) <= EXPECTED_WITHIN:
             self._transactor.expect(topics)
 
     def _read_records(self, timeout: float) -> None:
-        """Read what is there; under load some more, for fewer transactions."""
+        """Read the available records; under load several times, for fewer transactions."""
         assert self._reader is not None
         for _ in range(READS):
             records = self._reader.poll(timeout, limit=READ_LIMIT)

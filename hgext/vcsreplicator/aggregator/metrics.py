@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the aggregator counts, for Prometheus."""
+"""The aggregator's metrics for Prometheus."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -15,7 +15,7 @@ from ..words.roster import Decision, Refusal, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 from .loading import GROUP, IDENTITY, load_roster
 
-# What changes the roster alone; the others need the aggregator's positions, or have it forget levels.
+# Verbs that change the roster alone; the others need the aggregator's positions, or make it forget levels.
 VERBS = (Verb.RULES, Verb.ACTIVATE, Verb.DEACTIVATE, Verb.ALLOW_EMPTY)
 
 # Seconds of one wait for a sign of life.
@@ -39,7 +39,7 @@ def check_silence(log: Log, patience: float) -> None:
 def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
     """Decide the request, and write the roster at once.
 
-    Refuse the requests made before it. Raise Refused, Unavailable.
+    Refuses the requests made before it. Raises Refused, Unavailable.
     """
     if request.verb not in VERBS:
         verbs = ", ".join(verb.value for verb in VERBS)

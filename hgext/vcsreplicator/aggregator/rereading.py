@@ -2,12 +2,12 @@
 """Partitions of `events` that are read again, because an event was never taken.
 
 The event stands before the position, so a partition is read from its beginning up to the position: a slice at a time, between the
-other work. Meanwhile other partitions, levels and notices go on, and the service gives signs of life and stops when asked. What
-comes behind the position of such a partition waits: before the reading has ended, it may not follow what is known.
+other work. Meanwhile other partitions, levels and notices go on, and the service gives signs of life and stops when asked. Records
+behind the position of such a partition wait until the rereading has ended: only then do they follow the known events.
 
-A partition is read again only for what the log took after the last reading, because that one missed nothing that the log still
-has. The next reading begins at the last record of the one before, unless another record stands there now: a log that lost records
-lost its newest. So each record is read again at most once, however many gaps come.
+A partition is reread only for records that came after the last rereading, because that one missed nothing that the log still has.
+The next one begins at the last record of the one before, unless another record stands there now: a log that lost records lost its
+newest. So each record is reread at most once, however many gaps come.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,8 @@ logger = structlog.get_logger()
 class Rereading:
     """The partitions that are being read again; used by one thread.
 
-    `commit` writes what the aggregation has for the next batch. `whole` has the partitions that are read from their beginning, with
-    their end at that time: what is missing before this offset is lost. From there on the log may have lost records and filled
-    their places.
+    `commit` writes the aggregation's next batch. `whole` has the partitions that were read from their beginning, with their end at
+    that time: events missing before this offset are lost. From there on the log may have lost records and filled their places.
     """
 
     def __init__(self, log: Log, aggregation: Aggregation, commit: Callable[[], None]) -> None:
@@ -51,14 +50,11 @@ class Rereading:
         return partition in self._readers
 
     def is_whole(self, record: Record) -> bool:
-        """Return whether the partition had this record when it was read as a whole.
-
-        That is, when it was read from its beginning.
-        """
+        """Return whether the partition had this record when read from its beginning."""
         return record.offset < self.whole.get(record.partition, -1)
 
     def close(self) -> None:
-        """Free everything; a reading that has begun and not ended counts as never begun."""
+        """Free everything; an unfinished rereading counts as never begun."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()

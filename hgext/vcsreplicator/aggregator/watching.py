@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aggregator's signs of life, and what it finds out with each.
+"""The aggregator's signs of life; with each it updates alarms and figures.
 
-It finds out alarms, figures, and records that the log has lost.
+It also finds records that the log has lost.
 """
 
 from collections import Counter
@@ -45,8 +45,8 @@ logger = structlog.get_logger()
 class Watch:
     """Gives a sign of life every `beat` seconds; used by one thread.
 
-    It raises an alarm for a mirror that gave none for `patience` seconds. `commit` writes the aggregation's next batch,
-    and more; `silence` outlives the session.
+    It raises an alarm for a mirror that gave none for `patience` seconds. `commit` writes the aggregation's next batch and the
+    records given; `silence` outlives the session.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Watch:
         self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
 
     def note_written(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
-        """Take what a transaction wrote, and where.
+        """Take the records that a transaction wrote, and their offsets.
 
-        A topic that gives an offset again has lost what stood there.
+        A topic that assigns an offset twice has lost the earlier record.
         """
         offsets = [offset for message, (_, offset) in zip(messages, places, strict=True) if message.topic == STATE]
         if offsets:
@@ -97,7 +97,7 @@ class Watch:
     def beat(self) -> bool:
         """Give a sign of life if it is due; return whether it was.
 
-        The sign of life also finds out whether another aggregator took over.
+        Writing it also shows whether another aggregator took over.
         """
         now = self._clock.monotonic()
         if now - self._beaten < self._interval:
@@ -146,9 +146,9 @@ class Watch:
         self._log_alarms(now)
 
     def _check_state_end(self) -> None:
-        """Find out whether `state` ends before what stood there at the last check.
+        """Find out whether `state` ends earlier than at the last check.
 
-        It does not look for what was written since, because a log may show a transaction a moment after its commit.
+        Newer records do not count, because a log may show a transaction a moment after its commit.
         """
         [end] = self._log.ends(STATE).values()
         if end < self._state_due:
@@ -158,7 +158,7 @@ class Watch:
     def _restore_state(self) -> None:
         """Write all states again if `state` lost some.
 
-        A restored log can bring that about.
+        This happens after the log was restored.
         """
         if not self._is_state_lost:
             return
@@ -172,7 +172,7 @@ class Watch:
     def _log_alarms(self, now: float) -> None:
         """Log each alarm when it begins, and when it ends.
 
-        While it lasts, log it again after ten times `patience`.
+        While it lasts, it is logged again after ten times `patience`.
         """
         for alarm in self._found:
             logged = self._logged.get(alarm)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The execution of what operators ask for on the dashboard.
+"""The execution of operators' acts on the dashboard.
 
 It makes the same requests as the verbs. The module loads no code that draws on a terminal.
 """
@@ -79,10 +79,7 @@ def _redeliver(config: Config, act: OperatorAct, person: str) -> str:
 
 
 def _require_notifier(config: Config) -> None:
-    """Raise Refused if no notifier on this machine would see a request.
-
-    Its databases are then elsewhere.
-    """
+    """Raise Refused if the notifier's databases are not on this machine."""
     settings = read_notifier(config)
     if settings is None or not NotifierDatabases(settings).is_here:
         raise Refused("the notifier's databases are not on this machine; use the dashboard of its machine")

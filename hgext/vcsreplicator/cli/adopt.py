@@ -56,7 +56,7 @@ def _read_file(file: str) -> SourceSections:
 
 
 def _hide_password(value: str | None) -> str | None:
-    """Replace the password in a URL, because no file of ours may have one either."""
+    """Replace the password in a URL, because our files may not have one either."""
     return value and re.sub(r"(://[^/\s:@]*:)[^/\s]*@", r"\1PASSWORD@", value)
 
 

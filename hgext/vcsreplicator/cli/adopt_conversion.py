@@ -63,7 +63,7 @@ class Conversion:
 
     def _write_comment(self, file: str, section: str, key: str, value: str) -> Iterator[str]:
         known = find_counterpart(section, key)
-        # What is not known may be a secret too.
+        # An unknown setting may be a secret too.
         setting = f"{file}: [{section}] {key} = {_SECRET if known is None or known.is_secret else value}"
         if known is None:
             yield f"{setting}: not documented, not converted"

@@ -31,7 +31,7 @@ def opening_log(config: Config) -> Iterator[Callable[[], Log]]:
 
 
 def expect(config: Config, **limits: Any) -> Expectations:
-    """Return what the file says must be there; `limits` are the other members."""
+    """Return the services that the file names; `limits` are the other members."""
     wanted, relay = destinations(config), relay_of(config)
     names = None if wanted is None else tuple(wanted)
     mirrors = tuple(config.names("mirror")) if "mirror" in config.tables else ()

@@ -70,7 +70,7 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
 
 
 def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Finding]:
-    """Find in the outboxes what their relay would report if it were not silent.
+    """Find the troubles in the outboxes that a silent relay does not report.
 
     Reads only the outboxes that are on this machine.
     """

@@ -27,7 +27,7 @@ from .options import check_exposures, with_insecure
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# What would need escapes in the URLs, TOML and hgrc that name the folder.
+# Characters that would need escapes in the URLs, TOML and hgrc that name the folder.
 _NEEDS_ESCAPE = re.compile('["\\\\%#?=\0-\x1f\x7f\ud800-\udfff]')
 
 

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from notifier.decode.settings import DecodeSettings
     from notifier.raw import RawMessage
 
-# Messages that are written again together, and bytes after which no more are.
-_TOGETHER, _TOGETHER_BYTES = 500, 4 * 1024 * 1024
+# Most messages in one append.
+_TOGETHER = 500
+# Bytes after which an append takes no more.
+_TOGETHER_BYTES = 4 * 1024 * 1024
 
-# Times as far from the end the search for the newest rejects begins, if it did not find enough.
+# The search for the newest rejects, if it did not find enough, begins again this many times farther from the end.
 _FARTHER = 4
 
-# Numbers of rejects in one note that they were submitted.
+# Most numbers in one note of submitted rejects.
 _NOTED_TOGETHER = 10_000
 
 # The beginning of a place that is a queue of the decoder's broker.
@@ -161,7 +163,7 @@ def _read_rejects(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
 
 
 def _identify(place: str, raw: "RawMessage") -> bytes:
-    """Return what is the same for the rejects of one message."""
+    """Return a key that is the same for all rejects of one message."""
     names = (place, raw.attributes.get("uri", ""), raw.attributes.get("submission_timestamp", ""))
     return hashlib.sha256(json.dumps(names).encode() + raw.payload).digest()
 
@@ -253,7 +255,7 @@ def _read_newest(log: Log, count: int) -> list[tuple[int, ErrorRecord]]:
     [end], [beginning] = log.ends(ERRORS).values(), log.beginnings(ERRORS).values()
     begin = end
     while True:
-        begin = max(beginning, end - max(count, _FARTHER * (end - begin)))  # not each offset is that of a reject
+        begin = max(beginning, end - max(count, _FARTHER * (end - begin)))  # not every offset is a reject's
         newest = deque[Record](maxlen=count)
         for record in read_records(log, {(ERRORS, 0): begin}):
             if record.value and _read_submitted(record) is None:

@@ -13,13 +13,13 @@ from ..words.errors import BadConfig
 
 EXTENSIONS = ("vcsreplicator", "pushlog")
 ROOTS = "vcsreplicator-roots."
-# What Mercurial reads as true.
+# Values that Mercurial reads as true.
 _TRUE = {"1", "yes", "true", "on", "always"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySection:
-    """What the services' file says of the relay: socket, and prefixes by folder."""
+    """The relay in the services' file: socket, and prefixes by folder."""
 
     file: str
     socket: str

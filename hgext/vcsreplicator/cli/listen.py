@@ -19,7 +19,7 @@ from .options import check_exposures, with_insecure
 if TYPE_CHECKING:
     from notifier.pulse.listener import ReceivedMessage
 
-# What no variable of the environment can hold.
+# Characters that no variable of the environment can hold.
 _NO_VARIABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -63,7 +63,7 @@ def command(
     stop = stop_on_signals()
 
     def show(arrival: ReceivedMessage) -> bool:
-        # Any client may publish: what is not JSON, or too deep, stays text.
+        # Any client may publish: bodies that are not JSON, or too deep, stay text.
         try:
             line = _write_line(arrival, json.loads(arrival.text), whole=whole)
         except (ValueError, RecursionError):
@@ -88,7 +88,7 @@ def command(
 
 
 def _write_line(arrival: "ReceivedMessage", content: Any, *, whole: bool) -> str:
-    """Return what is printed of a message; raises RecursionError if it is too deep."""
+    """Return the printed line of a message; raises RecursionError if it is too deep."""
     if whole:
         content = {
             "body": content,
@@ -101,7 +101,7 @@ def _write_line(arrival: "ReceivedMessage", content: Any, *, whole: bool) -> str
 
 
 def _replace_unfit(text: str) -> str:
-    """Return the text with U+FFFD for what a variable of the environment cannot hold."""
+    """Return the text with U+FFFD for characters that no variable can hold."""
     return _NO_VARIABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Options that several verbs share, and the opening of what they name."""
+"""Options that several verbs share, and functions that open their values."""
 
 import contextlib
 import functools
@@ -57,7 +57,7 @@ with_destination = click.option(
     help="Webhook destination; required if there are several.",
     shell_complete=complete_webhook,
 )
-# The verb passes what it gets to `check_exposures`.
+# The verb passes the values to `check_exposures`.
 with_insecure = click.option(
     "--insecure",
     multiple=True,
@@ -119,7 +119,7 @@ def run_daemon(
 ) -> None:
     """Run a stage as a daemon until a signal stops it, and exit with its code.
 
-    `answers` are functions of the log that make what `serve` takes as `health` and `pages`."""
+    `answers` are functions of the log that make the arguments `health` and `pages` of `serve`."""
     from ..service import configure_logging, serve
 
     configure_logging(role)

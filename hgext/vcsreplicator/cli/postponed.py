@@ -26,7 +26,7 @@ class ModuleStandIn(ModuleType):
         self.__dict__.update(own)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what import statements ask for
+        if name.startswith("__"):  # asked for by import statements
             raise AttributeError(name)
         return getattr(self._load(), name)
 

@@ -20,7 +20,7 @@ from ..words.secrecy import describe_readers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededRight:
-    """What the user of a service must be able to do: `mode` is that of `os.access`.
+    """A right that the user of a service needs: `mode` is that of `os.access`.
 
     `is_made` says that the service makes the path if it is missing, `is_secret` that it refuses a file that others may read.
     """

@@ -213,7 +213,7 @@ def _repository_id(picture: Picture, named: str | None) -> str | None:
 
 
 def _describe_effect(picture: Picture, request: RosterRequest) -> str:
-    """Say what the request would do, with the number of notices that it concerns."""
+    """Describe the effect of the request, with the number of notices concerned."""
     if request.verb is Verb.ALLOW_EMPTY:
         return f"notices of a repository that no mirror gates would {'go out' if request.allow else 'be held'}"
     if request.verb is Verb.REMOVE:

@@ -82,7 +82,7 @@ def _describe_missing(picture: Picture, state: RepositoryState, push: int | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTrace:
-    """What happened to an event.
+    """The history of an event.
 
     `steps` have their times, None for a step that has not happened yet. `deliveries` describe its delivery to each destination.
     """

@@ -138,7 +138,7 @@ def run() -> None:
 def _open_standard_streams() -> None:
     """Lead standard streams that are closed (`2>&-`) to nowhere.
 
-    Child processes have them too. Otherwise the next file or connection would get such a number, and with it what libraries and
+    Child processes have them too. Otherwise the next file or connection would get such a number, and receive what libraries and
     child processes write there.
     """
     for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):

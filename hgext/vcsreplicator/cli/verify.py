@@ -28,7 +28,7 @@ from .progress import Meter, metered
 
 # Outcomes that an operator must look into; they give exit code 2.
 ALARMS = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
-# What is left out without --deep.
+# Left out without --deep.
 NOT_READ = "the contents of files on disk (add --deep), "
 # Colours of the outcomes; all others are red.
 STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", ComparisonOutcome.UNREACHABLE: "yellow"}

@@ -21,7 +21,7 @@ RARE = ("ssl", "mercurial.sslutil", "tarfile", "difflib")
 
 
 def load_hgweb() -> Callable[..., Any]:
-    """Return what makes the WSGI application.
+    """Return the function that makes the WSGI application.
 
     Modules that are rarely used are loaded when they are.
     """

@@ -56,7 +56,7 @@ class ActEndpoint:
             logger.info("act begun", act=number, kind=act.kind.value, target=act.target, who=act.who)
             try:
                 outcome, result = self._carry_out(act, number)
-            except Exception as error:  # what is unknown is recorded too
+            except Exception as error:  # an unknown outcome is recorded too
                 logger.error("act failed", act=number, exc_info=error)
                 outcome, result = ActOutcome.UNKNOWN, "the dashboard failed; its log lines say why"
             logger.info("act ended", act=number, outcome=outcome.value, result=result)

@@ -52,7 +52,7 @@ class ActKind(enum.StrEnum):
     DEACTIVATE = "deactivate"
 
 
-# What else the form of an act has: fields that must be filled in, and fields that may be.
+# Further fields of an act's form: required ones, and optional ones.
 _REQUIRED = {ActKind.REPLAY: ("repository", "since"), ActKind.REDELIVER: ("delivery",)}
 _OPTIONAL = {ActKind.SKIP: ("message",), ActKind.ACTIVATE: ("repository",), ActKind.DEACTIVATE: ("repository",)}
 
@@ -77,7 +77,7 @@ class ActOutcome(enum.StrEnum):
 class OperatorAct:
     """An act: who does what to which destination or mirror, when and why.
 
-    `argument` holds what its kind needs.
+    `argument` has the members of its kind.
     """
 
     kind: ActKind

@@ -38,10 +38,12 @@ from .tracing import NotRead, trace_event
 from .view import SHORT, Condition, RepositoryRow, View, order_rows, select_rows
 from .watcher import LogWatcher
 
-# Rows of a page of repositories, and of those that wait on the first page.
-PAGE, WAITING = 100, 10
+# Rows of a page of repositories.
+PAGE = 100
+# Rows of waiting repositories on the first page.
+WAITING = 10
 
-# Acts, and decisions of the aggregator, that are listed.
+# Most listed acts, and most listed decisions of the aggregator.
 ACTS, DECISIONS = 100, 10
 
 # Paths whose visibility is remembered.

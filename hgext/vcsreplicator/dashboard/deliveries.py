@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the notifier's databases say of destinations and deliveries.
+"""Destinations and deliveries in the notifier's databases.
 
 The databases are on the notifier's machine alone.
 """
@@ -26,7 +26,7 @@ STATES = [state.value for state in DeliveryState]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationRow:
-    """A destination, and what the notifier last reported of it.
+    """A destination, and the notifier's last report of it.
 
     `retry` is the longest time between its attempts, in seconds. It is silent if the notifier's next report is overdue.
     """
@@ -49,7 +49,7 @@ class DeliveryList:
 class NotifierDatabases:
     """Reads the databases of the notifier.
 
-    Creates none, if the caller asks `is_here` before `list_destinations`. Raises BadConfig or Unavailable.
+    Call `is_here` first: opening creates the file. Raises BadConfig or Unavailable.
     """
 
     def __init__(self, settings: NotifierSettings) -> None:

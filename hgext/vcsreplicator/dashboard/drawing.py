@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from ..status.timeline import Stage, TimelineStep
 
-# Where the first and the last dot stand, in percent of the width; while something is missing, there is room behind the last.
-FIRST, LAST, LAST_SO_FAR = 2.0, 98.0, 75.0
+# Positions of the first and the last dot, in percent of the width.
+FIRST, LAST = 2.0, 98.0
+# Position of the last dot while a stage is missing.
+LAST_SO_FAR = 75.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

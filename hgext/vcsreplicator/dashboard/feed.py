@@ -16,8 +16,10 @@ from starlette.types import Receive, Scope, Send
 from .recent import RecentEvent
 from .watcher import LogWatcher
 
-# Feeds at a time; seconds between two looks, and between two signs of life.
-FEEDS, LOOK, BEAT = 50, 0.5, 15.0
+# Feeds that may be open at a time.
+FEEDS = 50
+# Seconds between two looks, and between two signs of life.
+LOOK, BEAT = 0.5, 15.0
 
 
 class Feed:
@@ -75,7 +77,7 @@ def _read_last(request: Request) -> int | None:
 def _find_last(announced: Sequence[RecentEvent], notice: int | None) -> int:
     """Return the number of the last announcement that a reader has.
 
-    `notice` is what the reader says, None for all until now. If that one is no longer kept, those before it in the log count.
+    `notice` is its `Last-Event-ID`, None for a new reader. If it is no longer kept, fall back to the newest earlier one.
     """
     before = [each for each in announced if notice is None or each.notice == notice]
     before = before or [each for each in announced if each.notice is not None and each.notice < (notice or 0)]

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-# Bytes and fields of a form.
+# Most bytes and most fields of a form.
 LARGEST, FIELDS = 16 * 1024, 20
 
 
@@ -61,7 +61,7 @@ def _find_host(origin: str) -> str | None:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Read the fields of a form; raise HTTPException for what no form of ours sends."""
+    """Read the fields of a form; raises HTTPException if it is none of ours."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise HTTPException(415, "Expected a form of this dashboard.")
     try:

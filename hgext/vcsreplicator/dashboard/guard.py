@@ -13,7 +13,7 @@ from .readers import Readers
 # The address at which a browser asks for a token, also where guests may read.
 SIGN_IN = "/sign-in"
 
-# The policy of all pages: what they use comes from here, and no other site shows them in a frame.
+# The policy of all pages: their resources come from here, and no other site shows them in a frame.
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"

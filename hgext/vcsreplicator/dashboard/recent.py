@@ -25,7 +25,7 @@ EVENTS_BEFORE, NOTICES_BEFORE = 200, 2000
 # Records of one read: a frame has up to 512 KiB.
 BATCH = 50
 
-# Seconds with pushes whose counts are kept: more than a minute has, because partitions are read one after the other.
+# Seconds whose counts of pushes are kept: more than a minute, because partitions are read one after the other.
 SECONDS = 10_000
 
 # Announcements that are kept for readers of the feed.
@@ -36,9 +36,9 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentEvent:
-    """What is kept of an event.
+    """The kept members of an event.
 
-    Times are in seconds since the epoch, None for what did not happen while the dashboard followed the log. `number` is its place
+    Times are in seconds since the epoch, None if it did not happen while the dashboard followed the log. `number` is its place
     among the announcements.
     """
 
@@ -64,7 +64,7 @@ class Announcements:
     """The newest announcements, in the order in which they became known.
 
     That is not the order of the notices, because a notice may be read before its event. An event is announced once, also if the
-    log is read anew.
+    log is read again.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Announcements:
         if event.id in self._known:
             return
         self._known[event.id] = None
-        if len(self._known) > 2 * NOTICES_BEFORE:  # more than are read anew
+        if len(self._known) > 2 * NOTICES_BEFORE:  # more than are read again
             del self._known[next(iter(self._known))]
         self.newest.append(replace(event, number=self._count))
         self._count += 1

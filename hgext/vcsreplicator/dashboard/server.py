@@ -30,8 +30,10 @@ from .watcher import LogWatcher
 # Connections at a time, feeds included; more are refused, unless one that waits for its client makes room.
 CONNECTIONS = 200
 
-# Seconds that a connection may be idle or take for a request, and for requests under way after SIGTERM.
-IDLE, DRAIN = 15, 2
+# Seconds that a connection may be idle or take for a request.
+IDLE = 15
+# Seconds for requests under way after SIGTERM.
+DRAIN = 2
 
 logger = structlog.get_logger()
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a page needs beside the view.
-
-That is where the dashboard gets what it shows, and the function that carries out acts.
-"""
+"""The sources of a page besides the view, and the function that carries out acts."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -16,7 +13,7 @@ from .deliveries import NotifierDatabases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The log at `url`, and what else a page reads or calls.
+    """The log at `url`, and the other sources and functions of a page.
 
     `destinations` and `relay` are those that must be there, None if the file names none. `is_public` says of a path whether
     guests may read it. `describe_delivery` describes the delivery of an event to a destination; its last argument says whether

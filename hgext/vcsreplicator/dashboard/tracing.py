@@ -29,8 +29,10 @@ from .recent import RecentEvent
 from .sources import Sources
 from .view import View
 
-# Seconds that a search of the log may take, and how many run at a time.
-DEADLINE, SEARCHES = 10.0, 2
+# Seconds that a search of the log may take.
+DEADLINE = 10.0
+# Searches that run at a time.
+SEARCHES = 2
 
 _searches = threading.BoundedSemaphore(SEARCHES)
 

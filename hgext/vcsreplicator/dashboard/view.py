@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the pages show, made from one picture of the log.
+"""The content of the pages, made from one picture of the log.
 
 A view has mirrors, services, repositories and findings. The module is pure, and a view never changes.
 """
@@ -33,7 +33,7 @@ class Condition(enum.StrEnum):
     DELETED = "deleted"
 
 
-# What an operator may ask of a mirror, by its state.
+# Verbs that an operator may use on a mirror, by its state.
 VERBS = {
     MirrorState.JOINING: (Verb.ACTIVATE, Verb.DEACTIVATE),
     MirrorState.ACTIVE: (Verb.DEACTIVATE,),
@@ -152,9 +152,9 @@ class View:
         ]
 
     def find_verb(self, state: RepositoryState, name: str) -> Verb | None:
-        """Return what an operator may ask of a mirror for one repository, if anything.
+        """Return the verb that an operator may use on a mirror for one repository.
 
-        It is that notices wait for the mirror again, or no longer.
+        The verb makes notices wait for the mirror again, or no longer.
         """
         mirror = self.picture.roster.mirror(name) if self.picture.roster else None
         if mirror is None or mirror.state is MirrorState.REMOVED:
@@ -217,7 +217,7 @@ def _list_mirrors(
 def _measure_wait(
     picture: Picture, recent: RecentEvents, lacks: Iterable[tuple[RepositoryState, int]], now: float
 ) -> float:
-    """Return how many seconds the oldest event that a mirror lacks is in the log.
+    """Return the seconds since the log got the oldest event that a mirror lacks.
 
     The result is a lower bound, because old events are not remembered.
     """

@@ -23,14 +23,17 @@ from ..words.retry import FAILOVER
 from .recent import Announcements, RecentEvent, RecentEvents
 from .view import View, make_view
 
-# Seconds between two views at least, and how many times the cost of a view passes before the next.
-PAUSE, REST = 2.0, 10.0
+# Shortest pause between two views, in seconds.
+PAUSE = 2.0
+# Pause = REST x duration of the last view.
+REST = 10.0
 
-# Seconds for which views are made after a page or a feed asked for one, and between two readings without any: records that come
-# between two readings say the time only if these are near (`Follower.now`).
-INTEREST, READING = 60.0, 5.0
+# Seconds for which views are made after a page or a feed asked for one.
+INTEREST = 60.0
+# Seconds between two readings while no views are made: with longer pauses `Follower.now` could not tell the time.
+READING = 5.0
 
-# Seconds that a page waits for a view after a time in which none was made.
+# Seconds that a page waits for the next view.
 PATIENCE = 5.0
 
 # Seconds of one wait for records.
@@ -39,7 +42,7 @@ WAIT = 0.5
 logger = structlog.get_logger()
 
 T = TypeVar("T")
-# What is made of a picture and the time by the log's clock, and who waits for it.
+# A function of a picture and the time by the log's clock, and the future of its result.
 PictureUse = tuple[Callable[[Picture, float], Any], "Future[Any]"]
 
 
@@ -82,10 +85,7 @@ class LogWatcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait a short while for the thread.
-
-        The wait is bounded, because an unavailable log may hold the thread up.
-        """
+        """Stop, and wait briefly for the thread, which an unavailable log may block."""
         self._stop.set()
         with self._changed:
             self._wake()
@@ -98,7 +98,7 @@ class LogWatcher:
     def fetch_view(self) -> View | None:
         """Return the newest view, None before the first.
 
-        If the present view is overdue, wait for the next one up to PATIENCE seconds.
+        If the present view is overdue, waits for the next one up to PATIENCE seconds.
         """
         self.note_interest()
         with self._changed:
@@ -110,12 +110,11 @@ class LogWatcher:
         return self.view
 
     def use_picture(self, use: Callable[[Picture, float], T], *, patience: float) -> T:
-        """Return what `use` makes of the present picture.
+        """Return the result of `use` for the present picture.
 
-        The picture has everything that was committed before this call. The thread calls `use` with it and the time by the log's
-        clock; `use` must not keep the picture, which goes on changing. Raise Unavailable if the picture might be less true than a
-        new reading of the log: while the log or the time by its clock is not known, and after `patience` seconds. Raise what `use`
-        raises.
+        The picture has everything that was committed before this call. The thread calls `use` with the picture and the time by
+        the log's clock. `use` must not keep the picture, because it changes. Raises Unavailable while the log is unavailable or
+        its time is not known, and after `patience` seconds; then read the log instead. Passes on what `use` raises.
         """
         made: Future[T] = Future()
         with self._changed:
@@ -171,7 +170,7 @@ class LogWatcher:
     def _follow(self) -> None:
         """Read the log until `close`.
 
-        Raises Unavailable, and Expired if the log has lost records. The caller begins anew after both.
+        Raises Unavailable, and Expired if the log has lost records. After both, the caller calls it again.
         """
         recent = RecentEvents(self._log, self._announcements)
         try:
@@ -193,7 +192,7 @@ class LogWatcher:
     def _refresh(self, follower: Follower, recent: RecentEvents) -> None:
         """Follow the log, and renew the view.
 
-        Make the first as soon as the time is known, others when due and asked for.
+        The first is made as soon as the time is known, others when due and asked for.
         """
         self._due = reading = 0.0
         while not self._stop.is_set():
@@ -212,7 +211,7 @@ class LogWatcher:
             reading = time.monotonic() + READING
 
     def _give_picture(self, follower: Follower) -> None:
-        """Give the picture to those who wait for it; raise as `_follow`."""
+        """Give the picture to the callers that wait for it; raises as `_follow`."""
         uses = self._take_uses()
         if not uses:
             return

@@ -121,7 +121,7 @@ def write_own(file: Path, text: str) -> None:
 def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None]) -> None:
     """Write what a program needs to use the installation, by rename.
 
-    `pids` are by role. What is absent is null.
+    `pids` are by role. Absent values are null.
     """
     content = {
         "master": {"root": str(layout.master_root), "env": dict(layout.master_env), "url": layout.master_url},

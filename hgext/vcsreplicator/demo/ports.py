@@ -4,15 +4,15 @@
 import random
 import socket
 
-# Below those that Linux gives to clients, and to servers that take any, so that a server finds its port free again.
+# Below the range from which Linux assigns ports, so that a server finds its port free again.
 RANGE = range(20_000, 32_000)
 
 
 def free_port() -> int:
     """Find a free port of the loopback interface.
 
-    No other search finds the port for a minute, because a connection of the port with itself leaves it in TIME_WAIT. A server,
-    which sets SO_REUSEADDR, can listen there; a search, which does not, cannot.
+    A connection of the port with itself leaves it in TIME_WAIT for a minute. Other searches do not set SO_REUSEADDR, so they do not
+    find it meanwhile; a server sets it and can listen there.
     """
     while True:
         with socket.socket() as server:

@@ -49,7 +49,7 @@ class Watcher:
     def reading(self) -> Iterator[None]:
         """Read while the block runs.
 
-        A topic that is kept by key has only the newest record of a repository: what was written before it cannot be read later.
+        A compacted topic has only the newest record of a repository: earlier ones cannot be read later.
         """
         stop = threading.Event()
 

@@ -25,7 +25,7 @@ from .layout import Service
 
 # Exit codes of services that are not restarted.
 STAYS_DOWN = (EXIT_FENCED, EXIT_CONFIG)
-# Seconds that all services get to become ready, and to stop.
+# Seconds in which all services must become ready, and stop.
 START_LIMIT, STOP_LIMIT = 60.0, 15.0
 # Run by the new process itself, because `preexec_fn` (between fork and exec) can hang in a program with threads.
 # prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM.

@@ -15,7 +15,7 @@ from mercurial.localrepo import localrepository
 
 from pushlog.store import disk
 
-# Compiled at their first use, which is in no push.
+# Compiled at first use, never in a push.
 _KEYS = {
     "web": (
         r"(name|description|contact|hidden|labels|descend|collapse|allow-archive|allow_archive|allow_read|deny_read|"
@@ -27,6 +27,7 @@ _KEYS = {
 }
 # Keys of [web] that say who may read.
 _ACCESS = ("allow_read", "deny_read")
+# Characters of a value.
 _VALUE_LIMIT = 16 * 1024
 _HEAD = "# written by replication; changes are overwritten\n"
 
@@ -52,7 +53,7 @@ def allowed(sections: Sections) -> dict[str, dict[str, str]]:
 
 
 def rendered(sections: Sections) -> str:
-    """Return the hgrc file of what is allowed of `sections`."""
+    """Return the hgrc file with the allowed part of `sections`."""
     parts = [_HEAD]
     for section, items in sorted(allowed(sections).items()):
         parts.append(f"[{section}]\n")
@@ -63,7 +64,7 @@ def rendered(sections: Sections) -> str:
 def _survives_file(value: str) -> bool:
     """Return whether Mercurial would read every line of the value back from a file.
 
-    False too for a value longer than `_VALUE_LIMIT`.
+    Also False for a value longer than `_VALUE_LIMIT`.
     """
     first, *more = value.split("\n")
     is_whole = all(line.isprintable() and line == line.strip() for line in (first, *more))
@@ -71,7 +72,7 @@ def _survives_file(value: str) -> bool:
 
 
 def put(repo: localrepository, sections: Sections) -> None:
-    """Write what is allowed of `sections` as the repository's hgrc.
+    """Write the allowed part of `sections` as the repository's hgrc.
 
     Without sections, remove the hgrc. The change is durable on return.
     """

@@ -2,8 +2,8 @@
 """Bundles of events, as bundle2 with zstd.
 
 A bundle holds exactly the changesets and markers of one event. The receiver must have every changeset before the first, hidden ones
-included. All changesets of the bundle arrive public; phases and bookmarks are not in it but in the event (`observe.move_phases`),
-because they may have moved since.
+included. All changesets of the bundle arrive public: the event carries phases and bookmarks (`observe.move_phases`), which may have
+moved since.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class RepositoryOpener:
 
     Several threads may use it at once.
 
-    With `skip_hgrc` this process reads no repository's own configuration from then on, so that opening one runs none of its code. A
-    process that also serves must not ask for it, because its repositories' access rules would be gone.
+    With `skip_hgrc` this process no longer reads any repository's own configuration, so that opening one runs none of its code. A
+    process that also serves must not set it, because that would drop the access rules of its repositories.
     """
 
     def __init__(self, *, skip_hgrc: bool) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Mercurial gets instead of an extension that cannot be loaded.
+"""The stand-in for an extension that cannot be loaded.
 
 This module needs nothing that another Mercurial may lack.
 """

@@ -40,7 +40,7 @@ def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | N
         try:
             found = _read_once(repo, before)
         except (LookupError, OSError):
-            # Read while it was changed; or damaged, which every attempt will find.
+            # It changed during the reading, or is damaged; then every attempt fails.
             continue
         if read_newest() == before and not repo.svfs.exists(b"journal"):
             return found

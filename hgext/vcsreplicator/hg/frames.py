@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Answers of the replication-only wire commands, cut into frames.
 
-By the frames a client recognizes a truncated answer. A frame is its size (4 bytes, big endian) and that many bytes; a frame of size
-0 ends the answer, followed by the SHA-256 of the frames' contents. The first frame is a JSON object: the answer's header, or
+Frames let a client recognize a truncated answer. A frame is its size (4 bytes, big endian) and that many bytes; a frame of size 0
+ends the answer, followed by the SHA-256 of the frames' contents. The first frame is a JSON object: the answer's header, or
 `{"error": kind, "message": text}`. An SSH connection can be used for further commands afterwards.
 """
 
@@ -34,18 +34,15 @@ def answer(header: Mapping[str, Any], body: Iterable[bytes] = ()) -> Iterator[by
 
 
 def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
-    """Return the answer that makes the other side raise Diverged or Unavailable.
-
-    The other side raises Diverged if that is `kind`, and Unavailable for every other kind.
-    """
+    """Return an answer at which clients raise Diverged, if `kind`, or Unavailable."""
     return answer({"error": kind.__name__, "message": message})
 
 
 class StreamAnswer:
     """An answer as it arrives from `stream`; a file of its body.
 
-    Raises the error of a refusal, and Unavailable for a broken answer. What was read is proven only once the end was read too
-    (`frames` to the end, or `finish`): the hash is there.
+    Raises the error of a refusal, and Unavailable for a broken answer. The content is verified only at the end (`frames` to the
+    end, or `finish`), where the hash is.
     """
 
     def __init__(self, stream: Any) -> None:

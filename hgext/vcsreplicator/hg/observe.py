@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a transaction did to a repository, seen from inside it.
+"""The changes of a transaction to a repository, seen from inside it.
 
 The same function observes on the master and on every mirror. Master and mirror must make equal `Changes` from equal changes, or
-their digests differ. So everything here names nodes, sorts what has no order, and leaves out what had no effect. The cost depends
-on what changed, never on the size of the repository.
+their digests differ. So everything here names nodes, sorts unordered sets, and leaves out changes without effect. The cost depends
+on the size of the change, never on that of the repository.
 
 The form of `Changes.phases`:
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mercurial.changelog import changelog as Changelog
     from mercurial.obsolete import _Marker
 
-    # Revisions, and their phases before (None: as the repository says) and after.
+    # Revisions, and their phases before (None: as in the repository) and after.
     PhaseChange = tuple[Iterable[int], tuple[int | None, int]]
 
 # The phases that are replicated.
@@ -43,7 +43,7 @@ PHASES = (phases.public, phases.draft, phases.secret)
 
 
 class Mark(Value):
-    """How far a transaction had come: what it did later is what one event did."""
+    """A point in a transaction: its later changes belong to the next event."""
 
     length: int
     phases: Mapping[int, int]

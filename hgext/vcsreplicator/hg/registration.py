@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Mercurial calls when it loads the extension.
+"""The functions that Mercurial calls when it loads the extension.
 
 It registers configuration and commands, and sets up each repository by role.
 """
@@ -61,7 +61,7 @@ def _collect_rarely() -> None:
 
 
 def extsetup(ui: Ui) -> None:
-    """Wrap what a master must see; each wrapper acts on its repositories only."""
+    """Wrap the functions that a master observes; others' repositories are unaffected."""
     _setup.run(functools.partial(_wrap_seams, locking=bool(ui.config(settings.SECTION, b"lock"))))
 
 
@@ -102,7 +102,7 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
     _setup.check(repo)
     _check_pushlog(repo.ui)
     if settings.role(repo.ui) is settings.MachineRole.MIRROR:
-        # Here and not for every process: most are a master's, and a push would pay for them.
+        # Not at load time: most processes are a master's, and each push would pay for it.
         _setup.run(_install_guards)
         _setup.check(repo)
         from .serving import repository
@@ -115,8 +115,8 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
 
 
 def _install_guards() -> None:
-    # Loaded within the set-up: a module that this Mercurial lacks must refuse repositories. `dir` loads what demand import left,
-    # which is not for two threads at once.
+    # Loaded within the set-up: a module that this Mercurial lacks must refuse repositories. `dir` forces the demand import, which
+    # is not safe in two threads at once.
     from .serving import caches, guards, repository
 
     dir(caches)

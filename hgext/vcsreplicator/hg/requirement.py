@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An entry in `.hg/requires` that keeps out a Mercurial without this extension.
 
-Changes by such a Mercurial would not be replicated. On a mirror, it would show what is not released. Opt-in, because the entry
+Changes by such a Mercurial would not be replicated. On a mirror, it would show unreleased changesets. Opt-in, because the entry
 keeps out readers without the extension too. On a master (`[vcsreplicator] lock = yes`) a repository gets the entry when a process
 first opens it. On a mirror (`lock = true` in `[mirror.NAME]`) the workers add it, under the locks that they take anyway, and remove
 it where the setting is off. It says nothing about the content, so it is not replicated.

@@ -27,7 +27,7 @@ ROOTS = b"vcsreplicator-roots"
 
 
 class MachineRole(enum.StrEnum):
-    """What this machine is for its repositories."""
+    """The role of this machine for its repositories."""
 
     MASTER = "master"
     MIRROR = "mirror"
@@ -63,7 +63,7 @@ class ExtensionSettings(Value):
 
     `roots` maps real folders to wire prefixes. `patience` is how many seconds a pusher waits at most. `lock` keeps a Mercurial
     without this extension out of the repositories. `record_connection` has pushes carry address and client of the pusher.
-    `unavailable` is what a change does while the log is unavailable.
+    `unavailable` decides about changes while the log is unavailable.
     """
 
     role: MachineRole

@@ -9,18 +9,18 @@ group, after the work on everything before it is durable.
 
 Guarantees of every adapter:
 
-- `append` returns only once all messages are durable. If it raises Unavailable nothing is known: the caller appends the same
-  messages again, so a record may stand twice, but *first appearances are in order* within a partition.
+- `append` returns only once all messages are durable. If it raises Unavailable the outcome is unknown: the caller appends the same
+  messages again, so a record may occur twice, but *first appearances are in order* within a partition.
 - `Transactor.commit` appends all messages and stores all positions, or none; readers never see part of it. When it raises
   Unavailable the outcome is unknown: `renew` the transactor, read the stored positions, and go on from there.
 - A new transactor fences every older one of the same identity: those raise Fenced from then on and can write nothing. Once it is
   open, or was renewed, readers and `ends` see all that it and the older ones committed.
 - A reader sees committed records only, of each partition in offset order, each once. It never skips: a position before the
   beginning raises Expired, one beyond the end, of a log that lost records, Rewound.
-- A log that lost records under a running reader (restored from a copy, a topic made anew) makes `poll` raise Rewound, a kind of
-  Expired. It does so within seconds, though nothing new comes, also if the end is past the reader's position again, and from then
-  on always: the reader's owner opens another. One case stays unseen: the log of a *compacted* topic was restored and grew past the
-  position before the reader looked again, unless the last record that the reader read is still there.
+- A log that lost records under a running reader (restored from a copy, a topic re-created) makes `poll` raise Rewound, a kind of
+  Expired. It does so within seconds, even if nothing new comes or the end has passed the reader's position again, and from then on
+  always: the reader's owner opens another. One case stays unnoticed: a *compacted* topic was restored and grew past the position
+  before the reader looked again, and the last record that the reader read is gone.
 - In a compacted topic the newest value of a key is kept; a value of None (tombstone) removes the key. Every record needs a key.
 - Readers and `ends` see a commit soon after it (milliseconds, on Kafka), `stored` and `groups` at once.
 - A topic or partition that is not there raises BadConfig; a message no adapter can take raises Rejected, and nothing is written.
@@ -96,7 +96,7 @@ class TopicDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicComparison:
-    """A topic as it is, and how it differs from what is needed.
+    """A topic, and its differences from the needed one.
 
     `found` is None for a missing topic, `replicas` where a log has none. `remedies` are commands for a shell, or comments where no
     command mends a difference.
@@ -137,7 +137,7 @@ def check_message(message: NewRecord) -> None:
         raise Rejected(f"topic {message.topic}, key {message.key}: message of {size} bytes, expected at most {LARGEST}")
 
 
-# Seconds within which a commit follows that a transactor was told to expect: well before a broker gives a transaction up.
+# Seconds within which an expected commit must follow: well before a broker aborts a transaction.
 EXPECTED_WITHIN = 5.0
 
 # The last second of the year 9999: no record has a later `time`, beyond which dates fail, or one before the epoch.
@@ -149,7 +149,7 @@ class Record:
     """A record that was read from the log.
 
     `time` is when the log took it, seconds since the epoch. The rest is untrusted. A record that an adapter cannot unpack has no
-    key, and a value that no service takes for one of its own and that says what was wrong.
+    key, and a value that says what was wrong and that every service rejects.
     """
 
     topic: str
@@ -208,12 +208,12 @@ class Transactor(Protocol):
         """Prepare a commit to these topics that follows within `EXPECTED_WITHIN`.
 
         Each topic has one partition. The call spares that commit a round trip where it costs one, writes nothing, and does not
-        wait. The commit raises what is wrong, and may also write to other topics. Without a commit in time the next one raises
+        wait. The commit raises all errors, and may also write to other topics. Without a commit in time the next one raises
         Unavailable.
         """
 
     def renew(self) -> None:
-        """Begin anew after Unavailable: the unclear transaction has ended.
+        """Begin again after Unavailable: the unclear transaction has ended.
 
         Raises Fenced if a newer transactor came. Nothing that was committed is taken back.
         """

@@ -23,6 +23,7 @@ from ..words.errors import MalformedEvent, Unavailable
 from ..words.wire import BUNDLE_LIMIT, Attachment, BundlePlace
 from .ownership import give_to_owner, make_folder
 
+# Bytes that are read at once.
 PIECE = 1 << 20
 EXPECTED = "expected file:///absolute/folder or s3://bucket/prefix"
 
@@ -62,8 +63,8 @@ def open_blobs(url: str) -> BlobStore:
 class FolderBlobs:
     """Blobs as files, spread over 256 folders.
 
-    A user who may write to the folder may write to all of it, independently of the umask. What root writes belongs to the owner of
-    the folder.
+    A user who may write to the folder may write to all of it, independently of the umask. Files that root writes belong to the
+    owner of the folder.
     """
 
     def __init__(self, folder: str) -> None:
@@ -86,7 +87,7 @@ class FolderBlobs:
                     with contextlib.suppress(FileExistsError):  # another process was faster
                         os.link(file.name, path)
                     _sync_folder(os.path.dirname(path))
-                _sync_folder(self._folder)  # a kill may have come after a former mkdir: ask nothing
+                _sync_folder(self._folder)  # unconditionally: a kill may have come after an earlier mkdir
                 os.utime(path)
         except OSError as error:
             raise Unavailable(f"blobs: {self._folder}: {error}") from error

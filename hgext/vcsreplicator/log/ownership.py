@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The owner of what an administrator may be the first to make.
+"""The owner of files and folders that an administrator may be the first to make.
 
-Root may run any verb, and what it makes must stay usable for the services, which run as other users: it belongs to the owner of
-its folder. That owner could put a link in the place of what root has just made, so no link is followed.
+Root may run any verb, and files that it makes must stay usable for the services, which run as other users: they belong to the owner
+of their folder. That owner could replace a new file by a link, so no link is followed.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 def give_to_owner(made: int, folder: str | Path) -> None:
     """If this process is root's, give an open file to the owner of `folder`.
 
-    It was just made there. What a process of another user makes is its own. Raises OSError.
+    The file was just made there. Files of other users' processes stay their own. Raises OSError.
     """
     if os.geteuid() == 0:
         owner = os.stat(folder)

@@ -16,9 +16,11 @@ from ..words.shape import to_json
 from ..words.version import VERSION
 from . import SERVICES, Log, NewRecord
 
-# Seconds between two reports, and after one that the log did not take: without the topic each costs TIMEOUT.
-INTERVAL, REST = 20.0, 20.0
-# Seconds that the log may take; a report that is not written is followed by a newer one.
+# Seconds between two reports.
+INTERVAL = 20.0
+# Seconds of rest after a failed report: while the topic is missing each costs TIMEOUT.
+REST = 20.0
+# Seconds that the log may take; if it fails, a newer report follows.
 TIMEOUT = 2.0
 # Troubles that a report names, and characters of each.
 NAMED, KEPT = 20, 1000

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Topics read to their end: whole tables, and every record.
 
-**End** here means the ends as of the call: every record that readers could see then is read, and some that came later may be. On
-Kafka they see a commit only milliseconds after it has returned; a caller that needs all that a transactor committed opens one of
-the same identity first. On Kafka, too, the markers of transactions have offsets; a reader passes them without returning a record,
-so its positions decide whether the end is reached, never the offset of a record.
+**End** here means the ends as of the call: every record that readers could see then is read, and perhaps some later ones. On Kafka
+they see a commit only milliseconds after it has returned; a caller that needs all commits of a transactor opens one of the same
+identity first. Transaction markers of Kafka have offsets, too; a reader passes them without returning a record, so its positions
+decide whether the end is reached, never the offset of a record.
 
 - A log that loses records meanwhile has its end earlier: reading stops there instead of waiting for records that are gone.
-- Unavailable, Expired and Rewound of the reader reach the caller. What was read until then is not whole: the caller reads again,
-  with a new reader after Expired or Rewound.
+- Unavailable, Expired and Rewound of the reader reach the caller. The records read until then are incomplete: the caller reads
+  again, with a new reader after Expired or Rewound.
 - `stop` ends the wait for records by ReadStopped, so that no caller takes the first part of a topic for the whole.
 
 Standard library only, because a push that sends its own events imports it.
@@ -40,7 +40,7 @@ class ReadStopped(Exception):
 class Table:
     """The newest record of each key, in the order written.
 
-    A reader at `positions` goes on behind what the table has.
+    A reader at `positions` goes on behind the table's records.
     """
 
     records: dict[tuple[str, str], Record]
@@ -55,8 +55,8 @@ class Table:
 def read_table(log: Log, *topics: str, stop: threading.Event | None = None) -> Table:
     """Read compacted topics whole.
 
-    A key whose newest record is a tombstone is absent, and so are records without a key. Between records of two topics, or of two
-    partitions, no order is meant.
+    A key whose newest record is a tombstone is absent, and so are records without a key. Records of different topics or partitions
+    have no order.
     """
     newest: dict[tuple[str, str], Record] = {}
     with closing(log.reader(find_beginnings(log, *topics))) as reader:
@@ -81,7 +81,7 @@ def read_on(log: Log, reader: Reader, *, stop: threading.Event | None = None) ->
     """Yield the records that a reader has not returned yet, up to the end.
 
     The reader stays open, and a later call may go on with it. It is polled at least once, so that it notices a log that lost
-    records. Its positions run ahead of what was yielded: they are right once the iterator is exhausted.
+    records. Its positions run ahead of the yielded records: they are right once the iterator is exhausted.
     """
     ends = _find_ends(log, reader)
     wait = 0.0

@@ -22,11 +22,11 @@ _LIMIT = 256 * 1024 * 1024
 class Checkpoint(NewestEvent):
     """The repository after event `seq`, as the mirror has it.
 
-    `length` and `tip` are the mirror's own changelog then (unfiltered) and `push` its newest push id: what a release of this
-    event shows. `partition` and `offset` say where the event stood in the log (-1: it did not come from there). `former` are the
+    `length` and `tip` are the mirror's own changelog then (unfiltered) and `push` its newest push id: a release of this event
+    shows these. `partition` and `offset` say where the event stood in the log (-1: it did not come from there). `former` are the
     incarnations that this repository had before. `deleted`: this event was its deletion, and its folder must be removed.
-    `moved` are the bookmarks that it set, moved or deleted, as they were before it (None: there was none): what a release of an
-    earlier event still shows; a strip names none. `hgrc` is the configuration that this event brought, which takes effect at its
+    `moved` are the bookmarks that it set, moved or deleted, as they were before it (None: there was none): a release of an earlier
+    event still shows these; a strip names none. `hgrc` is the configuration that this event brought, which takes effect at its
     release.
     `stripping`: a strip was begun, and only the first `length` changesets are certain.
     """

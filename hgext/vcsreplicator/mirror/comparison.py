@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The comparison of a mirror's repository with the master's. Pure.
 
-Both sides are read while pushes go on, so most comparisons find them at different sequences, which means nothing: compare again.
-Only at the same sequence can they differ.
+Both sides are read while pushes go on, so most comparisons find different sequences and are repeated. Only at the same sequence can
+the sides differ.
 """
 
 import enum
@@ -36,7 +36,7 @@ PARTS = ("id", "digest", "length", "changesets", "heads", "phases", "bookmarks",
 
 
 class ComparisonOutcome(enum.StrEnum):
-    """What a comparison found."""
+    """The outcome of a comparison."""
 
     EQUAL = "equal"
     DIFFERS = "differs"
@@ -62,7 +62,7 @@ class Verdict:
 
 
 def differences(one: Fingerprint, other: Fingerprint) -> tuple[str, ...]:
-    """Return what differs between two fingerprints of the same sequence."""
+    """Return the differing parts of two fingerprints of the same sequence."""
     return tuple(name for name in PARTS if getattr(one, name) != getattr(other, name))
 
 

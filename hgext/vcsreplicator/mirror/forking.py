@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Whether this machine can fork workers, and by which system call.
 
-Apart from `nursery`, because a worker keeps what it imports, and needs no log lines.
+Separate from `nursery`, because a worker imports this and needs no log lines.
 """
 
 import os

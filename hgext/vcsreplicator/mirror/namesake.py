@@ -24,12 +24,13 @@ from ..words.shape import from_json
 from .settings import MirrorSettings
 from .sources import SkippedRecords
 
-# How many beats a mirror that lives gives for certain while another one waits.
+# Beats that a living mirror is certain to give while another one waits.
 PATIENCE_BEATS = 3
-# Seconds to wait for what came since the last look: at least this mirror's own beat, so the log answers at once. Fewer records than
-# FEW in one answer: there were no more.
-RECENT, FEW = 1.0, 50
-# Answers that are read at one look, at most: what comes without end is looked through by and by.
+# Seconds to wait for records since the last look: this mirror's own beat is among them, so the log answers at once.
+RECENT = 1.0
+# With fewer records than this in an answer, there were no more.
+FEW = 50
+# Most answers that are read at one look: an endless stream is read bit by bit.
 MOST_ANSWERS = 20
 logger = structlog.get_logger()
 
@@ -61,8 +62,8 @@ class Namesakes:
     def wait(self, last: bytes | None, stop: threading.Event) -> None:
         """Return once no other mirror has this name, or `stop` is set.
 
-        Raises BadConfig if another mirror gives a beat meanwhile. Only the clock of the machine that gave the newest beat, `last`,
-        could say how old it is: the mirror waits for another one.
+        Raises BadConfig if another mirror gives a beat meanwhile. The age of the newest beat, `last`, is unknown, because it has
+        the time of another machine's clock; so the mirror waits for another beat.
         """
         former = self._read_beat(last)
         if former is None:
@@ -145,7 +146,7 @@ class Namesakes:
         """Return the beat if another instance gave it."""
         try:
             beat = None if value is None else from_json(Beat, value)
-        except Exception:  # what cannot be read is no beat
+        except Exception:  # an unreadable record is no beat
             return None
         return beat if beat is not None and beat.instance not in ("", self._instance) else None
 

@@ -113,7 +113,7 @@ class Notes:
             self._database.execute(_RECORD_DELETION, astuple(deleted))
 
     def forget(self, repository: str) -> None:
-        """Remove what is known of a deletion that neither log nor disk contradicts."""
+        """Remove the note of a deletion that neither log nor disk contradicts."""
         with _translate_errors():
             self._database.execute(_FORGET, (repository,))
 

@@ -25,7 +25,7 @@ logger = structlog.get_logger()
 
 
 class ForkedProcess:
-    """A child that a nursery started, with what is needed of `Popen`."""
+    """A child that a nursery started, with the needed part of `Popen`'s interface."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one event means for what a mirror has.
+"""The step that one event requires of a mirror.
 
 The event is applied or skipped, another repository makes room, or there is trouble. Pure; the border performs it.
 """
@@ -77,8 +77,8 @@ def _plan_first(event: Event) -> Step:
 def claim(path: str, generation: int, occupant: Checkpoint, *, is_leaving: bool) -> Claim:
     """Decide whether the repository released at `path` or the occupant gets a folder.
 
-    The highest generation wins. One that was renamed away or deleted by an event that is applied `is_leaving`. Generations of two
-    paths with one folder say nothing.
+    The highest generation wins. An occupant `is_leaving` if an applied event renamed it away or deleted it. If two paths have one
+    folder, their generations cannot be compared.
     """
     if is_leaving:
         return Claim.DISPLACE

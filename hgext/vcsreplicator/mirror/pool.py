@@ -29,6 +29,7 @@ from .task import READY
 
 WORKER = "hgext.vcsreplicator.hg.replica.worker"
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY", "LD_LIBRARY_PATH", "LD_PRELOAD")
+# The niceness of workers of all lanes but LIGHT.
 _NICE = 5
 
 # Mercurial's configuration in a worker. It applies markers even where the repository's own settings forbid making them.
@@ -50,15 +51,15 @@ enabled = no
 
 
 class Lane(StrEnum):
-    """What a worker is for."""
+    """The kind of work of a worker."""
 
     # Small work.
     LIGHT = "light"
     # Large pushes.
     HEAVY = "heavy"
-    # What must be copied from the master.
+    # Copies from the master.
     REPAIR = "repair"
-    # What no push waits for: reading repositories through, removing them for good.
+    # Work that no push waits for: reading repositories through, removing them for good.
     CHECK = "check"
 
 
@@ -90,7 +91,7 @@ class Worker:
         self.requests.put(settings)
         self.pipe, self.process = _start_process(environment, nursery)
         if lane is not Lane.LIGHT:
-            with contextlib.suppress(OSError):  # it has ended already, and its pipe says so too
+            with contextlib.suppress(OSError):  # it has ended already, as its pipe will show
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
@@ -155,7 +156,7 @@ class WorkerPool:
         worker.requests.put(task)
 
     def freed(self, answered: Answered) -> None:
-        """Take what a worker reported: it is idle now, or ends if it died or is worn out."""
+        """Take a worker's report: it is idle now, or ends if it died or is worn out."""
         worker = answered.worker
         if answered.answer == READY:
             worker.is_ready, worker.is_slow = True, worker.is_killed
@@ -170,7 +171,7 @@ class WorkerPool:
         try:
             times = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
             return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError):  # a system without this file, or it is dead, which its pipe says
+        except (OSError, ValueError, IndexError):  # a system without this file, or it is dead, as its pipe will show
             return time.monotonic()
 
     def kill(self, worker: Worker) -> None:
@@ -239,7 +240,7 @@ def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
 
 
 def _make_environment(settings: MirrorSettings) -> dict[str, str]:
-    """Return an environment with what programs and credentials need, and our hgrc."""
+    """Return an environment for programs and credentials, with our hgrc."""
     file = Path(settings.folder) / "worker.hgrc"
     make_folders(file.parent)
     own = file.with_suffix(f".{os.getpid()}")  # others may be starting workers with the same file right now

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror from its start to its end.
 
-What is on the disk and in the log is put together, then the supervisor runs.
+The state on disk and in the log is combined, then the supervisor runs.
 """
 
 import errno
@@ -162,7 +162,7 @@ def _naming_folder(settings: MirrorSettings, key: str, folder: str) -> Iterator[
 def _expect_one_mount(settings: MirrorSettings) -> None:
     """Raise BadConfig if a folder cannot be moved from the state folder to the root.
 
-    It tries that, because two mounts of one file system have the same device, too. A disk that takes nothing now is no reason: the
+    It tries a move, because two mounts of one file system have the same device, too. A full or failing disk is no reason: the
     mirror waits for it later. A kill leaves an empty folder, which the next start uses and removes.
     """
     made, moved = os.path.join(settings.folder, "probe"), os.path.join(settings.root, "~probe")

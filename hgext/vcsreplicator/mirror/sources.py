@@ -29,7 +29,7 @@ class ReadRecords:
     """Records that a reader brought, and the positions where it goes on.
 
     `follows` names the repository of a catch-up reader, `run` its catching up. The supervisor calls `taken` after it took the
-    records: a reader is never more than AHEAD of these ahead.
+    records: a reader is never more than AHEAD batches ahead.
     """
 
     records: Sequence[Record]
@@ -59,7 +59,7 @@ class Source:
     """One reading thread.
 
     It reads the stream, or with `follows` one repository that catches up. `may_read` holds it back, `stop` ends it. A catch-up
-    reader holds itself back after each batch. What it reports is one of the above, or the exception after which it cannot go on.
+    reader holds itself back after each batch. It reports Read, Lost or Skipped, or the exception that ended it.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class Source:
     def _skip_expired(self, error: Expired) -> None:
         """Go on at the beginning where the position expired.
 
-        A log that lost records is read whole again. Expired events are missing in their repositories, where the next event shows a
-        gap. Of a compacted topic the newest records are read, and no older ones: what a former roster left out must not leave this
-        mirror.
+        A log that lost records is read again from its beginning. Expired events are missing in their repositories, where the next
+        event shows a gap. Of a compacted topic only the newest records are read: an older roster must not make repositories leave
+        this mirror.
         """
         logger.error("positions expired", reason=str(error))
         topics = {topic for topic, _ in self._positions}

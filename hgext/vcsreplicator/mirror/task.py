@@ -12,7 +12,7 @@ from ..words.wire import BundlePlace, Frame
 from .checkpoint import Checkpoint
 from .comparison import Fingerprint
 
-# A worker's first word, before it was asked anything.
+# A worker's first message, before any task.
 READY = "ready"
 
 
@@ -60,8 +60,7 @@ class Task:
     `folder` is where the repository was last seen (None: not here). With `heal` the repository is first repaired for that reason.
     `released` is the newest sequence that may be served, of `incarnation`, unless the mirror has another event than `told`, the
     newest one that the aggregator saw (sequence, id, digest). With `leave` the repository is only set aside, in
-    any state; with `keep` not even its deletion does that. By `run` the supervisor knows whether the queue that the items came from
-    still stands.
+    any state; with `keep` not even its deletion does that. `run` tells the supervisor whether the items' queue still exists.
     """
 
     repository: str
@@ -87,8 +86,8 @@ class Task:
 class FoundRepository:
     """A repository on the mirror's disk, and the sequence that it serves.
 
-    A `checkpoint` of None means that the repository is damaged, see `problem`. `served_path` is the path of what it serves; a
-    scan of all repositories finds it if newer events are applied. One that `is_aside` was deleted and is only kept.
+    A `checkpoint` of None means that the repository is damaged, see `problem`. `served_path` is its released path; a scan of all
+    repositories finds it if newer events are applied. One that `is_aside` was deleted and is only kept.
     `is_locked` says whether a Mercurial without the extension can open it; only a scan of all repositories finds that out.
     """
 
@@ -127,8 +126,8 @@ class Checked:
     """The result of reading a repository through.
 
     `problem` is None if there is none; `lower` is the checkpoint if that is lower than it was. One that changed meanwhile
-    `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker may take, which `is_spent`
-    then; `problem` says so.
+    `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker may take; `problem` says so,
+    and the worker `is_spent`.
     """
 
     repository: str
@@ -140,7 +139,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """A request to remove what was set aside before a time.
+    """A request to remove repositories set aside before a time.
 
     The time is in seconds since the epoch. Answered by itself.
     """
@@ -150,7 +149,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """A request to fill the caches of what clients see.
+    """A request to fill the caches of clients' views.
 
     With `relock` also to set the lock. Answered by itself.
     """
@@ -173,9 +172,9 @@ class Trouble:
 class TaskOutcome:
     """The outcome of a task: its first `done` items need no more work.
 
-    `checkpoint` and `folder` are what the mirror has now (None: nothing), `serving` the sequence it serves since `served_at`.
+    `checkpoint` and `folder` are the mirror's present ones (None: nothing), `serving` the sequence it serves since `served_at`.
     `floor` is the next sequence that it can serve, if that is not the one after `serving` (0: it is). `gone` is the checkpoint of
-    the event that deleted the repository here. A worker that came to the bound of its memory `is_spent`.
+    the event that deleted the repository here. A worker that reached its memory limit `is_spent`.
     """
 
     repository: str
@@ -206,8 +205,8 @@ class Look:
 class FingerprintPair:
     """The fingerprints of both sides.
 
-    `here` is None if this mirror has no such repository. If a fingerprint could not be had, `problem` says why: `here` alone is
-    None if the repository here cannot be read, both are None if one of them was unavailable.
+    `here` is None if this mirror has no such repository. If a fingerprint is missing, `problem` says why: `here` alone is None if
+    the repository here cannot be read, both are None if one of them was unavailable.
     """
 
     here: Fingerprint | None

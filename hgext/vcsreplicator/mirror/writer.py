@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The thread that writes the mirror's acks, positions and rejects to the log.
 
-It writes as many as have come together at a time.
+It writes all that have accumulated at a time.
 """
 
 import random
@@ -82,7 +82,7 @@ class AckWriter:
     def ask_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
         """Ask the log where `events` ends, and report the answer.
 
-        The report has what is expected now, by repository.
+        The report includes the events expected now, by repository.
         """
         with self._condition:
             self._waiting.expected = expected
@@ -93,7 +93,7 @@ class AckWriter:
         with self._condition:
             self._is_stopping = True
             self._condition.notify()
-        if self._thread.ident is not None:  # else nothing was given, because the mirror never began
+        if self._thread.ident is not None:  # otherwise the mirror never began, and gave nothing
             self._thread.join(patience)
 
     def _run(self) -> None:
@@ -131,7 +131,7 @@ class AckWriter:
             self._report(Ends(ends=self._log.ends(EVENTS), expected=out.expected))
 
     def _put_back(self, out: _Outgoing) -> None:
-        """Keep what was not written; newer values of a key win."""
+        """Keep the unwritten records; newer values of a key win."""
         with self._condition:
             self._waiting.acks = {**out.acks, **self._waiting.acks}
             self._waiting.others = [*out.others, *self._waiting.others]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Stored bundles of unsent events whose changesets are about to go.
+"""Stored bundles of unsent events whose changesets are about to be removed.
 
 `.hg/store/outbox-ID.log` is the bundle of the event ID; `outbox-ID.size.log` beside it is the number of bytes that it unpacks to.
 """

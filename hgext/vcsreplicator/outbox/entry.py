@@ -12,7 +12,7 @@ from ..words.value import Value
 
 
 class MirrorNeeds(enum.StrEnum):
-    """The needs of a mirror besides the event.
+    """A mirror's needs besides the event.
 
     They are nothing, a bundle made of the entry's `first` and `markers`, or the master.
     """
@@ -23,7 +23,7 @@ class MirrorNeeds(enum.StrEnum):
 
 
 class Entry(Value):
-    """A record of the outbox: the event, and what its bundle is made of.
+    """A record of the outbox: the event, and the sources of its bundle.
 
     The bundle holds the revisions `first` up to before `event.after.length`, and `markers` (binary, base64). `connection` is where
     the push came from, if the master records it.
@@ -49,7 +49,7 @@ class NewestEvent(Value):
 
     @classmethod
     def of(cls, event: Event) -> Self:
-        """Return what `event` says once it is the newest."""
+        """Return the identity and level after `event`."""
         return cls(
             repository=event.repository,
             incarnation=event.incarnation,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The file of an outbox, and what lies beside it.
+"""The file of an outbox, and the files beside it.
 
 `.hg/store/outbox.NNNN.log`   segments of framed records (`pushlog.store.appendfile`), a JSON `Entry` each, oldest segment first
 `.hg/store/outbox.sent`       JSON `SentMark`: the newest event that the log acknowledged, where its record ends, and the place
@@ -39,7 +39,7 @@ LOCK = b"outbox.lock"
 FORK = b"outbox.fork"
 # Bytes after which a new segment begins.
 SEGMENT_SIZE = 8 * 1024 * 1024
-# Bytes of a marker, blanks at its end: one that was prepared takes no more room once it is whole.
+# Bytes of a marker, padded with blanks: a prepared one needs no more room when it is completed.
 SENT_SIZE = 320
 # Bytes of the largest entry that can be read.
 RECORD_LIMIT = 64 * 1024 * 1024
@@ -63,7 +63,7 @@ class SentMark(Value):
 
 
 class Fork(Value):
-    """The reason why the outbox cannot continue what the log has.
+    """The reason why the outbox cannot continue the log's history.
 
     `incarnation` is that of the log's history, if it is not the outbox's own.
     """
@@ -87,7 +87,7 @@ class Place(Value):
 class Outbox:
     """The outbox in a store.
 
-    Methods that take `tr` act inside that transaction, others see what is committed.
+    Methods that take `tr` act inside that transaction, others see committed entries.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -100,9 +100,9 @@ class Outbox:
         return sorted(int(found[1]) for found in names if found)
 
     def end(self) -> OutboxEnd | None:
-        """Read what the newest entry says of the repository; None without an entry.
+        """Read the newest event from the newest entry; None without an entry.
 
-        Decoded by hand, which spares a push the decoders of all parts of an entry. Raises MalformedEvent and TornRecord.
+        Decoded by hand: a push need not load the decoders of all parts of an entry. Raises MalformedEvent and TornRecord.
         """
         for number in reversed(self.segments()):
             record = self._open_segment(number).last()
@@ -129,8 +129,8 @@ class Outbox:
     def append(self, tr: Any, entries: Sequence[Entry]) -> bytes:
         """Append entries under `tr` and return the segment's name.
 
-        The caller calls it in a finalizer, holding the store lock. A full segment is never written to again; `prune` removes those
-        that the log has whole.
+        Call it in a finalizer, holding the store lock. A full segment is never written to again; `prune` removes those whose
+        entries are all in the log.
         """
         segment = self._last_segment(tr)
         segment.append(tr, [to_json(entry) for entry in entries])
@@ -166,7 +166,7 @@ class Outbox:
         sent, numbers = self.sent(), self.segments()
         if sent is None:
             return any(self._open_segment(number).tail() for number in numbers)
-        # For thousands of repositories: where the size says it all, nothing is opened.
+        # For thousands of repositories: if the size is enough, nothing is opened.
         if numbers and numbers[-1] == sent.segment:
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(self._folder.join(SEGMENT.format(sent.segment).encode())).st_size == sent.end:
@@ -210,7 +210,7 @@ class Outbox:
     def prepare_sent(self, sent: SentMark) -> None:
         """Write the marker that `move_sent` puts in place.
 
-        So a full disk is noticed before events are sent, not after.
+        So a full disk is noticed before events are sent, not afterwards.
         """
         with create_file(self._folder, self._folder.join(SENT) + b".new") as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
@@ -225,8 +225,8 @@ class Outbox:
     def send_again(self) -> int | None:
         """Move the marker to before the oldest kept event of the present incarnation.
 
-        Returns that event's sequence; None if there is nothing to send again. Events before the last adoption are not sent again:
-        they may be what the log must never have. The caller holds the sending lock.
+        Returns that event's sequence; None if there is nothing to send again. Events before the last adoption are not sent again,
+        because the log must perhaps never have them. The caller holds the sending lock.
         """
         newest, before = self.newest(), None
         for place in self.kept():
@@ -241,7 +241,7 @@ class Outbox:
         return None
 
     def prune(self) -> list[int]:
-        """Remove segments that the log has whole; return their numbers.
+        """Remove segments whose entries are all in the log; return their numbers.
 
         Three kinds stay: the newest segment, since it holds the newest event; the one before it, for a log that loses its newest
         records; and one that Mercurial's undo file names. The caller holds the store lock, outside a transaction.

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The files in a repository's store, and how the outbox writes some of them.
-
-Those are the files that it writes outside transactions.
-"""
+"""The files in a repository's store that the outbox writes outside transactions."""
 
 import os
 import stat

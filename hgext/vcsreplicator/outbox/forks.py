@@ -2,8 +2,8 @@
 """Forks: the history of a repository in the log is not that of its outbox.
 
 A master restored from a backup, a copied repository or a second relay would write a second event N. The aggregator keeps the newest
-sequence, id and incarnation that it saw of every repository (topic `state`), and the relay those that it sent itself; a sender
-compares the outbox with both. Standard library only, because a push that sends its own events imports it.
+sequence, id and incarnation of every repository (topic `state`), and the relay those that it sent itself; a sender compares the
+outbox with both. Standard library only, because a push that sends its own events imports it.
 """
 
 from ..log import STATE, Log
@@ -24,7 +24,7 @@ class SentEvent(Value):
 
 
 def known_state(log: Log, repository: str) -> RepositoryState | None:
-    """Read what the aggregator last wrote of a repository, from the whole topic."""
+    """Read the aggregator's last state of a repository, from the whole topic."""
     found = read_table(log, STATE).value(STATE, repository)
     return None if found is None else from_json(RepositoryState, found)
 

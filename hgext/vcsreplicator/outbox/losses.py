@@ -3,8 +3,8 @@
 
 It was restored from a copy, or a broker came back with older data. An outbox's marker has the place in the log of the newest event
 that was sent (`file.SentMark`). If the log has another record there, or none, events were lost, and the sender sends again
-everything that the outbox keeps; readers drop repeats. So a doubt costs repeats and never an event. Standard library only, because
-a push that sends its own events imports it.
+everything that the outbox keeps; readers drop repeats. So when in doubt, events are repeated, never lost. Standard library only,
+because a push that sends its own events imports it.
 """
 
 import time
@@ -61,10 +61,10 @@ def find_standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
 
 
 def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
-    """Return whether the log lacks the newest event that was sent of this outbox.
+    """Return whether the log lacks the newest event that was sent from this outbox.
 
-    `state` is what the aggregator saw of the repository. The event of a marker without a place, of an older release, counts as
-    lost unless the aggregator saw it.
+    `state` is the aggregator's state of the repository. The event of a marker without a place, of an older release, counts as lost
+    unless the aggregator saw it.
     """
     sent = box.sent()
     if sent is None:
@@ -88,7 +88,7 @@ def send_again(box: Outbox, state: RepositoryState | None) -> tuple[int, int] | 
     """Move the marker back, so that the kept events are sent again.
 
     `Outbox.send_again` chooses the events. The caller holds the sending lock. Returns the first and last sequence that the
-    aggregator never saw and the outbox keeps no more; None if there are none.
+    aggregator never saw and the outbox no longer keeps; None if there are none.
     """
     first = box.send_again()
     newest = box.newest()

@@ -17,6 +17,7 @@ from collections.abc import Collection
 
 from ..words.errors import BadConfig
 
+# Option of socket(7): the groups of the peer.
 _SO_PEERGROUPS = 59
 
 
@@ -40,7 +41,7 @@ class HeldSocket:
     def open(self) -> socket.socket:
         """Take the path and listen; replace the socket of a process that was killed.
 
-        Raise BadConfig if another process has the path or the socket cannot be made.
+        Raises BadConfig if another process has the path or the socket cannot be made.
         """
         try:
             self._claim = os.open(self._path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -84,7 +85,7 @@ class HeldSocket:
         return listener
 
     def _admit_others(self) -> None:
-        """Open the socket to others than its owner, before it listens."""
+        """Admit the other users before the socket listens."""
         if self._users:
             os.chmod(self._path, 0o666)
 

@@ -4,7 +4,7 @@
 So the relay notices if the pushing process dies in the transaction. The conversation, one JSON object a line, over a Unix stream
 socket:
 
-    push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: does its history follow the log's?
+    push  → relay   {"repository": "/repos/name"}     a transaction is about to run there: is it forked?
     push  → relay   {"ask": "log"}                    only with `unavailable = refuse`: does the log have all of it, and answer?
     relay → push    {"available": true}               yes; a no is never sent
     push  → relay   {"seq": 12, "reasons": true}      committed up to 12: send it, and answer when the log has it
@@ -12,7 +12,7 @@ socket:
     relay → push    {"failed": "Permission denied"}   only with `reasons`: the relay lacks a right here, and goes on trying
     push  → relay   {"ask": "mirrors", "id": REPOSITORY, "incarnation": INCARNATION, "announced": 12}
                                                       only with `acknowledge = mirrors`, and only after the previous answer:
-                                                      is the notice of 12 written, which all mirrors serve by then?
+                                                      do all mirrors serve 12, and is its notice written?
     relay → push    {"announced": 12, "mirrors": 2}   yes, 12 or a later one, on so many mirrors (left out if not known); a no is
                                                       never sent
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class RelayLine:
-    """One connection; once anything went wrong, no answer to a question is True.
+    """One connection; after any failure, no answer to a question is True.
 
     `failure` is the reason that the relay gave for not having sent the event, `mirrors` the number of mirrors that served an
     announced one; None if it gave none.
@@ -49,10 +49,7 @@ class RelayLine:
 
     @classmethod
     def open(cls, path: str, folder: str, *, patience: float = 0.5) -> Self | None:
-        """Connect to the relay at `path`; return None if no relay answers.
-
-        The conversation is about the repository in `folder`.
-        """
+        """Connect to the relay at `path` about a `folder`; None if no relay answers."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(patience)
         try:
@@ -66,7 +63,7 @@ class RelayLine:
     def is_log_available(self, *, patience: float) -> bool:
         """Ask whether the log answers and has every event of the repository.
 
-        Wait up to `patience` seconds for the relay's answer; return False if it does not come.
+        Waits up to `patience` seconds for the relay's answer; returns False if it does not come.
         """
         try:
             self._connection.sendall(_encode_line({"ask": "log"}))
@@ -83,7 +80,7 @@ class RelayLine:
     def wait_until_sent(self, *, patience: float) -> bool | None:
         """Return whether the log has everything up to the reported event.
 
-        Wait up to `patience` seconds for the relay's answer; return False if it does not come, or is a `failure`. Return None if
+        Waits up to `patience` seconds for the relay's answer; returns False if it does not come, or is a `failure`. Returns None if
         the relay ends the conversation, because it stopped or refuses the peer.
         """
         if not self._committed:
@@ -100,10 +97,10 @@ class RelayLine:
             return None
 
     def wait_until_announced(self, event: Event, *, patience: float) -> bool | None:
-        """Return whether the notice of an event that the log has is written.
+        """Return whether the notice of an event in the log is written.
 
-        Wait up to `patience` seconds for the relay's answer; return False if it does not come. Return None if the relay ends the
-        conversation, because it stopped or is an older one, which does not know the question.
+        Waits up to `patience` seconds for the relay's answer; returns False if it does not come. Returns None if the relay ends the
+        conversation, because it stopped, or is an older one that does not know the question.
         """
         names = {"id": event.repository, "incarnation": event.incarnation, "announced": event.seq}
         try:

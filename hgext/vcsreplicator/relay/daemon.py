@@ -2,9 +2,9 @@
 """The relay daemon: moves a master's events from the outboxes to the log.
 
 In each repository the oldest event goes first. A push pokes the relay over a Unix socket and waits for its answer (`client`). At
-start, and every now and then, the relay makes a round over all repositories, so that a lost poke costs time and nothing else. It
-sends from many repositories at once, one batch at a time from each. It also rolls back transactions whose process died, announces
-repositories that have no event, and compares the outboxes with what the aggregator saw (`fork`).
+start, and periodically, the relay makes a round over all repositories, so a lost poke only delays. It sends from many repositories
+at once, one batch at a time from each. It also rolls back transactions whose process died, announces
+repositories that have no event, and compares the outboxes with the aggregator's states (`fork`).
 """
 
 import threading
@@ -41,7 +41,7 @@ DRAIN = 8.0
 # Seconds between two removals of old blobs.
 BLOB_SWEEP = 3600.0
 
-# Seconds that a blob may be older than the record that names it, which is sent after it, by the clock of the log.
+# Margin in seconds, by the clock of the log: a blob is written before its record.
 BLOB_MARGIN = DAY
 
 
@@ -56,7 +56,7 @@ def run(
 ) -> None:
     """Relay until `stop` is set.
 
-    Raise BadConfig if the socket cannot be made or another relay has it.
+    Raises BadConfig if the socket cannot be made or another relay has it.
     """
     relay = _Relay(settings, log, port, stop, clock or SystemClock())
     try:
@@ -100,7 +100,7 @@ class _Relay:
         self._make_round()
 
     def make_rounds(self, stop: threading.Event) -> None:
-        """Make a round every now and then until `stop`, and report in between."""
+        """Make rounds periodically until `stop`, and report in between."""
         due = time.monotonic() + self._settings.scan
         while not stop.wait(min(INTERVAL, max(0.0, due - time.monotonic()))):
             if time.monotonic() < due:
@@ -135,7 +135,7 @@ class _Relay:
         self._watch.close()
 
     def _make_round(self) -> None:
-        """Make one round, and report what is wrong with the repositories."""
+        """Make one round, and report the repositories' troubles."""
         settings, now, states = self._settings, self._clock.now(), self._watch.states()
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's watch for forks (`outbox.forks`).
 
-It compares the outboxes with what the aggregator saw in the log, and with what the relay itself sent.
+It compares the outboxes with the aggregator's states, and with the events that the relay itself sent.
 """
 
 import threading
@@ -31,8 +31,8 @@ POLL = 10.0
 class StateWatch:
     """Follows the topic `state` in a thread of its own.
 
-    It remembers what the relay sends, since the aggregator may see that late. It calls `on_state`, which must not raise, with each
-    state once `state` returns it: after the first reading, and after each that a failure made necessary, with all of them.
+    It remembers the relay's own events, since the aggregator may see them late. It calls `on_state`, which must not raise, with
+    each state once `state` returns it: with all of them after the first reading, and after each rereading that a failure requires.
     """
 
     def __init__(self, log: Log, stop: threading.Event) -> None:
@@ -45,7 +45,7 @@ class StateWatch:
         self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
 
     def start(self) -> None:
-        """Start to read; wait a little for what is there already."""
+        """Start to read; wait a little for the existing states."""
         self._thread.start()
         self._read_once.wait(FIRST_READ)
 
@@ -59,8 +59,8 @@ class StateWatch:
     def fork(self, box: Outbox) -> Fork | None:
         """Return, for an operator, why this outbox is forked; None if it is not.
 
-        Raise Unavailable until everything that stood in the topic at the start was read: a relay that does not know the log's
-        history must not continue it.
+        Raises Unavailable until all states that existed at the start are read: a relay that does not know the log's history must
+        not continue it.
         """
         if not self._read_once.is_set():
             raise Unavailable("what the log knows of the repositories is not read yet")
@@ -73,11 +73,11 @@ class StateWatch:
         return None
 
     def state(self, repository: str) -> RepositoryState | None:
-        """Return what the aggregator last wrote about a repository, as far as read."""
+        """Return the aggregator's last state of a repository, as far as read."""
         return self._states.get(repository)
 
     def states(self) -> dict[str, RepositoryState]:
-        """Return what the aggregator last wrote about all repositories, as far as read."""
+        """Return the aggregator's last state of all repositories, as far as read."""
         return dict(self._states)
 
     def sent(self, event: Event) -> None:
@@ -114,7 +114,7 @@ class StateWatch:
 def _read_record(record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:
     """Put the state of a repository into `states` and return it.
 
-    Return None for any other record.
+    Returns None for any other record.
     """
     if record.key is None or record.key == "aggregator" or record.value is None:
         return None

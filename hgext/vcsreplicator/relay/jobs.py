@@ -55,8 +55,8 @@ class RepositoryBusy(Exception):
 class RepositoryJobs:
     """The jobs, each given the folder of a repository.
 
-    They call `on_sent` with the folder and the sequence of each sent event, and `on_available` with the folder of a repository
-    whose events the log has, when the log answers.
+    They call `on_sent` with the folder and the sequence of each sent event, and `on_available` with the folder of a repository when
+    the log answers and has all of its events.
     """
 
     def __init__(self, sender: EventSender, port: MasterPort, watch: StateWatch, losses: LossWatch) -> None:
@@ -117,7 +117,7 @@ class RepositoryJobs:
     def _is_forked(self, folder: str, box: Outbox) -> bool:
         """Return whether nothing of this outbox may be sent.
 
-        Mark a new fork, so that the repository refuses pushes.
+        Marks a new fork, so that the repository refuses pushes.
         """
         fork = self._watch.fork(box) or fork_behind(box)
         if box.fork() is not None:
@@ -132,7 +132,7 @@ class RepositoryJobs:
         return True
 
     def _send_events(self, folder: str, box: Outbox) -> int:
-        """Send what is unsent or lost; return the number of events.
+        """Send events that are unsent or lost; return their number.
 
         The caller holds the sending lock.
         """
@@ -151,7 +151,7 @@ class RepositoryJobs:
             newest = box.newest()
             if newest is not None:
                 self._losses.confirm(folder, newest.repository, sent, eras, previous)
-            # Not the eras: if one ended meanwhile, what was sent in it is not confirmed, and checked again.
+            # Keep the eras: if one ended meanwhile, events sent in it are not confirmed, and are checked again.
             before, previous = self._losses.newest_places(), sent
 
         sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is wrong with a master's repositories.
+"""Troubles of a master's repositories.
 
-The relay's rounds find it, or `check` does while the relay is silent.
+The relay's rounds find them, or `check` does while the relay is silent.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def has_outbox(roots: Iterable[str]) -> bool:
 
 
 def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrouble | None:
-    """Find what is wrong with a repository's outbox; None if nothing is.
+    """Find the trouble of a repository's outbox; None if there is none.
 
     The repository refuses pushes, events have waited in its outbox for more than SILENT seconds, or the outbox cannot be read.
     `hint` says why events may wait, or where to look.
@@ -65,9 +65,9 @@ def find_gone(
 ) -> dict[str, float]:
     """Return the repositories that are gone from these roots, and since when, by id.
 
-    The log knows of them, but no folder of the roots has them any more. `known` are the folders of the last round, `before` what
-    this function returned after the round before. What a master with another `source` sent is none of this one's. What may be in an
-    `unreadable` folder is not gone.
+    The log knows them, but no folder of the roots has them any more. `known` are the folders of the last round, `before` is the
+    result of the round before. Repositories of a master with another `source` do not count, nor do those that may be in an
+    `unreadable` folder.
     """
     there, found = set(known), {}
     for name, state in states.items():
@@ -96,10 +96,10 @@ def find_places(path: str, roots: Mapping[str, str]) -> Iterable[str]:
 
 
 def find_lacking(roots: Iterable[str], log: Log, now: float) -> list[ServiceTrouble]:
-    """Find what is wrong with the outboxes, and sent events that the log has lost.
+    """Find troubles of the outboxes, and sent events that the log has lost.
 
-    Of each partition it looks for the newest event only, because a log loses its newest records first. `now` is this machine's
-    time, which stamped the events.
+    In each partition it looks only for the newest event, because a log loses its newest records first. `now` is the time of this
+    machine, whose clock stamped the events.
     """
     found: list[ServiceTrouble] = []
     newest: dict[int, tuple[EventPlace, str]] = {}

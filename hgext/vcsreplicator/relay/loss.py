@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The relay's watch for losses: whether the log still has what was sent to it.
+"""The relay's watch for losses: whether the log still has the sent events.
 
-`outbox.losses` describes losses. A log that loses records loses its newest: while the newest known record of a partition stands
-where it stood, so does everything before it. So one check of each partition, every now and then and after each trouble, is enough
-for all repositories.
+`outbox.losses` describes losses. A log that loses records loses its newest: while the newest known record of a partition is at its
+offset, all earlier ones are too. So one check of each partition, periodically and after each failure, is enough for all
+repositories.
 
 Rules of this file: an *era* of a partition ends when a loss is found in it. A repository is confirmed in the era in which its
-newest event was seen in the log or sent to it; in the first era, it is enough that the aggregator saw it. A repository that is
-not confirmed is checked before anything else of it is sent. What was sent while a loss was not known yet may stand behind records
-that were lost: so the relay looks for the event that was sent before it, too.
+newest event was seen in the log or sent to it; in the first era, it is enough that the aggregator saw it. A repository that is not
+confirmed is checked before more of it is sent. Events sent before a loss was noticed may stand behind lost records: so the relay
+also looks for the event that was sent before them.
 """
 
 import threading
@@ -55,9 +55,9 @@ class KnownPlace(EventPlace):
 
 
 class LossWatch:
-    """What the log is known to have; any thread may use it.
+    """The records that the log is known to have; any thread may use it.
 
-    `state` returns what the aggregator saw of a repository.
+    `state` returns the aggregator's state of a repository.
     """
 
     def __init__(self, log: Log, state: Callable[[str], RepositoryState | None], clock: Clock | None = None) -> None:
@@ -66,17 +66,14 @@ class LossWatch:
         self._eras = Counter[int]()
         self._newest: dict[int, KnownPlace] = {}
         self._confirmed: dict[str, Confirmation] = {}
-        # What each repository had in the log when its newest event was sent.
+        # The marker of each repository before its newest event was sent.
         self._previous: dict[str, SentMark] = {}
         self._doubts = self._answered = 0
         # The ends of the partitions, and when they were asked for.
         self._ends: tuple[float, Mapping[int, int]] = (float("-inf"), {})
 
     def is_confirmed(self, folder: str) -> bool:
-        """Return whether the log is known to have the newest sent event of a repository.
-
-        The repository is the one in `folder`.
-        """
+        """Return whether the log is known to have this repository's newest sent event."""
         known = self._confirmed.get(folder)
         return known is not None and known.era == self._eras[known.partition]
 
@@ -98,7 +95,7 @@ class LossWatch:
     def check_partitions(self) -> None:
         """Check that the newest known record of each partition still stands there.
 
-        Raise Unavailable, BadConfig.
+        Raises Unavailable, BadConfig.
         """
         with self._checking:
             known, doubts = self.newest_places(), self._doubts
@@ -114,7 +111,7 @@ class LossWatch:
     def check(self, folder: str, box: Outbox) -> Confirmation | None:
         """Move the marker back if the log lost events.
 
-        Return the era in which this was checked; None if nothing was sent yet. The caller holds the sending lock. Raise
+        Returns the era in which this was checked; None if nothing was sent yet. The caller holds the sending lock. Raises
         Unavailable.
         """
         sent, newest = box.sent(), box.newest()
@@ -153,9 +150,9 @@ class LossWatch:
             return Counter(self._eras)
 
     def check_appended(self, partition: int, offset: int, before: Mapping[int, KnownPlace]) -> None:
-        """Check the first new record against what the partition had `before`.
+        """Check the first new record against the partition's places `before`.
 
-        Raise Unavailable after a loss.
+        Raises Unavailable after a loss.
         """
         known = before.get(partition)
         if known is not None and (offset <= known.offset or self._eras[partition] != known.era):
@@ -180,8 +177,8 @@ class LossWatch:
     def _reaches_beyond(self, known: KnownPlace, partition: int) -> bool:
         """Return whether the log has the known record, or had it a moment ago.
 
-        A pusher's connection has it asked shortly before the transaction commits, so the event is sent without another question.
-        Raise Unavailable.
+        The answer was cached when the pusher connected, shortly before the commit, so the event needs no other question. Raises
+        Unavailable.
         """
         (asked, ends), now = self._ends, self._clock.monotonic()
         if now - asked >= FRESH or ends.get(partition, 0) <= known.offset:
@@ -192,7 +189,7 @@ class LossWatch:
     def _has_lost_previous(self, folder: str) -> bool:
         """Return whether the log lost the event of a repository's previous marker.
 
-        That is what the log had of the repository when its newest event was sent. Raise Unavailable.
+        That marker is from before the newest event was sent. Raises Unavailable.
         """
         previous = self._previous.get(folder)
         if previous is None or previous.partition is None or previous.offset is None:

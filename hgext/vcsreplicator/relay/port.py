@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the relay needs of Mercurial; the command hands it in."""
+"""The relay's port to Mercurial; the command passes the implementation in."""
 
 from typing import Protocol
 
@@ -13,23 +13,23 @@ class MasterPort(Protocol):
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:
         """Make the bundle of an entry of the repository in `folder`.
 
-        Raise ChangesetsGone if the entry's changesets are gone.
+        Raises ChangesetsGone if the entry's changesets are gone.
         """
 
     def recover(self, folder: str) -> bool:
         """Roll back an abandoned transaction; return whether that was done.
 
-        Leave the transaction if another process holds the lock. Raise OSError if this user may not take it.
+        Leaves the transaction if another process holds the lock. Raises OSError if this user may not take it.
         """
 
     def announce(self, folder: str) -> bool:
         """Write a repository's first event; return False if its lock is held elsewhere.
 
-        Raise Refused if the repository cannot be replicated, OSError if this user may not take the lock.
+        Raises Refused if the repository cannot be replicated, OSError if this user may not take the lock.
         """
 
     def finish(self, root: str) -> list[str]:
         """Finish the strips, deletions and renames that a kill interrupted.
 
-        Return a description of each that could not be finished.
+        Returns a description of each that could not be finished.
         """

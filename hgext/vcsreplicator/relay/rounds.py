@@ -26,7 +26,7 @@ ANNOUNCE_AFTER = 10.0
 
 @dataclass(slots=True)
 class RelayRound:
-    """Folders of repositories and unreadable ones, and what is wrong with them.
+    """Folders of repositories and unreadable ones, and their troubles.
 
     A trouble that the round sees but does not date has the time of the round.
     """
@@ -67,7 +67,7 @@ def _note_unreadable(found: RelayRound, root: str, error: OSError, now: float) -
 
 
 def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> ServiceTrouble | None:
-    """Start the jobs that are due in one repository; return what is wrong in it.
+    """Start the jobs that are due in one repository; return its trouble.
 
     For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it.
     """
@@ -121,10 +121,7 @@ def _list_deleted(folder: str) -> list[str]:
 
 
 def _check_deleted(folder: str, work: Work) -> None:
-    """Remove a deleted repository once the log has all of it.
-
-    Remove the rest of one whose removal was interrupted, too.
-    """
+    """Remove a deleted repository, or its rest, once the log has all of it."""
     try:
         if os.path.isdir(os.path.join(folder, ".hg", "store")) and outbox_of(folder).has_unsent():
             work.poke(folder)

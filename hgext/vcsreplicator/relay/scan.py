@@ -39,9 +39,9 @@ def find_repositories(root: str, on_unreadable: Callable[[OSError], object] = la
 
 
 def may_hold_repositories(error: OSError) -> bool:
-    """Return whether the folder of this error is one of ours to report.
+    """Return whether the folder of this error must be reported.
 
-    It is not that of `fsck` or of a file system's snapshots, nor one in which a repository is being moved.
+    Folders of `fsck` or of a file system's snapshots need not, nor one in which a repository is being moved.
     """
     name = os.path.basename(str(error.filename))
     return "/.hg" in str(error.filename) or not (name == "lost+found" or name.startswith("."))

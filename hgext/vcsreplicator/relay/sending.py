@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Sending the events of one repository to the log: in order, at least once.
 
-The sender marks them as sent after the log has them. The relay daemon uses this module and, where there is none, the push itself
-does, under the repository's sending lock. Standard library only, beside the log that the caller hands in.
+The sender marks them as sent after the log has them. The relay daemon uses this module, or, without a relay, the push itself, under
+the repository's sending lock. Standard library only, besides the log that the caller passes in.
 
 Write, then acknowledge: read an entry, make its record, append, move the marker. After a kill before the append, nothing
 happened; after a kill before the marker moved, the entry is sent again, and readers drop the repeat.
@@ -43,10 +43,10 @@ class EventSender:
     on_marked: Callable[[SentMark], None] | None = None
 
     def send(self, folder: str, box: Outbox) -> int:
-        """Send what is unsent and return the number of entries.
+        """Send the unsent entries and return their number.
 
-        The caller holds the sending lock. Raise Unavailable if the log or the blob store does not take it now, or if the log has
-        lost what is marked. What was marked stays marked.
+        The caller holds the sending lock. Raises Unavailable if the log or the blob store does not take them now, or if the log has
+        lost marked events. Entries marked so far stay marked.
         """
         count = 0
         for batch in split_into_batches(box.unsent()):
@@ -73,8 +73,8 @@ class EventSender:
     def _append(self, folder: str, batch: list[Place], box: Outbox) -> tuple[tuple[int, int], tuple[int, int]]:
         """Append the batch; return where its first and its last record stand.
 
-        Each place is (partition, offset). If a record is too large for this log, which may take less than a log that this project
-        set up, its event goes without the bundle.
+        Each place is (partition, offset). If a record is too large for this log, whose limit may be below that of a log set up by
+        this project, its event omits the bundle.
         """
         try:
             taken = self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
@@ -92,8 +92,8 @@ class EventSender:
     def message(self, folder: str, entry: Entry, box: Outbox, *, room: int = wire.INLINE_LIMIT) -> NewRecord:
         """Make the record of `events` for an entry.
 
-        With a bundle inside, the record has up to `room` bytes. With `room` 0 it goes without its connection too: nothing that the
-        event does not need may keep it from the log.
+        With a bundle inside, the record has up to `room` bytes. With `room` 0 it omits the connection too: nothing optional may
+        keep the event from the log.
         """
         event = entry.event
         attachment, body = self._attach(folder, entry, box, room)
@@ -139,7 +139,7 @@ def split_into_batches(places: Iterable[Place]) -> Iterator[list[Place]]:
 def _read_up_to(chunks: Iterator[bytes], room: int) -> tuple[bytes, bool]:
     """Read to the end, or until more than `room` bytes are there.
 
-    Return what was read, and whether that is all.
+    Returns the bytes read, and whether that is all.
     """
     parts, size = [], 0
     for chunk in chunks:

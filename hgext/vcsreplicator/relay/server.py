@@ -33,8 +33,8 @@ FULL_PAUSE = 1.0
 class _Peer:
     """One connection and its repository.
 
-    `waits_for` is the sequence whose acknowledgement the peer waits for, 0 for none. `asks` is true while it waits for the word
-    that the log is available, and `wants_reasons` if it understands why its event is not sent.
+    `waits_for` is the sequence whose acknowledgement the peer waits for, 0 for none. `asks` is true while it waits to hear that the
+    log is available, and `wants_reasons` if it understands reasons for an unsent event.
     """
 
     connection: socket.socket
@@ -65,7 +65,7 @@ class _AwaitedNotice:
 class Server:
     """Serves pushes at a socket.
 
-    `roots` are the folders where repositories may be. `find_state` returns what the relay has read of a repository's state, by its
+    `roots` are the folders where repositories may be. `find_state` returns a repository's state as the relay has read it, by its
     id; each state must also be given to `announced`, after `find_state` returns it.
     """
 
@@ -91,7 +91,7 @@ class Server:
     def start(self) -> None:
         """Open the socket and serve.
 
-        Raise BadConfig if another relay has the socket or it cannot be made.
+        Raises BadConfig if another relay has the socket or it cannot be made.
         """
         self._listener = self._socket.open()
         self._woken.setblocking(False)
@@ -159,7 +159,7 @@ class Server:
         assert self._listener is not None
         while not self._closing:
             self._serve_once(None)
-            # A connection that waits to be accepted would wake this thread again and again.
+            # A connection that waits to be accepted would wake this thread repeatedly.
             if self._is_full:
                 self._selector.unregister(self._listener)
                 self._serve_once(FULL_PAUSE)
@@ -219,7 +219,7 @@ class Server:
                 return
 
     def _take_message(self, peer: _Peer, line: bytes) -> bool:
-        """Do what a message asks for; return False if it cannot be understood."""
+        """Carry out a message; return False if it cannot be understood."""
         try:
             message: Any = json.loads(line)
             if "repository" in message and peer.folder is None:
@@ -244,7 +244,7 @@ class Server:
     def _await_notice(self, peer: _Peer, repository: object, incarnation: object, seq: object) -> bool:
         """Answer the peer when the notice is written.
 
-        Return False if the question cannot be understood.
+        Returns False if the question cannot be understood.
         """
         if not isinstance(repository, str) or not isinstance(incarnation, str) or type(seq) is not int:
             return False
@@ -286,7 +286,7 @@ class Server:
 
 
 def _answer(peers: Iterable[_Peer], message: dict[str, object]) -> None:
-    """Send each peer one line; one that is gone or does not read goes without."""
+    """Send each peer one line; one that is gone or does not read misses it."""
     for peer in peers:
         with contextlib.suppress(OSError):
             peer.connection.send(json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When the relay does which job.
+"""The schedule of the relay's jobs.
 
 It works in many repositories at once, on one job at a time in each, and retries failures indefinitely.
 """

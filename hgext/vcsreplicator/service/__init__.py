@@ -29,7 +29,7 @@ EXIT_CONFIG = 78
 # Makes the answer of /health: a JSON object with at least `ready` (bool); 200 when ready, 503 when not.
 Health = Callable[[], Mapping[str, Any]]
 
-# Path → what makes its answer, as JSON, beside /metrics and /health; called from the threads of the HTTP server.
+# Path → function that makes its JSON answer, besides /metrics and /health; called from the threads of the HTTP server.
 Pages = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 # A stage bound to its settings and its log: runs until the event is set, and calls the function once, when it is ready.
@@ -147,7 +147,7 @@ def application(pages: Pages) -> Callable[..., Iterable[bytes]]:
 
     Each page is JSON, with status 503 for `"ready": false`.
     """
-    # Only here: a service without this page, such as `web`, needs nothing of it.
+    # Imported here: a service without this page, such as `web`, does not need it.
     import prometheus_client
 
     metrics: Any = prometheus_client.make_wsgi_app()

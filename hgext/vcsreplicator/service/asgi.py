@@ -17,10 +17,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..words.errors import BadConfig
 
-# What a client does while the server waits for it: it begins a request, or sends the body.
+# The client's states in which the server waits for it: it begins a request, or sends the body.
 _SENDING = (h11.IDLE, h11.SEND_BODY)
 
-# Connections that are kept free for new ones: what a connection occupied is free only some moments after it was closed.
+# Connections that are kept free for new ones: a closed connection frees its resources only some moments later.
 _SPARE = 10
 
 
@@ -71,9 +71,9 @@ class StoppableServer(uvicorn.Server):
 class PatientConnection(H11Protocol):
     """A connection that waits for its client as long as an idle one may stay.
 
-    uvicorn alone waits for ever for a first request and for the end of any. Here that time is for a whole request, however often a
-    part of it comes. When there are nearly as many connections as the server takes, a new one replaces the one that has waited
-    longest.
+    uvicorn alone waits indefinitely for a first request and for the end of any. Here that time limits a whole request, even if
+    parts of it keep coming. When there are nearly as many connections as the server takes, a new one replaces the one that has
+    waited longest.
     """
 
     _deadline: asyncio.TimerHandle | None = None

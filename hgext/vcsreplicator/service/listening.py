@@ -92,9 +92,9 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]
-    """A connection; it replaces a silent one, and ends when its client stalls.
+    """A connection; it ends when its client stalls.
 
-    It replaces one when it opens and there are too many.
+    If there are too many when it opens, it replaces a silent one.
     """
 
     parser_class = _Parser

@@ -16,13 +16,13 @@ from ..words.shape import from_json
 
 AGGREGATOR = "aggregator"
 
-# What the groups of destinations begin with.
+# The prefix of the groups of destinations.
 DESTINATION = "notifier-"
 
 # Seconds without progress after which a finding says so.
 SILENT = 60.0
 
-# What a mirror lacks, and of which repository.
+# A mirror's lags, with their repositories.
 MirrorLags = list[tuple[RepositoryState, Lag]]
 
 
@@ -32,7 +32,7 @@ class Picture:
 
     Times are in seconds since the epoch, by the clock that stamps the log's records; after it was set back, an old record may have
     a later time than a new one. `changed` is the time of the roster's newest record. `heard` has the offset and the time of the
-    last sign of life of each mirror, of the aggregator and of each service: what they say of their own clocks does not matter.
+    last sign of life of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
     `moved` says when each state was written. `groups` are the positions of destinations in `notices`, `lags` how many notices each
     destination lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays and
     destinations, by their key in `services`. Once all lags were measured, only `absorb` may change levels: they are measured anew
@@ -127,7 +127,7 @@ class Picture:
     def behind(self, mirror: str) -> int:
         """Count the events that this mirror has not applied.
 
-        The count covers what the mirror has acked and what it must have (see `measure_lags`).
+        It covers repositories that the mirror has acked or must have (see `measure_lags`).
         """
         return count_unapplied(self.measure_lags(mirror))
 
@@ -144,7 +144,7 @@ class Picture:
     def holding(self, state: RepositoryState) -> list[str]:
         """Return the names of the gating mirrors that this repository waits for.
 
-        They have not applied all of its events, or do not serve what is released.
+        They have not applied all of its events, or do not serve its release.
         """
         return [name for name in self.gating(state) if self.measure_lag(name, state).is_late]
 
@@ -157,7 +157,7 @@ class Picture:
         return abs(now - self.moved.get(state.repository, now)) > SILENT
 
     def measure_lag(self, mirror: str, state: RepositoryState) -> Lag:
-        """Measure what this mirror lacks of the present incarnation of the repository."""
+        """Measure this mirror's lag in the present incarnation of the repository."""
         ack = self.acks.get((mirror, state.repository))
         counts = ack if ack and ack.incarnation == state.incarnation else None
         return measure_lag(counts, seq=state.seq, released=state.released)
@@ -180,7 +180,7 @@ class Picture:
         return {name: list(self._lags[name].values()) for name in sorted(names)}
 
     def measure_lags(self, mirror: str) -> MirrorLags:
-        """Measure what the mirror lacks of each repository of which it lacks anything.
+        """Measure the mirror's lag in each repository in which it has any.
 
         Only repositories count that the mirror has acked or must have, and for which it is not deactivated.
         """
@@ -195,7 +195,7 @@ class Picture:
             if state is None:
                 continue
             ack = self.acks.get((mirror, name))
-            # At rest, which nearly all are, a repository takes this comparison alone.
+            # A repository at rest, as nearly all are, needs only this comparison.
             is_current = ack is not None and ack.incarnation == state.incarnation
             if ack is not None and is_current and ack.applied >= state.seq and ack.serving >= state.released:
                 continue
@@ -230,14 +230,14 @@ class Picture:
     def silence(self, name: str, now: float) -> float:
         """Return the seconds since this name's last sign of life.
 
-        One that seems to come was given before the clock was set back: its distance counts.
+        A sign in the future is from before the clock was set back: its absolute distance counts.
         """
         return abs(now - self.seen(name))
 
     def measure_since(self, mirror: str, since: float, now: float) -> float:
         """Return the seconds since a time by the clock of this mirror.
 
-        Clocks of machines are not compared: what the mirror's sign of life says counts, and how long ago the log took it.
+        Clocks of machines are not compared: the result is from the mirror's sign of life, plus the age of that in the log.
         """
         beat = self.beats.get(mirror)
         return now - since if beat is None else beat.time - since + self.silence(mirror, now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What an operator must know, found in the picture that the log gives. Pure."""
+"""Findings for an operator in the picture that the log gives. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,19 +14,19 @@ from .wording import Finding, Severity, describe_lag, format_lasting, format_sin
 # Seconds after which a stalled destination is critical.
 STALLED = 3600.0
 
-# What the keys of reports begin with.
+# Prefixes of the keys of reports.
 RELAY_KEY, DESTINATION_KEY = "relay ", "destination "
 
-# What stands between a repository's folder and why it refuses pushes, in a relay's report.
+# Separates a repository's folder from its reason to refuse pushes, in a relay's report.
 REFUSES = ": refuses pushes: "
 
-# Seconds between two reports, and some more: nothing counts as silent sooner.
+# Seconds between two reports, and a margin: nothing counts as silent sooner.
 REPORTED_WITHIN = 15.0
 
 # Seconds after which a silent service is forgotten that the configuration does not name.
 FORGOTTEN = 7 * DAY
 
-# What starts a service.
+# The command that starts a service.
 START = "systemctl start vcsreplicator-"
 
 
@@ -42,7 +42,7 @@ def findings(
     mirrors: Collection[str] = (),
     lags: Mapping[str, MirrorLags] | None = None,
 ) -> list[Finding]:
-    """Find what an operator must know, the worst first.
+    """Find the troubles that an operator must know, the worst first.
 
     `destinations`, if given, names those that must be there; findings about others are left out. `relay` is the source of the relay
     that must be there, `mirrors` names the mirrors of the services' file. `patience` is the number of seconds for which a relay or
@@ -73,7 +73,7 @@ def findings(
 def is_overdue(reported: float, now: float) -> bool:
     """Return whether the report after one of this time is overdue.
 
-    One that seems to come was made before the clock was set back: its distance counts.
+    A report in the future is from before the clock was set back: its absolute distance counts.
     """
     return abs(now - reported) > REPORTED_WITHIN
 
@@ -90,7 +90,7 @@ def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
 def _find_reported(
     picture: Picture, now: float, patience: float, destinations: Collection[str] | None, relay: str | None
 ) -> list[Finding]:
-    """Find relays and destinations that are silent, and what the others report."""
+    """Find silent relays and destinations, and the troubles that others report."""
     if not picture.has_services:
         text = "the log has no topic `services`, so nothing is known of the relay; run: vcsreplicator topics create"
         return [Finding(level=Severity.WARNING, text=text)]
@@ -149,9 +149,9 @@ def _find_destinations(
 def _find_stalled(
     picture: Picture, now: float, wanted: Collection[str] | None, reported: Sequence[Finding]
 ) -> list[Finding]:
-    """Find stalled destinations; return them with what is `reported`.
+    """Find stalled destinations; return them with the `reported` findings.
 
-    The reported trouble of a destination is why it is stalled: it becomes as severe, and nothing else is said.
+    The reported trouble of a destination explains why it is stalled: it becomes as severe, and is the only finding.
     """
     found = list(reported)
     for group, lag in sorted(picture.lags.items()):
@@ -169,7 +169,7 @@ def _find_stalled(
 
 
 def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> list[Finding]:
-    """Find the repositories of which the log has two histories.
+    """Find the forked repositories: those with two histories in the log.
 
     One whose relay names it is left out: `reported` has its folder. A folder stands for the repository with the longest path that
     fits. A deleted repository cannot be adopted.

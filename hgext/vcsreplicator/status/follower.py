@@ -16,11 +16,12 @@ from ..words.errors import BadConfig, Expired
 from ..words.levels import SUBMITTED_KEY
 from . import DESTINATION, SILENT, Picture
 
-# Seconds for which a record counts as just written and by which the time may be wrong, and for which a new record is waited for:
-# more than two beats.
-FRESH, WATCH = 10.0, 12.0
+# Seconds for which a record counts as just written, and by which the time may be wrong.
+FRESH = 10.0
+# Seconds to wait for a new record: more than two beats.
+WATCH = 12.0
 
-# Records of `notices` and of `errors`, which are larger, that are read to count them.
+# Most records of `notices`, and of the larger `errors`, that are read to count them.
 COUNTED, COUNTED_ERRORS = 1000, 100
 
 
@@ -32,7 +33,7 @@ class Follower:
         self._open_reader()
 
     def _open_reader(self) -> None:
-        """Open a reader, then begin anew; nothing changes if it cannot be opened."""
+        """Open a reader, then begin again; nothing changes if it cannot be opened."""
         has_services = self._has_services()
         topics = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
         self._reader = self._log.reader(find_beginnings(self._log, *topics))
@@ -40,8 +41,8 @@ class Follower:
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
         self._newest_sign = 0.0
-        # The log's time less this machine's monotonic time is between the first two; the third is that of this machine's own time
-        # at the last update.
+        # Bounds of the log's time minus this machine's monotonic time; the third is the same difference for this machine's own
+        # clock at the last update.
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
 
     @property
@@ -60,7 +61,7 @@ class Follower:
     def update(self) -> Picture:
         """Return the picture with everything committed before the call.
 
-        It has nothing that the log has lost: after a loss this method makes the picture anew. Raise Unavailable.
+        It has nothing that the log has lost: after a loss this method rebuilds the picture. Raises Unavailable.
         """
         if not self.picture.has_services and self._has_services():
             self._begin_anew()
@@ -87,11 +88,11 @@ class Follower:
         patience, came, began = 0.0, dict[tuple[str, int], float](), self._clock.monotonic()
         own = self._clock.now() - began
         if abs(own - self._own) > FRESH:
-            # This machine slept, or its clock was set: nothing that is known of the time before holds.
+            # This machine slept, or its clock was set: earlier knowledge of the time is invalid.
             self._least, self._most, self._updated = -math.inf, math.inf, -math.inf
         self._own = own
         ends = {(t, p): end for t in self._topics for p, end in self._log.ends(t).items()}
-        # At least once: of a log that lost records the ends may be passed already.
+        # At least once: after a loss, the reader may be past the ends already.
         while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
             for record in self._reader.poll(patience, limit=5000):
                 self.picture.absorb(record)
@@ -110,7 +111,7 @@ class Follower:
         return self.picture
 
     def _compare_clocks(self) -> None:
-        """Conclude what the log's clock shows from the record that was read last.
+        """Estimate the log's clock from the record that was read last.
 
         The record was written before now, and after the former update. If it is fresh by this machine's clock, the clocks agree.
         """
@@ -125,12 +126,12 @@ class Follower:
     def now(self) -> float | None:
         """Return the time by the log's clock, as of the last update.
 
-        Return None while it is not known: the newest record may be old, and the clocks of this machine and of the log may differ.
+        Returns None while it is not known: the newest record may be old, and the clocks of this machine and of the log may differ.
         The time is known if the clocks agree that a record is fresh, or once one came between two updates. If none came for WATCH
         seconds, this is a time by which every service is silent.
         """
         now = self._clock.monotonic()
-        # This machine's clock was set since, or the machine slept, or the time is known from records that came late.
+        # False if this machine's clock was set since, or it slept, or the time is known from records that came late.
         is_same = abs(self._clock.now() - now - self._own) <= FRESH
         if is_same and self._most - self._least <= FRESH:
             return self._least + now
@@ -154,8 +155,8 @@ class Follower:
 def look_at_destinations(log: Log, picture: Picture) -> None:
     """Count the notices that each destination lacks, and the records of `errors`.
 
-    Find the time of the first notice that each lacks, too. On Kafka each transaction takes an offset as well, so this function
-    reads some records to count them; if there are more, the difference of the offsets is good enough.
+    Also find the time of the first notice that each lacks. On Kafka each transaction takes an offset as well, so this function
+    reads some records to count them; for more, the difference of the offsets is good enough.
     """
     beginning, end = log.beginnings(NOTICES)[0], log.ends(NOTICES)[0]
     lags, oldest = {}, {}

@@ -19,11 +19,13 @@ from ..words.shape import Seconds, within
 from . import AGGREGATOR, Picture
 from .follower import Follower
 
+# Most repositories that a reason names.
 NAMED = 5
 
-# Seconds for which requests wait for a reading of the log, and for which while the last one failed: a balancer's patience is
-# short, and requests that wait take the threads of the HTTP server.
-PATIENCE, GLANCE = 1.0, 0.1
+# Seconds that a request waits for a reading of the log: a load balancer's patience is short.
+PATIENCE = 1.0
+# The same while the last reading failed: requests that wait take the threads of the HTTP server.
+GLANCE = 0.1
 
 # Seconds after which a reading shows that the log hung, rather than that it is slow.
 HANG = 5.0
@@ -83,7 +85,7 @@ def _degrade(verdict: HealthVerdict, reason: str | None, settings: HealthSetting
 
 
 def late(picture: Picture, mirror: str) -> Set[str]:
-    """Return the repositories of which the mirror serves less than is released.
+    """Return the repositories in which the mirror serves less than is released.
 
     Only those count that it carries and that are not deleted.
     """
@@ -115,7 +117,7 @@ def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, se
 class Endpoint:
     """The answers to /health of one mirror; several threads may call it.
 
-    One thread at a time reads the log, begun by a request. A request waits a bounded moment for it, so a log that hangs delays no
+    One thread at a time reads the log, begun by a request. A request waits a bounded time for it, so a log that hangs delays no
     answer for long: then the last verdict is the answer, after HANG seconds a degraded one. The mirror is not ready before the log
     was read once.
     """
@@ -124,12 +126,12 @@ class Endpoint:
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
         self._follower: Follower | None = None
         self._silence = Silence(clock.monotonic())
-        # When the log was read last, as far as signs of life could arrive since.
+        # End of the last reading, on a clock that stops while the log hangs.
         self._read_at = float("-inf")
         self._since: dict[str, float] = {}
         self._known: HealthVerdict | None = None
         self._lock = threading.Lock()
-        # The newest reading and when it began, why the last one that ended failed, and how long the log hung in all.
+        # The newest reading and its beginning, the last failure, and the total time that the log hung.
         self._reading: Future[HealthVerdict] | None = None
         self._began = self._hung = 0.0
         self._trouble: str | None = None
@@ -137,7 +139,7 @@ class Endpoint:
     def __call__(self) -> Mapping[str, Any]:
         """Return `alive`, `ready` with `reasons` if not, and why it is `degraded`.
 
-        Raise what a reading raises unexpectedly.
+        Passes on an unexpected exception of a reading.
         """
         now = self._clock.monotonic()
         with self._lock:
@@ -174,7 +176,7 @@ class Endpoint:
             self._known, self._trouble = self._judge(picture, self._follower.newest_sign), None
             reading.set_result(self._known)
         except ReplicationError as error:
-            # No sign of life can arrive, so all silence begins anew.
+            # No sign of life can arrive, so all silence begins again.
             self._count_hang(began)
             self._read_at = self._measure_time()
             self._silence = Silence(self._read_at)
@@ -190,7 +192,7 @@ class Endpoint:
             self._hung += lasted
 
     def _measure_time(self) -> float:
-        """Return the monotonic time without that for which the log hung."""
+        """Return the monotonic time, less the time that the log hung."""
         return self._clock.monotonic() - self._hung
 
     def _judge_without_log(self, reason: str) -> HealthVerdict:
@@ -202,7 +204,7 @@ class Endpoint:
     def _judge(self, picture: Picture, newest: float) -> HealthVerdict:
         """Judge the picture of a log whose newest sign of life has the time `newest`.
 
-        A new sign of life is as old as the log's own times say, but came after the reading before.
+        The age of a sign of life comes from the log's timestamps, limited by the time since the last reading.
         """
         now = self._measure_time()
         for name in (AGGREGATOR, self._mirror):

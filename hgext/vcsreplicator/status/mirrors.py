@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What an operator must know of mirrors and of what they have detached. Pure."""
+"""Findings about mirrors and their detached repositories. Pure."""
 
 import shlex
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from ..words.rules import refused
 from . import MirrorLags, Picture, count_unapplied
 from .wording import Finding, Severity, describe_lag, format_lasting, format_since, name_paths, name_trace
 
-# What an operator does about a detached repository before the mirror heals it, where there is anything to do.
+# The operator's step before the mirror can heal a detached repository, if any.
 HEAL_STEPS: Mapping[str, str] = {
     Reason.LOCKED: "end the process that has the lock, then",
     Reason.CRASHED: "see the log lines of that mirror, then",
@@ -47,7 +47,7 @@ def find_mirror_troubles(
 def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     """Describe a silent mirror and the notices that it holds back.
 
-    It holds back the notices of what it gates; no notice waits for a backup.
+    It holds back the notices of the repositories that it gates; no notice waits for a backup.
     """
     mirror = picture.roster.mirror(name) if picture.roster else None
     since = format_since(picture.seen(name), now) if picture.seen(name) else "since it was added"
@@ -66,8 +66,8 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
 def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, warn: int, critical: int) -> list[Finding]:
     """Find a mirror that is behind.
 
-    A mirror says how old the oldest event is that it queues, but not of a detached repository: that has lacked its events since its
-    state was written, at least.
+    A mirror reports the age of the oldest event that it queues. That does not cover detached repositories: they have lacked events
+    at least since their state was written.
     """
     lag = count_unapplied(lacks)
     if lag < warn:
@@ -110,7 +110,7 @@ def _rules_command(mirror: rosters.Mirror, bad: Collection[str]) -> str:
 
 
 def find_detached(picture: Picture, ack: Ack, now: float) -> Finding:
-    """Describe a detached repository, since when it is, and what heals it."""
+    """Describe a detached repository, since when it is detached, and the remedy."""
     state = picture.states.get(ack.repository)
     where = state.path if state else ack.repository
     text = f"{where} is detached on {ack.mirror}: {describe_detached(picture, ack, now)}"
@@ -143,7 +143,7 @@ def find_removed(picture: Picture, now: float) -> list[Finding]:
 def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple[list[Finding], tuple[str, ...]]:
     """Find mirrors of the services' file that were never in the roster.
 
-    Return those that run as findings, because clients of them may lack what is announced, and the others as notes: their sections
+    Returns those that run as findings, because their clients may lack announced changes, and the others as notes: their sections
     may be for later, or for another machine.
     """
     listed = {mirror.name for mirror in picture.roster.mirrors} if picture.roster else set()

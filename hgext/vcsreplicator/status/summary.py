@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What `status` and `check` say, made from one picture of the log. Pure.
+"""The summary that `status` and `check` show, from one picture of the log. Pure.
 
 A summary travels as JSON from a running dashboard to these verbs (`dashboard.asked`), so `words.shape` checks all its members.
 """
@@ -16,13 +16,13 @@ from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, findings
 from .mirrors import find_unlisted
 from .wording import Finding
 
-# Repositories whose notices wait that a summary lists, at most.
+# Most repositories with waiting notices that a summary lists.
 SHOWN = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectations:
-    """What must be there, and from when on an operator must know of a trouble.
+    """The services that must exist, and the thresholds of findings.
 
     `destinations` names those that must be there, None if any may; `relay` is the source of the relay that must be there,
     `mirrors` names the mirrors of the services' file. The others are those of `findings`.
@@ -79,7 +79,7 @@ class Summary:
 
     `waiting` are the repositories with the longest queues of the `waiting_repositories`, in which `waiting_events` lack a notice.
     `aggregator` is when the aggregator was seen last, None for never, and `roster` the version that it said then.
-    `watched` says what was looked at, in words. `notes` are what an operator may want to know.
+    `watched` names the watched services, in words. `notes` are of possible interest to an operator.
     """
 
     now: Time
@@ -105,7 +105,7 @@ class Summary:
     def measure_silence(self, service: str) -> float:
         """Return the seconds since this service reported; many if it never did.
 
-        A report that seems to come was made before the clock was set back: its distance counts.
+        A report in the future is from before the clock was set back: its absolute distance counts.
         """
         seen = next((line.seen for line in self.services if line.name == service), None)
         return abs(self.now - (seen or 0.0))

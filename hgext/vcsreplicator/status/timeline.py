@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What happened to one event, stage by stage, and when.
+"""The history of one event: its stages, and when it reached them.
 
 The stages go from the commit on the master to the event's notice.
 """
@@ -77,7 +77,7 @@ def _list_mirror_steps(
 ) -> Iterator[TimelineStep]:
     """Yield the steps of the event on each mirror.
 
-    For a gating mirror they are what the notice proves, for any other its present level.
+    For a gating mirror they come from the notice's proof, for any other from its present level.
     """
     proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}
     for name, proof in proofs.items():
@@ -153,7 +153,7 @@ def find_event(
 ) -> tuple[Event, Record] | None:
     """Read the wanted event where it first appears.
 
-    Without `push` and `seq` this is the newest event. Raise ReadStopped once `stop` is set.
+    Without `push` and `seq` this is the newest event. Raises ReadStopped once `stop` is set.
     """
     found: tuple[Event, Record] | None = None
     partition = partition_of(state.repository, log.partitions(EVENTS))
@@ -173,7 +173,7 @@ def find_notice(
 ) -> NoticeRecord | None:
     """Read the notice of an event, not that of a replay; None without one.
 
-    Raise ReadStopped once `stop` is set.
+    Raises ReadStopped once `stop` is set.
     """
     if event.incarnation == state.incarnation and state.noticed < event.seq:
         return None
@@ -187,7 +187,7 @@ def find_notice(
 def read_at(log: Log, topic: str, partition: int, offset: int) -> Record | None:
     """Read the record at an offset; None if it does not come within 5 seconds.
 
-    Raise Expired if the log has lost it.
+    Raises Expired if the log has lost it.
     """
     with closing(log.reader({(topic, partition): offset})) as reader:
         return next(iter(reader.poll(5.0, limit=1)), None)

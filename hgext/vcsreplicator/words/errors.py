@@ -21,7 +21,7 @@ class Expired(ReplicationError):
 class Rewound(Expired):
     """The log lost its newest records; positions in it no longer mean anything.
 
-    It was restored from a copy or made anew.
+    It was restored from a copy or re-created.
     """
 
 
@@ -34,7 +34,7 @@ class Rejected(ReplicationError):
 
 
 class MalformedEvent(Rejected):
-    """The bytes are not a record of ours: wrong frame, shape, size, path or hash."""
+    """The bytes are not one of our records: wrong frame, shape, size, path or hash."""
 
 
 class UnknownEvent(Rejected):
@@ -42,7 +42,7 @@ class UnknownEvent(Rejected):
 
 
 class Diverged(ReplicationError):
-    """The mirror's repository differs from what the event says it must be.
+    """The mirror's repository differs from the state that the event requires.
 
     The mirror detaches and heals the repository.
     """

@@ -64,8 +64,8 @@ class PushEntry(Value):
 class PushConnection(Value):
     """The origin of a push, as far as it is known.
 
-    It is no part of the event, but a header beside it (`wire`). `address` is the other end of the connection, `forwarded` what
-    proxies say of it (X-Forwarded-For), `client` the user agent.
+    It is not part of the event, but a header beside it (`wire`). `address` is the other end of the connection, `forwarded` the
+    proxies' X-Forwarded-For, `client` the user agent.
     """
 
     address: str | None = None
@@ -124,12 +124,12 @@ class Marker(Value):
 
 
 class Changes(Value):
-    """What a transaction did to a repository, by node; empty where nothing changed.
+    """The changes of a transaction to a repository, by node; empty where unchanged.
 
     `markers_sha256` is SHA-256 over the sorted binary forms of the markers (null without markers). `heads_added` in ascending
-    revision order, the public `heads` of a push; `heads_removed` are the other parents of the added, sorted: none of them is a head
-    any more (which of them was one would take a search of all heads). A strip changes revision numbers, so of a strip both are
-    sorted: the changesets that became heads, and the former heads that are none any more.
+    revision order, the public `heads` of a push; `heads_removed` are the other parents of the added, sorted: none of them is still
+    a head (only a search of all heads would show which of them was one). A strip changes revision numbers, so both are sorted then:
+    the changesets that became heads, and the former heads that are no longer heads.
     """
 
     added: NodeSet | None
@@ -146,7 +146,8 @@ class Changes(Value):
 class MasterSettings(Value):
     """The master's settings that decide what a repository's content means.
 
-    The mirror must interpret the content in the same way.
+    The mirror must interpret the content in the same way. `evolution` and `publishing` are kept for readers outside: no code of
+    this project reads them.
     """
 
     requirements: tuple[str, ...] = ()
@@ -195,7 +196,7 @@ class Heartbeat(Value):
 
 
 class NamedEvent(Protocol):
-    """An event, or what names a repository's newest one."""
+    """An event, or another object that names a repository's newest one."""
 
     @property
     def repository(self) -> str: ...

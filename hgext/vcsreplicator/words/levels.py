@@ -14,10 +14,11 @@ from typing import NamedTuple
 from .event import Event
 from .shape import Count, Time, extensible
 
-# Of what an aggregator stores. One that knows less refuses to take over: it would drop `base` and `stays` from each state.
+# The format of the aggregator's records. An older aggregator refuses to take over: it would drop `base` and `stays` from each
+# state.
 AGGREGATOR_FORMAT = 2
 
-# Of what a mirror writes; since 2 an ack has `floor`.
+# The format of a mirror's records; since 2 an ack has `floor`.
 MIRROR_FORMAT = 2
 
 
@@ -46,8 +47,8 @@ class Ack:
 
     It may go down (a restored mirror). `applied` and `serving` are sequences, `event` and `digest` belong to `applied`; the times
     are when the mirror reached those levels. `floor`, if not 0, is the lowest sequence beyond `serving` that the mirror can serve:
-    it was filled to there, or what came before was stripped since. `detached` names the reason while the repository is detached: a
-    Reason, or one that only newer mirrors know; `detached_since`, by the mirror's clock, is None in an ack of an older release. A
+    it was filled to there, or earlier changesets were stripped since. `detached` names the reason while the repository is detached:
+    a Reason, or one that only newer mirrors know; `detached_since`, by the mirror's clock, is None in an ack of an older release. A
     mirror that no longer carries a repository writes a tombstone. A deletion is acked like any other event (applied and serving),
     because its notice waits for that; the tombstone may follow once `state` says that the deletion is noticed. When it starts, a
     mirror makes sure that all its levels are in the log.
@@ -170,10 +171,9 @@ class AggregatorBeat:
     """The aggregator's sign of life. Topic `state`, key `aggregator`.
 
     Mirrors call themselves stale without one for 30 s. `alarms` are those that an operator cannot see in any other record, each in
-    one line. `notices` is how far that topic went before: what stands there from this offset on may be newer than the states that
-    were written before this sign of life. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the partitions of
-    `events` that lost their newest records and are being read again, partition → where it ended then: an aggregator that starts
-    goes on with that.
+    one line. `notices` is the earlier end of that topic: notices from this offset on may be newer than the states written before
+    this sign of life. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the partitions of `events` that lost
+    their newest records and are being reread, partition → where it ended then: an aggregator that starts continues there.
     """
 
     time: Time
@@ -256,7 +256,7 @@ class Notice:
     base: Count | None = None
 
 
-# Characters of a refused record's key that its ErrorRecord keeps: whole, it might not fit beside the rest.
+# Characters of a refused record's key that its ErrorRecord keeps: a whole key might not fit beside the rest.
 KEY_KEPT = 200
 
 
@@ -266,7 +266,7 @@ class ErrorRecord:
     """A record or message that can never work, with the reason. Topic `errors`.
 
     Its bytes are kept as base64, cut at 64 KiB. `traceback` is there if an unexpected exception made it a reject: see `unexpected`.
-    The decoder keeps the whole payload as value, and the message's `attributes` with those that say what was wrong.
+    The decoder keeps the whole payload as value, and in `attributes` those of the message and the reasons.
     """
 
     time: Time

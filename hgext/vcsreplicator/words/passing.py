@@ -43,7 +43,7 @@ def is_passing(error: BaseException | None) -> bool:
 def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
     """Return whether the cause of an error of the database at `path` may pass.
 
-    SQLite does not say why it cannot open a file: if nothing is found that stands in its way, it was short of file descriptors.
+    SQLite does not say why it cannot open a file: if no obstacle is found, it was short of file descriptors.
     """
     if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_CANTOPEN:
         return is_passing(error)
@@ -52,7 +52,7 @@ def is_passing_for(path: str, error: OSError | sqlite3.Error) -> bool:
 
 
 def _find_obstacle(path: str) -> OSError | None:
-    """Return what is wrong with the database's files, None if nothing is found.
+    """Return the trouble of the database's files, None if none is found.
 
     It opens none of them: closing a file gives up the locks that other connections of the process have on it.
     """

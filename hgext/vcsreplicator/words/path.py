@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 from .errors import MalformedEvent
 
+# Characters of a path.
 MAX_PATH = 1024
+# Bytes of a part.
 MAX_PART = 240
 
 _FORBIDDEN_PARTS = frozenset({".", "..", ".hg", ".hglf", ".hgsub", ".hgsubstate"})

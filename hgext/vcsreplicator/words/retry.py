@@ -30,8 +30,8 @@ class Backoff:
         return plain * (1 + self.jitter * (2 * chance - 1))
 
 
-# For brokers of messages and our own services: at least one attempt in 1.2 s after an outage of any length, jitter included. One
-# that refuses costs next to nothing, and one that does not answer takes until the client's own time limit.
+# For brokers of messages and our own services: at least one attempt per 1.2 s after an outage of any length, jitter included. A
+# refused attempt costs next to nothing; an unanswered one lasts until the client's own time limit.
 RECONNECT = Backoff(first=0.1, longest=1.0)
 
 # For the log: of several brokers another one takes over after some seconds, so the delays grow by 3 % only. Each is a thirtieth of

@@ -12,7 +12,7 @@ the point at which it joined; everything else takes effect at once, on all that 
     activate     inactive, joining  active     everything not yet announced waits for it
     deactivate   active, joining    inactive   nothing waits for it any more; with a repository: nothing of that repository
     remove       inactive           removed    its levels are forgotten
-    rules        any but removed    the same   what it no longer carries stops waiting, what it now carries waits
+    rules        any but removed    the same   repositories that it no longer carries stop waiting for it, new ones wait
     allow-empty                                whether notices go out when no mirror gates
 
 Operators' requests travel in the topic `roster-requests`; the aggregator decides each at a version of the roster, in its
@@ -90,7 +90,7 @@ class Mirror:
     def gates(self, repository: str, path: str | None) -> bool:
         """Return whether the repository's notices wait for this mirror.
 
-        They do from the joining point on (see `gates_at`). Without a path the mirror's rules are left out.
+        They do from the joining point on (see `gates_at`). Without a path the mirror's rules are ignored.
         """
         return (
             self.state in (MirrorState.ACTIVE, MirrorState.JOINING)
@@ -165,7 +165,7 @@ class Roster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The reason not to carry out a request, one line for the operator who asked."""
+    """The reason for refusing a request, one line for the operator who asked."""
 
     reason: str
 

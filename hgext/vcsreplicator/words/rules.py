@@ -24,9 +24,9 @@ class Rules(Value):
     """The rules that decide which repositories a mirror carries.
 
     A rule is `path:EXACT` or `re:REGULAR EXPRESSION` (matched at the start of the path). Exact paths come first, include before
-    exclude; then exclude expressions over include expressions. With no rules at all everything is carried; with rules, what matches
-    none is left out. A rule that `check_rules` refuses, in a roster of an older release, leaves nothing out: notices rather wait
-    for a mirror too many.
+    exclude; then exclude expressions over include expressions. Without rules everything is carried; with rules, a path that matches
+    none is left out. A rule that `check_rules` refuses, in a roster of an older release, leaves nothing out: better that notices
+    wait for one mirror too many.
     """
 
     include: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Settings that give data or secrets away.
+"""Settings that expose data or secrets.
 
 They are plain text to another machine, a password in a URL, and a file of secrets that all users may read. Each is refused unless
 the configuration names it in `insecure`. On the loopback interface plain text and a password are fine. Standard library only,
@@ -31,7 +31,7 @@ _SECRET_HEADERS = ("authorization", "x-auth", "credential", "cookie", "token", "
 
 
 def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
-    """Yield what the URL of a connection exposes, each with a line for the operator."""
+    """Yield the exposures of a connection's URL, each with a line for the operator."""
     try:
         parts = urlsplit(url)
         hosts = [urlsplit(f"//{server}").hostname or "" for server in parts.netloc.rpartition("@")[2].split(",")]
@@ -68,7 +68,7 @@ def split_url(url: str, *schemes: str, needs_host: bool = True) -> SplitResult |
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether what is sent to `host` stays on this machine."""
+    """Return whether traffic to `host` stays on this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -7,8 +7,8 @@ Unknown, missing and ill-typed members are refused. Only a member that may be No
 Used for every record that arrives from the log or a file, all of which are untrusted. Standard library only, because a push
 imports it. Supported types: str, int, float, bool, None, unions with None, StrEnum, tuple[X, ...], Mapping[str, X] and other
 dataclasses. A float member accepts an integer; a bool is never a number. Whole numbers have at most 64 bits, and JSON has finite
-ones only; `Annotated` with `NumberRange` says what else a number must be, as `Time` and `Count` do, and with `Unit` of what it is a
-number, as `Seconds` and `Bytes` do.
+ones only. `Annotated` with `NumberRange` gives a number's limits, as `Time` and `Count` do, and with `Unit` its unit, as `Seconds`
+and `Bytes` do.
 """
 
 import dataclasses
@@ -28,11 +28,12 @@ T = TypeVar("T")
 ValueReader = Callable[[Any, str], Any]
 
 GIB = 1024**3
+# Bytes of JSON.
 MAX_TEXT = 4 * 1024 * 1024
-# The largest whole number, and without its sign the smallest.
+# The largest whole number; the smallest is its negative.
 LARGEST = 2**63 - 1
 
-# Characters of a number in JSON; what any program writes is far shorter.
+# Characters of a number in JSON; programs write far fewer.
 NUMBER_TEXT = 100
 
 _SCALARS = frozenset({str, int, float, bool})
@@ -41,7 +42,7 @@ _WITHHELD: dict[type, str] = {}
 
 
 def extensible(kind: type[T]) -> type[T]:
-    """Mark a dataclass of which newer programs may write members unknown here."""
+    """Mark a dataclass to which newer programs may add members."""
     _EXTENSIBLE.add(kind)
     return kind
 
@@ -310,7 +311,7 @@ def _read_dataclass(kind: type) -> ValueReader:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """List what is known, the most similar to a mistaken name first."""
+    """List the known names, the most similar to a mistaken one first."""
     # Only for a mistake: a push imports this module.
     from difflib import SequenceMatcher
 

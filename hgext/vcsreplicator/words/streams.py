@@ -37,7 +37,7 @@ def streams(event: Event) -> tuple[Stream, ...]:
         )
         return tuple(stream for stream, what in parts if what)
     if event.type is Type.CREATED and (event.detail or {}).get("origin") == "adopted":
-        return ()  # it was there before replication began, with thousands of others: new to us, not to receivers
+        return ()  # it existed before replication began, like thousands of others: new to us, not to receivers
     return _WHOLE.get(event.type, ())
 
 

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from .errors import Rejected, ReplicationError
 from .passing import is_passing
 
-# The last characters of a traceback are kept, this many.
+# Characters of a traceback that are kept: the last ones.
 TRACEBACK_KEPT = 16 * 1024
 
+# Characters of a reason.
 REASON_KEPT = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What happened: a line for an operator, and the traceback for a developer."""
+    """An exception: a line for an operator, and the traceback for a developer."""
 
     reason: str
     traceback: str
@@ -43,7 +44,7 @@ def fault(error: Exception) -> Fault | None:
         return None
     try:
         text = str(error)
-    except Exception as other:  # a text may need what made it fail, such as the digits of an endless number
+    except Exception as other:  # making the text may fail too, for example at the digits of an endless number
         text = f"no text: {type(other).__name__}"
     reason = f"unexpected {type(error).__name__}: {text}"[:REASON_KEPT]
     return Fault(reason=" ".join(reason.split()), traceback="".join(_format_traceback(error))[-TRACEBACK_KEPT:])

@@ -14,8 +14,8 @@ Headers carry the attributes of CloudEvents 1.0 in the names of its Kafka bindin
 are an attachment: outside the event's id and digest. A golden file in `tests/words` fixes the format.
 
 Where a push came from, if the master records it, is a header `connection` of the record, canonical JSON of a PushConnection. So the
-bytes of the event do not depend on it, programs that do not know it ignore it, and what keeps, shows or delivers the value of a
-record cannot hold it. The aggregator copies the header to `pending` and `notices`. Another golden file fixes it.
+bytes of the event do not depend on it, programs that do not know it ignore it, and code that stores, shows or delivers a record's
+value cannot leak it. The aggregator copies the header to `pending` and `notices`. Another golden file fixes it.
 """
 
 import datetime
@@ -32,22 +32,26 @@ from .event import VERSION, Event, Heartbeat, PushConnection, Type, check_event
 from .shape import Count, from_json, parse, read, to_json
 
 MAGIC = b"VCR1"
+# Bytes of a header.
 HEADER_LIMIT = 4 * 1024 * 1024
+# Bytes of a frame.
 FRAME_LIMIT = 6 * 1024 * 1024
+# Bytes of a record with a bundle inside, as the relay makes it.
 INLINE_LIMIT = 512 * 1024
 # The header that names the event.
 ID = "ce_id"
 # The header that names the master that sent it.
 SOURCE = "ce_source"
-# The header that says where a push came from, and its characters at most: what a master writes is far shorter.
+# The header that says where a push came from, and its most characters: masters write far fewer.
 CONNECTION = "connection"
 CONNECTION_LIMIT = 32 * 1024
 # Characters of a name from a record that a log line has.
 NAME_KEPT = 200
-# What is carried of a record without that.
+# The headers to carry of a record without a connection.
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-# What a bundle inside a record may unpack to, bytes; a larger one is no attachment that mirrors take from there.
+# Bytes to which a bundle inside a record may unpack; mirrors do not take a larger one from there.
 UNPACKED_LIMIT = 256 * 1024 * 1024
+# Bytes of a bundle.
 BUNDLE_LIMIT = 64 * 1024 * 1024 * 1024
 
 _PREFIX = struct.Struct(">4sI")
@@ -139,7 +143,7 @@ def decode(value: bytes) -> Frame:
     if magic != MAGIC or length > HEADER_LIMIT or _PREFIX.size + length > len(value):
         raise MalformedEvent("record: not a frame of events (magic or length)")
     text = value[_PREFIX.size : _PREFIX.size + length]
-    if not text.isascii():  # written again by us it would be up to three times as long, and fit nowhere
+    if not text.isascii():  # re-encoded it would be up to three times as long, and fit nowhere
         raise MalformedEvent("header: expected ASCII")
     data = parse(text, "Header", limit=HEADER_LIMIT)
     check_known(data)
@@ -201,9 +205,9 @@ def headers(event: Event, source: str) -> Mapping[str, str]:
 
 
 def names_of(key: str | None, headers: Mapping[str, str]) -> dict[str, str]:
-    """Return what key and headers of a record say of its event, for a log line.
+    """Return the names of a record's event, from its key and headers, for a log line.
 
-    It is the repository, and `seq` and `event_id` where the headers have them: untrusted, cut, also if the record cannot be read.
+    They are the repository, and `seq` and `event_id` where the headers have them: untrusted, cut, also if the record is unreadable.
     """
     found = {"repository": key, "seq": headers.get("ce_sequence"), "event_id": headers.get(ID)}
     return {name: value[:NAME_KEPT] for name, value in found.items() if value is not None}

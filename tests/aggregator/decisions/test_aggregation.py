@@ -1128,12 +1128,12 @@ def test_a_request_is_decided_once_however_often_it_stands_in_the_log() -> None:
 
 def test_a_refused_request_leaves_the_version_and_tells_why() -> None:
     hands = Hands("alpha")
-    assert hands.ask(Verb.JOIN, "nobody", identifier="wrong") is RecordOutcome.REJECTED
+    assert hands.ask(Verb.JOIN, "absent", identifier="wrong") is RecordOutcome.REJECTED
     hands.commit()
     roster = from_json(Roster, hands.topics[ROSTER][KEY])
     decision = roster.decision("wrong")
     assert decision is not None
-    assert (roster.version, decision.refusal) == (1, "there is no mirror nobody; add it first")
+    assert (roster.version, decision.refusal) == (1, "there is no mirror absent; add it first")
 
 
 # Restarts

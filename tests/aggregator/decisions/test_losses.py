@@ -82,7 +82,7 @@ def test_a_mirror_that_became_active_ahead_of_the_log_lets_nothing_go_by_that() 
     hands.commit()
     hands.event(chain.events[2])
     hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == []  # whether beta has this event 3 nobody knows before event 4 is there
+    assert hands.commit() == []  # whether beta has this event 3 is unknown until event 4 is there
     hands.event(chain.events[3])
     hands.ack(chain.ack("alpha", 4), chain.ack("beta", 4))
     assert hands.commit() == [3, 4]

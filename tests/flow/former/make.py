@@ -17,7 +17,7 @@ from testing.cluster import Cluster
 
 from testing.waiting import eventually
 
-# What the present release writes anew when it prepares the folder, and what no release reads again.
+# What the present release rewrites when it prepares the folder, and what no release reads again.
 LEFT_OUT = ("work", "output", "run", "ready.json", "vcsreplicator.toml", "cache", "wcache")
 
 

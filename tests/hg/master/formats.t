@@ -117,5 +117,5 @@ A repository without a store, as Mercurial made them before 0.9.2: the relay wou
 
   $ hgm init repos/old --config format.usestore=no
   abort: this repository has a format from before Mercurial 0.9.2, which is not replicated
-  (make it anew with 'hg clone --pull', or keep it outside [vcsreplicator-roots])
+  (re-create it with 'hg clone --pull', or keep it outside [vcsreplicator-roots])
   [255]

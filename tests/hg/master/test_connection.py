@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a push carries of its pusher's connection: nothing, unless the master is told to record it."""
+"""What a push carries of its pusher's connection: nothing, unless the master is configured to record it."""
 
 import json
 import os

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Killed anywhere, what then: after a restart, and without a person, changelog, pushlog and events agree.
 
-The process that serves a push is killed before a line of Python of ours or of Mercurial's transaction runs, or before a system
+The process that serves a push is killed before a line of our Python or of Mercurial's transaction runs, or before a system
 call that changes a file is carried out. Then a relay comes up, as it would, and looks at everything once. What must hold then:
 nothing that was accepted is missing, nothing that was not is visible, and the log tells exactly what is there.
 
 `VCSREPLICATOR_TEST_KILLS` is how many kills of each kind of change the long suite tries (180); 0 is every line and system call
-there is, which takes hours. Which ones is drawn anew at every run; `VCSREPLICATOR_TEST_SEED` draws the same again.
+there is, which takes hours. Which ones is drawn again at every run; `VCSREPLICATOR_TEST_SEED` draws the same again.
 """
 
 import ast
@@ -256,7 +256,7 @@ def assert_told(site, looked):
         assert told.keys() == here.keys()
         assert all(
             told[name] in (here[name], *stripped) for name in told
-        )  # those that a strip moved are told by the strip
+        )  # the strip's own event reports those that it moved
         assert sum(len(event.changes.markers) for event in events) == len(markers)
         assert [event.changes.push.id for event in events if event.changes.push] == [number for number, *_ in pushes]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The power goes at any sync of a push: whatever of the rest had reached the disk, the push is there whole or rolled back whole.
+"""The power goes at any sync of a push: for any part of the rest on disk, the push is there whole or rolled back whole.
 
 One push runs, traced. At each of its syncs the disk is rebuilt as a cut just before it may leave it: with nothing but what was
 synced, with names and no content, with content and no names, and as chance will have it. Then a relay comes up, and what must

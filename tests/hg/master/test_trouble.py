@@ -16,7 +16,7 @@ from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
-NOBODY = 65534
+GUEST = 65534
 ROOT = os.geteuid() == 0  # who alone may become another user, and must lose its powers to be refused anything
 
 
@@ -32,7 +32,7 @@ def patience(master, seconds):
 
 @contextmanager
 def busy(database):
-    """Somebody else is writing to a SQLite database."""
+    """Another process is writing to a SQLite database."""
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -210,8 +210,8 @@ def as_nobody(act, groups):
             os.close(told)
             if ROOT:
                 os.setgroups(groups)
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
+                os.setgid(GUEST)
+                os.setuid(GUEST)
             if os.read(begin, 1):
                 code = 0 if act() else 1
         finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A master's hgweb opens a repository anew after each change: what it had of it before, a whole index, is not kept for long."""
+"""A master's hgweb reopens a repository after each change: what it had of it before, a whole index, is not kept for long."""
 
 import os
 import subprocess

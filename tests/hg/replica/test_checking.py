@@ -100,7 +100,7 @@ MOMENTS = ["_verifychangelog", "_verifymanifest", "_verifyfiles", "_verify_dirst
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, moment: str, act: Callable[[], None]) -> list[str]:
-    """Has `act` done when the check comes to the moment; what is told is that it was."""
+    """Has `act` done when the check comes to the moment; the result says that it was."""
     done: list[str] = []
     before = getattr(checking._Verifier, moment)
 

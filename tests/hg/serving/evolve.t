@@ -1,4 +1,4 @@
-Evolve and topic do their work on a master and on a mirror, wherever they stand in hgrc.
+Evolve and topic do their work on a master and on a mirror, in any order in hgrc.
 
   $ . "$TESTDIR/master.sh"
   $ cat >> "$HGRCPATH" << EOF

@@ -62,7 +62,7 @@ Nothing is released, one, two, all three.
   2
   ok
 
-A push that is not released is unknown, whichever way it is asked for.
+A push that is not released is unknown to every kind of request.
 
   $ unreleased=$(hg log -R repo -r 2 -T '{node}')
   $ get "json-pushes?changeset=$unreleased"

@@ -1,4 +1,4 @@
-A mirror is one wherever its configuration says so, and a Mercurial that cannot guard it serves nothing.
+A mirror may have its role in any configuration file, and a Mercurial that cannot guard it serves nothing.
 
   $ cat >> "$HGRCPATH" << EOF
   > [web]

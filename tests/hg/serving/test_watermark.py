@@ -206,7 +206,7 @@ def test_a_new_copy_serves_the_bookmarks_of_the_release_until_the_next(bench: Be
         bench.log.append(author.messages()[:shown])
         bench.release(author, shown)
         bench.wait(lambda acks: (a := acks.get(author.repository)) is not None and a.serving == shown, "release")
-        bench.hg(author, "debugbuilddag", "+1", "--from-existing")  # so it is copied anew, at the last event
+        bench.hg(author, "debugbuilddag", "+1", "--from-existing")  # so it is copied again, at the last event
         bench._sent[author.repository] = shown
         bench.send(author)
         bench.wait_applied(author)

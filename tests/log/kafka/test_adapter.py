@@ -110,7 +110,7 @@ def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_
         assert [record.value for record in reader.poll(30)] == [b"1"]
         reader.close()
     for mistake, expected in {
-        # A race: the broker's refusal, or its hanging up, whichever the client sees first.
+        # A race: the broker's refusal, or its hanging up first.
         kafka.guarded_url + "&sasl_plain_password=wrong": "brokers also hang up on a wrong user, password"
         "|authentication failed; check user and password",
         kafka.guarded_url.replace("ssl_cafile", "client_id"): "certificate verify failed",
@@ -341,7 +341,7 @@ def leave_hanging(transactor: Any, positions: dict[TopicPartition, OffsetAndMeta
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("again", "group"), [("renewed", "single"), ("started anew", "another")])
+@pytest.mark.parametrize(("again", "group"), [("renewed", "single"), ("started again", "another")])
 def test_positions_that_a_broker_left_hanging_are_readable_again(
     own_service: Callable[[type[UnverifyingKafka]], UnverifyingKafka],
     monkeypatch: pytest.MonkeyPatch,

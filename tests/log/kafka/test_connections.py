@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A broker that hangs: it accepts connections and never answers. The others go on, and nobody waits for it twice."""
+"""A broker that hangs: it accepts connections and never answers. The others go on, and no client waits for it twice."""
 
 import socket
 import threading

@@ -206,7 +206,7 @@ def test_a_round_goes_on_when_the_log_was_away_or_lost_records_meanwhile(
 
 def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "RETRY", 0.0)
-    stop, rounds = threading.Event(), [RuntimeError("a fault of ours"), BlockingIOError("no more processes"), None]
+    stop, rounds = threading.Event(), [RuntimeError("a fault of our own"), BlockingIOError("no more processes"), None]
 
     def compare(*arguments: object, **more: object) -> None:
         failure = rounds.pop(0)

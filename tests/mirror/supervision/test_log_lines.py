@@ -144,7 +144,7 @@ def test_line_about_an_unexpected_exception_at_a_record_names_its_event(
     first, second = apply_one(bench)
 
     def fail(*_: object) -> object:
-        raise ZeroDivisionError("a mistake of ours")
+        raise ZeroDivisionError("a mistake of our own")
 
     monkeypatch.setattr(records, "_decode_record", fail)
     monkeypatch.setattr("hgext.vcsreplicator.mirror.supervision.intake.checked_event", fail)

@@ -210,7 +210,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """The mirror's process is killed, if there was one, and begins anew; what its workers did before is done."""
+        """The mirror's process is killed, if there was one, and begins again; what its workers did before is done."""
         self.readers.clear()
         self.notes.failing = 0.0
         self.read = self.writer.stored.get(0, 0)

@@ -102,7 +102,7 @@ def test_line_about_a_rejected_record_names_repository_path_sequence_and_event(b
 
 
 def fail_unexpectedly(*_: Any, **__: Any) -> Any:
-    raise ZeroDivisionError("a mistake of ours")
+    raise ZeroDivisionError("a mistake of our own")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_an_unexpected_exception_rejects_the_record_and_detaches_its_repository(
         bench.mirror.intake.take(bench.record(EVENTS, second.repository, wire.encode(second)))
     [told] = rejects(bench)
     assert (told.repository, told.topic, told.offset) == (first.repository, EVENTS, 1)
-    assert "a mistake of ours" in told.reason
+    assert "a mistake of our own" in told.reason
     assert "Traceback" in (told.traceback or "")
     [note] = bench.notes.detached()
     assert (note.repository, note.offset) == (first.repository, 1)

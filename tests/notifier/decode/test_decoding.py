@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Decoding of one message: what comes out, why one is rejected, and that nothing private is left anywhere.
 
-The golden files have what becomes of a raw message each. Write them anew after a change that was meant:
+The golden files have what becomes of a raw message each. Write them again after an intended change:
 
     python -m tests.notifier.decode.test_decoding
 """
@@ -413,7 +413,7 @@ lines = st.one_of(
 
 
 def check_any_line(line: bytes, tools: Tools) -> None:
-    """Whatever comes in, the result is whole, and nothing of it identifies a client beyond what is in its body."""
+    """For any input the result is whole, and nothing of it identifies a client beyond what is in its body."""
     result = decode(line, tools)
     if isinstance(result, Decoded):
         assert json.loads(result.body)["metadata"] == result.attributes
@@ -460,7 +460,7 @@ def test_any_of_many_lines_is_decoded_or_rejected_without_what_is_private(any_to
 
 
 def write_golden() -> None:
-    """Write all golden files anew."""
+    """Write all golden files again."""
     with tempfile.TemporaryDirectory() as folder:
         geo = open_geo(str(write_geo(Path(folder, "geo"))), str(write_cities(Path(folder, "cities"))), 15000, 0)
         tools = Tools(schemas=load_schemas(SHIPPED), geo=geo, largest=100_000)

@@ -173,7 +173,7 @@ def test_a_full_queue_says_so_and_takes_what_fits(tmp_path: Path, log: Moody) ->
 def test_a_bug_in_the_log_is_answered_and_does_not_stop_the_writer(tmp_path: Path, log: Moody) -> None:
     def crash(messages: Sequence[NewRecord]) -> None:
         log.mood = lambda messages: None
-        raise RuntimeError("a fault of ours")
+        raise RuntimeError("a fault of our own")
 
     log.mood = crash
 

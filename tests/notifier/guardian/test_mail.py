@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Mails to owners: what they say, whatever a client named its queue, and how they reach a real mail server."""
+"""Mails to owners: what they say for all names of queues, and how they reach a real mail server."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -37,7 +37,7 @@ def read(folder: Path, **changed: str) -> GuardianSettings:
         ),
         ("broker-url", '"amqps:"', "guardian.broker-url: expected amqps://USER@HOST/VHOST"),
         ("smtp-url", '"mail.example"', "guardian.smtp-url: expected smtps://USER@HOST or"),
-        ("sender", '"nobody"', "guardian.sender: expected a mail address, got 'nobody'"),
+        ("sender", '"absent"', "guardian.sender: expected a mail address, got 'absent'"),
         ("operator", '"a@b\\nBcc: c@d"', "guardian.operator: expected a mail address"),
         ("state", '"here.db"', "guardian.state: expected an absolute path, got 'here.db'"),
         ("delete", '"maybe"', "guardian.delete: expected one of no, unused, yes, got"),

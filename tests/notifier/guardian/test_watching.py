@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The watch over queues of a real broker, with a real mail server: one mail for each crossing, whatever is killed between."""
+"""The watch over queues of a real broker, with a real mail server: one mail for each crossing, despite kills in between."""
 
 import itertools
 import threading

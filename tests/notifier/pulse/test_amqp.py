@@ -209,7 +209,7 @@ def test_listener_that_stops_begins_nothing_that_waited_behind_a_lost_connection
     def hand_on(arrival: ReceivedMessage) -> bool:
         turns.append(arrival.text)
         leave.set()
-        eventually(lambda: broker.connections > 3, "the listener connects again and again")
+        eventually(lambda: broker.connections > 3, "the listener connects repeatedly")
         stop.set()
         time.sleep(0.5)  # a listener that hands on what waits has the time to
         return True

@@ -168,7 +168,7 @@ ANSWER_OF_SNS = b"""<ErrorResponse xmlns="http://sns.amazonaws.com/doc/2010-03-3
 def become(settings: SnsSettings, *sent: Message, clock: Clock | None = None) -> list[ReplicationError | None]:
     """What becomes of these messages, submitted at once.
 
-    Under a clock that stands still nobody waits too long for company: they go together as soon as all objects are written.
+    Under a clock that stands still no message waits too long for company: they go together as soon as all objects are written.
     """
     found: dict[int, ReplicationError | None] = {}
     destination = settings.open("it", clock or HandClock())

@@ -287,7 +287,7 @@ def test_headers_of_a_subscription_never_stand_beside_ours() -> None:
 
 
 def test_name_that_changes_between_check_and_connection_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection goes to the address that was checked, and is asked for anew by the next request."""
+    """The connection goes to the address that was checked, and the next request asks for it again."""
     with Endpoint() as endpoint:
         answers = ["127.0.0.1", "10.0.0.1"]
 

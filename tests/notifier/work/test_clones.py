@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Local clones: trouble of the installation uses no retry, and a clone that is damaged is made anew.
+"""Local clones: trouble of the installation uses no retry, and a damaged clone is re-created.
 
 Mounting a small disk, and giving files to another user, needs root.
 """
@@ -380,7 +380,7 @@ def test_damaged_clone_whose_host_is_broken_is_replaced_by_no_other(
     manifest = host.folder / "broken/.hg/store/00manifest.i"
     good = manifest.read_bytes()
     put_zeros(manifest)
-    with pytest.raises(CloneUnavailable, match="damaged, made anew at the next attempt"):
+    with pytest.raises(CloneUnavailable, match="damaged, re-created at the next attempt"):
         read(kept, server, key_of(host, "broken"), nodes)
     fail_often(kept, server, key_of(host, "broken"), nodes)
     assert (tmp_path / "poll-1").stat().st_ino == before

@@ -521,7 +521,7 @@ class PointingHost(Elsewhere):
         return b"branchmap bundle2=HG20 getbundle known lookup"
 
     def answer_batch(self) -> bytes:
-        return b"a" * 40 + b"\n;"  # its head, and that it knows none of ours
+        return b"a" * 40 + b"\n;"  # its head, and that it knows none of our own
 
     def answer_getbundle(self) -> bytes:
         bundler = bundle2.bundle20(ui.ui())

@@ -244,7 +244,7 @@ def test_strip_in_the_middle(survive_kills, pushed, strip, stride):
 
 
 def test_strip_killed_before_it_cuts(survive_kills, pushed, strip):
-    """Whoever recovers cuts what the journal names: all that the strip would have cut, or nothing."""
+    """Recovery cuts what the journal names: all that the strip would have cut, or nothing."""
     survive_kills(pushed, strip, 1, is_watched=is_journalling_a_group, least=3)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 0, 1]
 
@@ -288,7 +288,7 @@ def test_rollback(survive_kills, pushed, stride):
 
 
 class Struck:
-    """One command of `hg`, run again and again from the same beginning, met by a fault at one of its system calls."""
+    """One command of `hg`, run repeatedly from the same beginning, met by a fault at one of its system calls."""
 
     def __init__(self, tmp_path, *command):
         self._folder, self._argv = tmp_path, [str(HG), *command]
@@ -303,7 +303,7 @@ class Struck:
         return [call for call in self._calls.made(self._argv, self.run) if here in call.text]
 
     def meet(self, call: SystemCall, fault="signal=KILL"):
-        """The command's exit status, begun anew and struck at this call."""
+        """The command's exit status, begun again and struck at this call."""
         for each in self._repositories:
             shutil.rmtree(self._folder / each)
             shutil.copytree(self._folder / "before" / each, self._folder / each, symlinks=True)

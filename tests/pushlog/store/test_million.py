@@ -85,7 +85,7 @@ def test_a_million_pushes_are_adopted_asked_checked_and_made_anew_in_bounded_mem
     assert all(line.startswith("changeset in pushlog entry #") for line in lines)
     assert hg(folder, REPAIRING, "repairpushlog") == (
         0,
-        f"pushlog2.db made anew: nothing changed in {PUSHES} pushes\n",
+        f"pushlog2.db rebuilt: nothing changed in {PUSHES} pushes\n",
     )
     check_answers(folder, there)
 

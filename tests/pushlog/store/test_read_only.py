@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A repository on a disk that cannot be written: whatever state SQLite is in, answers come from the pushlog's own file."""
+"""A repository on a disk that cannot be written: in every state of SQLite, answers come from the pushlog's own file."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Several writers of one pushlog, and SQLite behind its file: no push is lost, whoever wrote what meanwhile."""
+"""Several writers of one pushlog, and SQLite behind its file: no push is lost, in any order of writes."""
 
 import json
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 
 def lag(server, push):
-    """Record a push as a process that was killed before SQLite's commit, or could not commit because somebody read."""
+    """Record a push as a process that was killed before SQLite's commit, or could not commit because of a reader."""
     log = Pushlog(server.repository)
     with log.repo.lock(), log.repo.transaction(b"test") as tr:
         log.file.append(tr, [entry.encode(push)])

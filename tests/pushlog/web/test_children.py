@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Children from memory are Mercurial's own, whatever happens to the history between two pages."""
+"""Children from memory are Mercurial's own, after any change of the history between two pages."""
 
 import json
 import random

@@ -48,7 +48,7 @@ def check(body, version):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(
-    "query", ["", "full=1", "startID=0", "startID=0&full=1", "startID=0&tipsonly=1", "user=nobody"]
+    "query", ["", "full=1", "startID=0", "startID=0&full=1", "startID=0&tipsonly=1", "user=absent"]
 )
 @pytest.mark.parametrize("version", [1, 2])
 def test_answers_keep_their_schema(site, query, version):
@@ -234,7 +234,7 @@ def test_a_style_without_pages_is_refused_in_words(site, style):
 
 
 def test_what_was_asked_during_a_push_is_not_taken_for_unchanged_after_it(server):
-    """SQLite could not be committed, for somebody read it."""
+    """SQLite could not be committed because of a reader."""
     site, log = Site(server.folder), Pushlog(server.repository)
     push = entry.Push(id=4, user="late", date=1500000000, nodes=(log.repo.changelog.tip().hex(),))
     with log.repo.lock(), log.repo.transaction(b"test") as tr:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The remembered Git commits: whatever happened to the repository or to the file, an answer is that of the changeset."""
+"""The remembered Git commits: after any change of the repository or the file, an answer is that of the changeset."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Git commits of changesets: many at once and one by one are the same, in whatever form the changelog is."""
+"""Git commits of changesets: many at once and one by one are the same, for every form of the changelog."""
 
 import inspect
 import os

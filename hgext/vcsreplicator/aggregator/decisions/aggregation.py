@@ -26,12 +26,12 @@ from .succession import Succession
 class Aggregation:
     """All repositories, levels and the roster of one installation.
 
-    One thread uses it. Feed it records (`events.take`, `levels.take`, `request`), let it `decide`, and write what `batch` returns
+    One thread uses it. Feed it records (`events.take`, `levels.take`, `request`), let it `decide`, and write its `batch`
     in one transaction. When the outcome of a transaction is unknown, throw the whole object away and load another from the log.
 
-    `positions` are where the reading of `events` and `roster-requests` goes on, as (topic, partition) → offset; in `acks`, up to
+    `positions` say where the reading of `events` and `roster-requests` goes on, as (topic, partition) → offset; in `acks`, up to
     where unreadable levels are recorded. `repositories` are by id. `lost` counts, for each of them, the events that the log has
-    lost. What `poison` names is left out. A batch holds at most about `limit` notices, or BATCH_BYTES.
+    lost. Records and repositories in `poison` are left out. A batch holds at most about `limit` notices, or BATCH_BYTES.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Aggregation:
     def load_pending(self, key: str, value: bytes, headers: Mapping[str, str]) -> None:
         """Take a record of `pending`, in any order, to be read later.
 
-        Raise ValueError if the key does not have the form of the aggregator's keys.
+        Raises ValueError if the key does not have the form of the aggregator's keys.
         """
         name, _, place = key.partition("/")
         partition, newer, offset = place.rpartition(":")
@@ -115,9 +115,9 @@ class Aggregation:
         return self._memory.pass_record(record, self._memory.guarded(self._membership.request, record, now))
 
     def decide(self, now: float) -> bool:
-        """Release and announce what can be, and promote mirrors, until a batch is full.
+        """Release and announce events, and promote mirrors, until a batch is full.
 
-        Return whether something is left.
+        Returns whether something is left.
         """
         self._decisions.decide(now)
         self._membership.promote(now)
@@ -132,14 +132,14 @@ class Aggregation:
 
     @property
     def output(self) -> Outgoing:
-        """What the next batch will hold."""
+        """The content of the next batch."""
         return self._memory.output
 
     def batch(self, *, may_defer: bool = False) -> OutputBatch:
         """Return all that changed since the last batch, to be written in one transaction.
 
-        With `may_defer`, positions that only say which events were taken wait for a later batch: after a crash these events are
-        repeats.
+        With `may_defer`, positions that only say which events were taken wait for a later batch: after a crash those events come
+        again as repeats.
         """
         return self._memory.batch(may_defer=may_defer)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Whether an arriving event continues the known history of its repository. Pure.
 
-Records of `events` may stand twice, a restored master may write a history that forks, and records may be missing after a loss of
-the log. Only what continues the chain moves a level; everything else is named here, and the caller records it.
+Records of `events` may occur twice, a restored master may write a history that forks, and records may be missing after a loss of
+the log. Only an event that continues the chain moves a level; every other case has a name here, and the caller records it.
 """
 
 import enum
@@ -14,7 +14,7 @@ from ...words.levels import FormerPath, Notice, RepositoryState
 
 
 class Arrival(enum.StrEnum):
-    """What an event is to the state of its repository; only the first four are taken."""
+    """An event's relation to the state of its repository; the first four are taken."""
 
     FIRST = "first"
     NEXT = "next"
@@ -35,11 +35,11 @@ def judge(
     is_forked: bool = False,
     is_again: bool = False,
 ) -> Arrival:
-    """Judge what the event is to the state of its repository.
+    """Judge how the event relates to the state of its repository.
 
-    `known` gives the id of an earlier event by its sequence, None if it is forgotten. A gap is taken only while no fork was seen,
-    by the state or, with `is_forked`, since: behind a fork it is unknown whose history it is. An earlier sequence whose id is
-    forgotten counts as a repeat.
+    `known` gives the id of an earlier event by its sequence, None if it is forgotten. A gap is taken only if neither the state nor
+    `is_forked` names a fork: behind a fork it is unknown which history continues. An earlier sequence whose id is forgotten counts
+    as a repeat.
 
     With `is_again` the event lies before the position: an adoption there may be older than the state, which may have forgotten
     it. Then an adoption that names the incarnations it replaces is taken only if the present one is among them.
@@ -58,7 +58,7 @@ def judge(
 def adopts(state: RepositoryState | None, event: Event, arrival: Arrival) -> bool:
     """Return whether the event adopts a history, or adopted the present one.
 
-    Then what did not fit before it is settled.
+    This settles the events before it that did not fit.
     """
     if state is None or arrival is Arrival.ADOPTED:
         return arrival is Arrival.ADOPTED
@@ -169,7 +169,7 @@ def _follow_base(state: RepositoryState | None, arrival: Arrival) -> int:
 def _follow_retired(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[str, ...]:
     """Return the incarnations before this one.
 
-    They include those of which the aggregator saw nothing, but which the adoption says it replaced.
+    They include incarnations that the aggregator never saw, if the adoption names them as replaced.
     """
     before = () if state is None else state.retired
     present = (state.incarnation,) if state is not None and arrival is Arrival.ADOPTED else ()

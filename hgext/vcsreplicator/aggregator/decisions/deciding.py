@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is released and announced next, as far as a batch goes. Pure."""
+"""The next releases and notices, until a batch is full. Pure."""
 
 from ...log import EVENTS, NOTICES, PENDING, NewRecord
 from ...words import shape
@@ -32,9 +32,9 @@ class Decisions:
         return bool(self._memory.touched or self._backlog)
 
     def decide(self, now: float) -> None:
-        """Release and announce what can be, until a batch is full.
+        """Release and announce events until a batch is full.
 
-        What is new goes first: a long backlog of other repositories delays no release, and no notice by more than a batch.
+        New events go first: a long backlog of other repositories delays no release, and no notice by more than a batch.
         """
         touched, self._memory.touched = {**self._successors, **self._memory.touched}, {}
         self._successors = {}
@@ -54,10 +54,10 @@ class Decisions:
     def retire(self, repository: Repository, adopted: Event, now: float) -> bool:
         """End the old history of a repository that has adopted another one.
 
-        Announce what can be announced of it, and record the rest as overtaken by the adopted history. Return False if the batch
-        was full before the end. The newest event is overtaken first: after a kill in the middle, the rest is announced without a
-        hole, or overtaken the next time. Raise UnknownEvent, with nothing changed, if a newer aggregator stored some of the old
-        history.
+        Announces the events that can be announced, and records the rest as overtaken by the adopted history. Returns False if the
+        batch was full before the end. The newest event is overtaken first: after a kill in the middle, the rest is announced
+        without a hole, or overtaken the next time. Raises UnknownEvent, with nothing changed, if a newer aggregator stored some of
+        the old history.
         """
         for held in repository.queue:
             if held.pending is None and held.readable():
@@ -77,7 +77,7 @@ class Decisions:
     def _advance(self, repository: Repository, now: float) -> bool:
         """Release, then announce, in order.
 
-        Return False if the batch was full before the end.
+        Returns False if the batch was full before the end.
         """
         while True:
             try:

@@ -21,16 +21,16 @@ from .outgoing import MESSAGE_BYTES
 from .repository import Repository
 from .succession import Succession
 
-# Characters of a master's name; a state keeps no longer one.
+# Characters of a master's name that a state keeps.
 SOURCE_LIMIT = 200
 
 
 class EventIntake:
-    """Takes records of `events`, and what an older aggregator kept of them.
+    """Takes records of `events`, and those that an older aggregator kept.
 
-    A record is *whole* if its partition was read from its beginning when it had this record: what is missing before it is lost.
-    Before another one the log may have more, so the partition is read again first. A fork that is read again counts at the end of
-    its partition, unless an adoption follows it.
+    A record is *whole* if its partition was read from its beginning and had the record then: events missing before it are lost.
+    Before any other record the log may have more, so the partition is reread first. While rereading, a fork takes effect only at
+    the end of the partition, and not if an adoption follows it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class EventIntake:
         self._forks: dict[str, Record] = {}
         # Histories of which no adoption was found, as (repository, incarnation).
         self._foreign: set[tuple[str, str]] = set()
-        # Partitions that lost records, and where they ended then: what is before that may have been taken.
+        # Partitions that lost records, and where they ended then: records before that end may have been taken.
         self.cut: dict[int, int] = {}
 
     def take(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
@@ -103,9 +103,9 @@ class EventIntake:
                 self._mark_forked(self._memory.repositories[name], wire.decode(record.value or b"").event, record, now)
 
     def take_kept(self, now: float, whole: Container[int]) -> RecordOutcome:
-        """Take what an older aggregator kept, until a batch is full.
+        """Take the records that an older aggregator kept, until a batch is full.
 
-        The caller takes all of it before any other event. If the outcome is UNFINISHED, call it again once the batch is written;
+        The caller takes all of it before any other event. If the outcome is UNFINISHED, call this again once the batch is written;
         if it is READ_AGAIN, once the partition of `newer.next` is among the `whole`.
         """
         while (record := self.newer.next) is not None:
@@ -209,8 +209,8 @@ class EventIntake:
     def _may_lack(self, repository: Repository, event: Event, arrival: Arrival) -> bool:
         """Return whether the log may have events before this one that were never taken.
 
-        These are the events of a gap, or the adoption of its history. Behind a fork a gap is judged a fork too, but the log may
-        have what fills it all the same.
+        These are the events of a gap, or the adoption of its history. Behind a fork a gap is judged a fork too, though the log may
+        have the missing events.
         """
         if arrival is not Arrival.FORK:
             return arrival is Arrival.GAP
@@ -223,7 +223,7 @@ class EventIntake:
     def _record_gap(self, repository: Repository, event: Event, record: Record, now: float) -> None:
         text = f"{event.path}: events before {event.seq} are missing in the log, the last was {repository.last}"
         if repository.state is None:
-            text += "; nothing else is known of it, so the chains of its streams begin anew"
+            text += "; nothing else is known of it, so the chains of its streams begin again"
         self._memory.output.reject(record, text, now, repository=repository.id)
         self._memory.lost[repository.id] += event.seq - repository.last - 1
 

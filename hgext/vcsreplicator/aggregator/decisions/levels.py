@@ -22,7 +22,7 @@ class MirrorLevels:
     def __init__(self, memory: Memory, membership: RosterMembership) -> None:
         self._memory, self._membership = memory, membership
         self.formats: dict[str, int] = {}
-        # Before everything is loaded, what a level is held against is not complete.
+        # Levels cannot be compared before everything is loaded.
         self.is_loaded = False
 
     def take(self, record: Record, now: float) -> RecordOutcome:

@@ -16,10 +16,7 @@ from .repository import Repository
 
 
 class RosterMembership:
-    """The present roster, and what each joining mirror lacks.
-
-    What it lacks is kept as repository → sequence that it must serve.
-    """
+    """The present roster, and for each joining mirror the sequences that it lacks."""
 
     def __init__(self, roster: Roster, memory: Memory) -> None:
         self.roster = roster
@@ -46,15 +43,15 @@ class RosterMembership:
         return RecordOutcome.TAKEN
 
     def survey(self) -> None:
-        """Compare every joining mirror with every repository anew.
+        """Compare every joining mirror again with every repository.
 
-        What is released now is what the mirror must serve.
+        The mirror must serve everything that is released now.
         """
         joining = [mirror for mirror in self.roster.mirrors if mirror.state is MirrorState.JOINING]
         self._behind = {mirror.name: dict(self._find_behind(mirror)) for mirror in joining}
 
     def survey_joining(self) -> None:
-        """Compare anew if any mirror joins.
+        """Compare again if any mirror joins.
 
         Call this once a repository has moved, is deleted, or has another history.
         """
@@ -96,7 +93,7 @@ class RosterMembership:
     def _forget(self, mirror: str) -> bool:
         """Forget the levels of a mirror that is removed or comes back.
 
-        Return False if the batch was full before the end.
+        Returns False if the batch was full before the end.
         """
         for repository in self._memory.repositories.values():
             if mirror in repository.acks:

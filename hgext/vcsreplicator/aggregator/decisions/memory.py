@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one aggregation holds in memory, for all of its parts. Pure.
+"""The memory of one aggregation, for all of its parts. Pure.
 
 It is the log's present, and what the next batch will make of it.
 """
@@ -17,8 +17,8 @@ from .repository import Repository
 class RecordOutcome(enum.StrEnum):
     """The outcome of a record, for metrics and log lines.
 
-    An unfinished record must be entered again once the batch is written. A record with the outcome `read again`, before which
-    events may be missing, must be entered again once its partition was read again: see `rereading`.
+    Enter an unfinished record again once the batch is written. Enter a record with the outcome `read again` once its partition was
+    reread (`rereading`): earlier events may be missing.
     """
 
     TAKEN = "taken"
@@ -37,7 +37,7 @@ class RecordOutcome(enum.StrEnum):
 
 
 class Memory:
-    """All repositories and positions, and what the next batch holds.
+    """All repositories and positions, and the content of the next batch.
 
     `touched` are the repositories to be decided next. `lost` counts, by repository, the events that the log has lost.
     """
@@ -73,9 +73,9 @@ class Memory:
         now: float,
         refuse: Callable[[Record, str, float, str | None], RecordOutcome] | None = None,
     ) -> RecordOutcome:
-        """Return what `take` makes of the record.
+        """Return the outcome of `take` for the record.
 
-        Refuse the record if it was poisoned before. Raise Poisoned in place of an unexpected exception.
+        Refuses the record if it was poisoned before. Raises Poisoned in place of an unexpected exception.
         """
         known = self.poison.records.get(place_of(record))
         if known is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events of a newer version, and what follows them in their repository. Pure.
+"""Events of a newer version, and later ones of their repositories. Pure.
 
 They are kept in `pending` as they came. Their order and their chain depend on what this aggregator does not understand, so it
 judges none of them. A newer aggregator takes them first when it starts. Their key has a form of its own,
@@ -19,7 +19,7 @@ KeptPlace = tuple[str, int, int]
 class NewerEvents:
     """The kept records, by repository and place.
 
-    The place alone is not enough: a log that lost records has others at the same places.
+    The place alone is not enough: after a loss, the log has other records at the same offsets.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class NewerEvents:
         self._places.add((repository, partition, offset))
 
     def sort(self) -> None:
-        """Sort what was loaded in the order in which it came; call it once all is there."""
+        """Sort the loaded records in the order of their arrival, once all are loaded."""
         self._stored.sort(key=lambda record: record.offset, reverse=True)
 
     @property
@@ -51,7 +51,7 @@ class NewerEvents:
     def keep(self, repository: Repository, record: Record, output: Outgoing, *, is_again: bool = False) -> None:
         """Keep one more record for a newer aggregator.
 
-        A record that is met again is written only if it is not stored already.
+        A record that is read again is written only if it is not stored already.
         """
         place = _find_place(record)
         repository.hold_newer(record)

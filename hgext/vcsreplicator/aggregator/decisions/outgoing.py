@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the next transaction of the aggregator writes. Pure.
+"""The next transaction of the aggregator. Pure.
 
 Messages, states and positions are gathered until they are committed.
 """
@@ -16,7 +16,7 @@ from .repository import Repository
 
 SERVICE = "aggregator"
 
-# Bytes in one transaction after which the next one begins: what a log takes before its time-out.
+# Bytes in one transaction after which the next one begins: a log takes so many before its time-out.
 BATCH_BYTES = 4 * 1024 * 1024
 
 # States in one transaction after which the next one begins.
@@ -31,7 +31,7 @@ VALUE_KEPT = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputBatch:
-    """What one transaction writes: messages, in this order, and group positions.
+    """The content of one transaction: messages, in this order, and group positions.
 
     It also says how many decisions it holds. Most transactions store no position, which on Kafka costs half as much.
     """
@@ -45,7 +45,7 @@ class OutputBatch:
 
 @dataclass(slots=True, kw_only=True)
 class Outgoing:
-    """What the next batch will hold.
+    """The content of the next batch.
 
     `passed` are the positions that moved. They alone are not worth a transaction.
     """
@@ -82,16 +82,16 @@ class Outgoing:
 
     @property
     def has_output(self) -> bool:
-        """Whether there is anything in it but positions."""
+        """Whether it holds anything besides positions."""
         return bool(self.messages or self.dirty or self.fresh or self.roster)
 
     @property
     def may_repeat(self) -> bool:
-        """Whether what it passed may be read again after a crash.
+        """Whether the records that it passed may be read again after a crash.
 
-        Events of which all else is written are known as repeats. But a record that was set aside would be set aside again, and a
-        request decided again. Where a record is kept for a newer aggregator, events before it would be taken for later ones and
-        kept, too.
+        Events whose other output is written are recognized as repeats. But a record that was set aside would be set aside again,
+        and a request decided again. Where a record is kept for a newer aggregator, events before it would be taken for later ones
+        and kept, too.
         """
         return not (self.errors or self.kept) and all(topic == EVENTS for topic, _ in self.passed)
 
@@ -138,7 +138,7 @@ class Outgoing:
         self.error(record.key, reason, *place, record.value or b"", now, repository=repository, traceback=traceback)
 
     def fail(self, repository: str, reason: str, traceback: str | None, now: float) -> None:
-        """Keep in `errors` what is wrong with a whole repository, not with one record."""
+        """Keep in `errors` an error of a whole repository, not of one record."""
         self.error(repository, reason, STATE, 0, 0, b"", now, repository=repository, traceback=traceback)
 
     def error(

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the aggregator leaves out after an unexpected exception. Pure.
+"""The records and repositories left out after an unexpected exception. Pure.
 
-Work on it raised that exception. A record that failed becomes a reject; a repository whose decisions failed is stalled, and the
-others go on. Either way memory may be half changed: the aggregator throws it away and loads it again, this time without what
-failed.
+A record whose processing failed becomes a reject; a repository whose decisions failed is stalled, and the others go on. Either way
+memory may be half changed: the aggregator throws it away and loads it again, this time without the record or repository.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ class Poisoned(Exception):
 
 @dataclass(slots=True)
 class Poison:
-    """What is left out, with the reason, as long as the service runs."""
+    """The records and repositories left out, with reasons, until the service ends."""
 
     records: dict[RecordPlace, Fault] = field(default_factory=dict)
     repositories: dict[str, Fault] = field(default_factory=dict)

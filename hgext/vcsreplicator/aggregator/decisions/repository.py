@@ -75,9 +75,9 @@ class Repository:
         self._standings.clear()
 
     def loaded(self) -> None:
-        """Put what was stored into order.
+        """Sort the stored events.
 
-        What the state calls announced needs no second notice. A lost state is made anew from the queue: then more may be
+        Events that the state calls announced need no second notice. A lost state is rebuilt from the queue: then more may be
         announced again, and nothing is forgotten.
         """
         if self.queue and self._is_behind(max(self.queue, key=lambda held: held.seq)):
@@ -100,10 +100,7 @@ class Repository:
         return newest.glance() not in known and newest.known()
 
     def lacks(self, event: Event) -> bool:
-        """Return whether the stored queue lacks this event, which waits for its notice.
-
-        The state says that it waits.
-        """
+        """Return whether the queue lacks this event, which has no notice by the state."""
         state = self.state
         if not self.is_incomplete or state is None or event.incarnation != state.incarnation:
             return False
@@ -133,7 +130,7 @@ class Repository:
         self._standings.clear()
 
     def pass_lost(self) -> int:
-        """Count what the queue still lacks as lost; return how many events those are.
+        """Count the events that the queue still lacks as lost; return their number.
 
         They count as released and announced in their turn.
         """
@@ -200,7 +197,7 @@ class Repository:
     def unwritten(self) -> list[HeldEvent]:
         """Return the events that are not in the log yet, the oldest first.
 
-        They count as written from now on.
+        From now on they count as written.
         """
         found = []
         for held in reversed(self.queue):
@@ -213,7 +210,7 @@ class Repository:
     def drop_newest(self) -> HeldEvent:
         """Take out and return the newest event.
 
-        Levels at it stay what they were compared to be.
+        Levels at it keep the result of their comparison.
         """
         held = self.queue.pop()
         self.released = min(self.released, len(self.queue))
@@ -259,7 +256,7 @@ class Repository:
             self.acks[mirror] = ack
 
     def standing(self, mirror: str) -> Standing | None:
-        """Compare the mirror's level with what is known; None if it has none."""
+        """Compare the mirror's level with the known events; None if it has none."""
         ack = self.acks.get(mirror)
         if ack is not None and mirror not in self._standings:
             self._standings[mirror] = compare(ack, self.state, len(self.newer), self._find_held)
@@ -272,8 +269,8 @@ class Repository:
     def is_caught_up(self, mirror: str, released: int) -> bool:
         """Return whether the mirror serves what was released.
 
-        It counts, too, if the mirror was filled beyond it and serves it with the next release. A mirror that is ahead of the log,
-        which may have lost what the mirror has, must serve it now: what follows may never come.
+        A mirror that was filled beyond it, and serves it with the next release, counts too. A mirror that is ahead of the log must
+        serve it now: the log may have lost the events in between, and the next release may never come.
         """
         ack = self.ack(mirror)
         if ack is not None:
@@ -286,9 +283,9 @@ class Repository:
     def releasable(self, gating: tuple[Mirror, ...], *, allow_empty: bool) -> Iterator[HeldEvent]:
         """Yield the events that can be released now, in order.
 
-        The caller releases each before it asks for the next. What changes URL or visibility waits until everything before it is
-        announced, because those notices name what is there now. But it does not wait if a mirror cannot serve what is before it
-        alone.
+        The caller releases each before it asks for the next. An event that changes URL or visibility waits until everything before
+        it is announced, because those notices name the present URL. But it does not wait if a mirror cannot serve the events before
+        it alone.
         """
         while self.released < len(self.queue):
             held = self.queue[self.released]

@@ -13,9 +13,9 @@ from .held import HeldEvent
 
 
 class Standing(enum.StrEnum):
-    """What a mirror's level is to what is known of the repository.
+    """How a mirror's level relates to the known events of the repository.
 
-    Only the first may let anything go. `ahead`: at an event that is not known (yet), so the mirror may have invented it.
+    Only the first permits a release or notice. `ahead`: at an event that is not known (yet), so the mirror may have invented it.
     `foreign`: at a known sequence, but of another event or digest. `former`: of a history that was replaced.
     """
 
@@ -28,7 +28,7 @@ class Standing(enum.StrEnum):
 def compare(
     ack: Ack, state: RepositoryState | None, newer: int, find_held: Callable[[int], HeldEvent | None]
 ) -> Standing:
-    """Compare a level with what is known of the repository.
+    """Compare a level with the known events of the repository.
 
     For the `newer` events, and for those that cannot be read, the mirror's word counts.
     """
@@ -70,5 +70,5 @@ def is_served(ack: Ack, held: HeldEvent) -> bool:
 
 
 def make_proof(ack: Ack) -> MirrorProof:
-    """Return what the notice says of this mirror."""
+    """Return the part of a notice about this mirror."""
     return MirrorProof(mirror=ack.mirror, applied_at=ack.applied_at, served_at=ack.served_at)

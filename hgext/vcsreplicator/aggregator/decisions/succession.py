@@ -12,7 +12,7 @@ from ...words.levels import RepositoryState
 from .held import HeldEvent
 from .repository import Repository
 
-# Seconds without any event of the repository before it at its path that a successor waits for its departure.
+# Seconds that a successor waits for the departure of a predecessor that sends no event.
 DEPARTURE_PATIENCE = 60.0
 
 

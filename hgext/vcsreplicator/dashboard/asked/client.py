@@ -16,7 +16,7 @@ from .question import ANSWER_LIMIT, PATIENCE, StatusAnswer, StatusQuestion, rece
 def ask(path: str, question: StatusQuestion, *, patience: float = PATIENCE) -> Summary:
     """Return the summary that the dashboard at `path` makes now.
 
-    Raise Unavailable, after `patience` seconds at the latest, if there is none that may be believed.
+    Raises Unavailable, after `patience` seconds at the latest, if no trusted answer comes.
     """
     deadline = time.monotonic() + patience
     try:
@@ -53,8 +53,8 @@ def _converse(connection: socket.socket, question: StatusQuestion, deadline: flo
 def _is_believed(user: int, path: str) -> bool:
     """Return whether the answers of this user at `path` count.
 
-    Those of root and of our own user do, and those of the owner of the socket's folder, if only root could make that folder: then
-    root gave it to that user.
+    Answers of root and of our own user do. So do those of the owner of the socket's folder, if only root could make that folder:
+    then root gave it to that user.
     """
     if user in (0, os.geteuid()):
         return True

@@ -10,7 +10,7 @@ from ...words.errors import MalformedEvent
 from ...words.shape import MAX_TEXT
 from ...words.version import VERSION
 
-# Of question and answer; a dashboard answers no question of another.
+# The format of question and answer; a dashboard answers no question of another format.
 FORMAT = 1
 
 # Seconds for the whole conversation.
@@ -22,7 +22,7 @@ QUESTION_LIMIT, ANSWER_LIMIT = 65_536, MAX_TEXT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusQuestion:
-    """What `status` or `check` asks.
+    """The question of `status` or `check`.
 
     `version` is the program's, which must be that of the dashboard, because findings have the words of their release. `log` tells
     the log that is meant from others (`identify_log`).
@@ -48,7 +48,7 @@ class StatusAnswer:
 def receive(connection: socket.socket, *, limit: int, deadline: float) -> bytes:
     """Read what the other end sends until it ends its side.
 
-    `deadline` is by the monotonic clock. Raise OSError, TimeoutError included, and MalformedEvent if more than `limit` bytes come.
+    `deadline` is by the monotonic clock. Raises OSError, TimeoutError included, and MalformedEvent if more than `limit` bytes come.
     """
     received = bytearray()
     while len(received) <= limit:

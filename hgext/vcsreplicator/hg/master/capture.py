@@ -2,8 +2,8 @@
 """One event per transaction, committed with it: the finalizer that sorts last.
 
 Order inside Mercurial's `close`: hooks that may refuse; phases; finalizers by name (changelog, pushlog, then ours); bookmarks; the
-journal is removed, which is the commit. So our record says what will be true, in a file that the same journal truncates, and a
-refused push never comes this far. After the commit nothing here raises.
+journal is removed, which is the commit. So our record describes the state after the commit, in a file that the same journal
+truncates, and a refused push never comes this far. After the commit nothing here raises.
 
 Seams of Mercurial and what they must keep doing (`tests/hg/master/push.t`, `refused.t`): `localrepo.transaction` is called for
 every transaction; finalizers run sorted by name, after the `pretxnclose` hooks; `_afterlock` runs with the locks released and its
@@ -61,7 +61,7 @@ class Capture:
     """The events of one outermost transaction of a repository.
 
     It is made when the transaction opens, and kept as an attribute of the transaction. The finalizer fills in `written`, the
-    entries that it appended; `committed` is when, on the monotonic clock.
+    entries that it appended; `committed` is the time of the commit, on the monotonic clock.
     """
 
     def __init__(self, repo: MasterRepository, path: str, configuration: Configuration, end: OutboxEnd | None) -> None:
@@ -105,7 +105,7 @@ class Capture:
             entries.append(self._make_changed(newest, tr, changes))
             newest = NewestEvent.of(entries[-1].event)
         if has_fetched(self.repo):
-            # An event brings the row of one push, its own; mirrors fetch these from the master.
+            # An event carries the pushlog row of its own push only; mirrors fetch these rows from the master.
             entries.append(self._make_announced(newest, outside.ask_master(observe.tip(self.repo))))
         return [fitting(entry) for entry in entries]
 
@@ -207,7 +207,7 @@ def read_end(box: Outbox) -> OutboxEnd | None:
     except (TornRecord, MalformedEvent) as problem:
         raise error.Abort(
             f"this repository refuses changes: {problem}".encode(),
-            hint=b"bring it back from a backup; or move .hg/store/outbox.* away, and it begins anew on all mirrors",
+            hint=b"restore it from a backup, or move .hg/store/outbox.* away to start a new history on all mirrors",
         ) from problem
 
 

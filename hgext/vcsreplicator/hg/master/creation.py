@@ -109,7 +109,7 @@ def make_folder(root: str, kind: str) -> str:
 
 
 def match_mode(made: str | int, folder: str) -> None:
-    """Give readers and writers of `folder` the same right to what is made in it."""
+    """Give readers and writers of `folder` the same rights to a file made in it."""
     like, now = os.stat(folder).st_mode, os.stat(made).st_mode
     wanted = like & (0o2777 if stat.S_ISDIR(now) else 0o666)
     if stat.S_IMODE(now) != wanted:

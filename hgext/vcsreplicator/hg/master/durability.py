@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is on disk before the push is confirmed to the pusher.
+"""The syncs to disk before a push is confirmed to the pusher.
 
-Mercurial syncs nothing. Without a power cut that does not matter; with one, the order on disk decides:
+Mercurial syncs nothing. That matters only at a power cut; then the order on disk decides:
 
-`store`   (0) the journal, before something is appended that counts without an index, and before a file is replaced; (1) the
+`store`   (0) the journal, before an append to a file without an index, and before a file is replaced; (1) the
           journal, before the changelog's index is written; (2) everything the transaction touched; (3) the outbox; (4) after the
           commit, the folder from which the journal was removed. Bookmarks are written between (3) and the commit, and synced
           there. After a power cut the push is there whole, or is rolled back.
-`outbox`  (3) and (4), and the journal before (3). The event is there, the changesets may have to come back from the pusher or a
+`outbox`  (3) and (4), and the journal before (3). The event survives; the changesets may have to come back from the pusher or a
           mirror; cheaper.
 """
 
@@ -38,10 +38,10 @@ MANY = 24
 def sync_before_change(repo: localrepository, tr: Transaction) -> None:
     """Do step 0 from now on in this transaction.
 
-    Mercurial appends content (`00changelog.d`) at the end of the file. Content that a power cut left there, of a push that was not
-    rolled back, would shift the next push's content, and the index would point to the wrong place: an accepted push could not be
-    read. Rows of the pushlog and markers would be there without their push. And a file that is replaced (phases, bookmarks, the
-    list of files) may be empty after a power cut, its backup unknown.
+    Mercurial appends content (`00changelog.d`) at the end of the file. After a power cut, leftover content of a push that was not
+    rolled back would shift the next push's content, and the index would point to the wrong place: an accepted push could not be
+    read. Pushlog rows and markers would remain without their push. And a replaced file (phases, bookmarks, the list of files) may
+    be empty after a power cut, its backup unknown.
 
     Seams: `transaction.add` and `addbackup` write to the journal before the file is touched (`tests/hg/master/test_power.py`).
     """
@@ -66,7 +66,7 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
 def reserve_and_sync(repo: localrepository, tr: Transaction) -> None:
     """Do step 1 for the outbox too, with one sync of the journal.
 
-    The sync serves the changelog, the pushlog, which journals its file before, and the outbox.
+    The sync covers the changelog, the outbox, and the pushlog, which has journalled its file by then.
     """
     Outbox(repo.svfs).reserve(tr)
     sync_journal(repo)
@@ -90,7 +90,7 @@ def before_outbox(repo: localrepository, tr: Transaction, durability: Durability
 
 
 def sync_late_files(tr: Transaction, durability: Durability) -> None:
-    """Have bookmarks synced, which are written between the outbox and the commit."""
+    """Have the bookmarks synced: they are written between the outbox and the commit."""
     generators = tr._filegenerators.values()
     late = [
         tr._vfsmap[location].join(name) for _, names, _, location, is_late in generators if is_late for name in names
@@ -119,8 +119,8 @@ def after_commit(repo: localrepository) -> None:
 def _list_touched(repo: localrepository, tr: Transaction) -> Iterable[bytes]:
     """List the files that the transaction touched so far, and the journal.
 
-    It appended to them, created or replaced them, and the journal names them. The outbox is left out, because it is synced once its
-    record is there. Files that still are their own backups are left out too: they are not replaced yet.
+    It appended to them, created or replaced them, and the journal names them. The outbox is left out, because it is synced after
+    its record is written. Files that still are their own backups are left out too: they are not replaced yet.
     """
     yield repo.svfs.join(b"journal")
     yield repo.svfs.join(b"journal.backupfiles")

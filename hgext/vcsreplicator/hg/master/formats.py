@@ -19,7 +19,7 @@ from .repository import is_silenced, replicated
 if TYPE_CHECKING:
     from mercurial.bundle2 import bundleoperation, unbundlepart
 
-# Requirement → what it is called.
+# Requirement → its name.
 REFUSED_REQUIREMENTS = {
     b"lfs": "LFS",
     b"largefiles": "largefiles",
@@ -33,12 +33,12 @@ _OUTSIDE = b"keep it outside [vcsreplicator-roots]"
 
 
 def refuse_format(repo: localrepository) -> None:
-    """Raise Abort for content that mirrors, or events that the relay, would not get."""
+    """Raise Abort for content that could not be replicated."""
     for requirement, name in REFUSED_REQUIREMENTS.items():
         if requirement in repo.requirements:
             raise _make_refusal(f"uses {name}")
     if b"store" not in repo.requirements:
-        raise _make_refusal("has a format from before Mercurial 0.9.2", convert=b"make it anew with 'hg clone --pull'")
+        raise _make_refusal("has a format from before Mercurial 0.9.2", convert=b"re-create it with 'hg clone --pull'")
 
 
 def guard_content(repo: localrepository) -> None:
@@ -53,9 +53,9 @@ def guard_content(repo: localrepository) -> None:
 
 
 def _refuse_content(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> None:
-    """Refuse what a push brings, before the hook of LFS sees it.
+    """Refuse the changesets of a push, before the hook of LFS sees them.
 
-    A strip adds again what it took away for a moment.
+    Those that a strip removes and adds again are not refused.
     """
     if is_silenced(repo):
         return
@@ -80,7 +80,7 @@ def refuse_content(repo: localrepository, first: int) -> None:
 def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleoperation, part: unbundlepart) -> None:
     """Wrap the handler of changegroups; refuse tree manifests.
 
-    Mercurial gives an empty repository the format of what it gets, at once and for good.
+    Mercurial gives an empty repository the format of the first changegroup, at once and for good.
     """
     if b"treemanifest" in part.params and replicated(operation.repo) is not None:
         raise _make_refusal("would use tree manifests")

@@ -7,8 +7,8 @@ Hidden changesets are included.
     replication-changesets first tip last   a bundle of revisions from number `first` on, as many as are reasonable at once
     replication-fingerprint          hashes of everything, with the sequence they belong to
 
-They show what clients must not see, so they are refused to all but those in `[vcsreplicator] snapshot-allow`: a list of users
-(as the web server or SSH authenticated them), of addresses or networks of HTTP clients that connect without a proxy, or `*`.
+They show data hidden from clients, so only those in `[vcsreplicator] snapshot-allow` may use them: a list of users (as the web
+server or SSH authenticated them), of addresses or networks of HTTP clients that connect without a proxy, or `*`.
 Answers are framed as in `frames`.
 """
 
@@ -39,7 +39,7 @@ _FORWARDED = (b"X-Forwarded-For", b"Forwarded", b"X-Real-IP", b"Via")
 
 
 def register() -> None:
-    """Register the commands, once; no capabilities announce them: mirrors know them."""
+    """Register the commands once; mirrors know them, so no capability announces them."""
     for name, arguments, function in (
         (b"replication-state", b"firstpush", _read_state),
         (b"replication-changesets", b"first tip last", _bundle_changesets),
@@ -50,7 +50,7 @@ def register() -> None:
 
 
 def _guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
-    """Return a command that checks the client, and makes our errors its answer."""
+    """Return a command that checks the client, and answers with our errors."""
 
     def command(repo: localrepository, proto: Any, *arguments: bytes) -> Any:
         try:

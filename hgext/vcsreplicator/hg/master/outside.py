@@ -3,9 +3,9 @@
 
 The changes came after the newest event of the repository.
 
-Pushes that the pushlog has become events, one each, as if they had been captured: changesets, heads and the phases that they have
-now. Then comes one `sync`, for bookmarks, markers, phases of older changesets, and changesets that no push brought; for those,
-mirrors compare with the master. There is only the `sync`
+Each push in the pushlog becomes an event, as if it had been captured: changesets, heads and their present phases. Then comes one
+`sync`, for bookmarks, markers, phases of older changesets, and changesets without a push; for those, mirrors compare with the
+master. There is only the `sync`
 
 - if the changelog does not begin as the newest event left it (a strip, a restored store);
 - for a repository that is not publishing: the phases that its changesets arrived with are not known, and a mirror could not carry
@@ -65,7 +65,7 @@ def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Annou
 def _find_pushes(
     repo: localrepository, before: Tip, now: Tip, push_of: Callable[[bytes], PushRow | None]
 ) -> Iterator[Announcement]:
-    """Yield an event for each push, and before it one for what no push brought."""
+    """Yield an event for each push, and before it one for changesets without a push."""
     first = start = before.length
     last_id = 0
     while start < now.length:
@@ -76,7 +76,7 @@ def _find_pushes(
         push, nodes = pushes.entry_of(row), row[3]
         end = start + len(nodes)
         if push is None or push.id <= last_id or not _are_revisions(repo, nodes, start, end):
-            # A push that was torn apart, whose parts cannot be one event; or one that no event can hold.
+            # A push whose changesets are not consecutive, or one that no event can hold.
             return
         if first < start:
             yield _announce_added(repo, first, start, None)

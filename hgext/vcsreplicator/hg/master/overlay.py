@@ -2,7 +2,7 @@
 """Overlays: read-only repositories with further changesets laid over them.
 
 `hg -R some.hg` and `hg -R union:a+b` open overlays. An overlay has the store of the repository beneath: a change would be written
-to that repository, and its event would name changesets that it does not have.
+to that repository, and its event would name changesets that are missing there.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def read_only(base: type[localrepository]) -> type[localrepository]:
     """
 
     class overlaidrepository(base):  # type: ignore[misc, valid-type]
+        """An overlay, which refuses every transaction."""
+
         def transaction(self, desc: bytes, report: Any = None) -> Transaction:
             raise refusal(self.unfiltered())
 

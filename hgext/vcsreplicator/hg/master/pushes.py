@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the pushlog has of a transaction and of changesets.
+"""The pushlog's entries of a transaction and of changesets.
 
-Without the extension pushlog, it has nothing. The module also says where a push came from.
+Without the extension pushlog, there are none. The module also says where a push came from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # Id, user, date and nodes of a push.
     PushRow = tuple[int, bytes, int, list[bytes]]
 
-# Characters that are kept of an address, of a list of addresses, and of a client's name.
+# Most characters of an address, of a list of addresses, and of a client's name.
 ADDRESS_LIMIT, FORWARDED_LIMIT, CLIENT_LIMIT = 100, 1000, 500
 
 
@@ -69,7 +69,7 @@ def pusher_connection(url: bytes, environment: Mapping[bytes, bytes]) -> PushCon
 
 
 def connection_of(*, address: bytes, forwarded: bytes, client: bytes) -> PushConnection | None:
-    """Return what is known of a connection; None if nothing is known.
+    """Return the known data of a connection; None if there are none.
 
     Each part is cut to its limit. Bytes that are no UTF-8 become U+FFFD.
     """
@@ -88,7 +88,7 @@ def _decode_text(value: bytes) -> str:
 def _last_entries(forwarded: str) -> str:
     """Cut a list of addresses to FORWARDED_LIMIT characters, between two entries.
 
-    Its left end goes, where a client can write anything.
+    Its left end is cut off, because a client can write anything there.
     """
     if len(forwarded) <= FORWARDED_LIMIT:
         return forwarded
@@ -111,7 +111,7 @@ def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow 
 
 
 def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marker, ...]:
-    """Return markers in public form, with what is here of each changeset."""
+    """Return markers in public form, with this repository's data of each changeset."""
     if not markers:
         return ()
     repo.invalidatevolatilesets()
@@ -129,7 +129,7 @@ def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marke
 
 
 class _MarkedChangesets:
-    """What the repository has of changesets that markers name; each is read once."""
+    """The repository's data of changesets that markers name; each is read once."""
 
     def __init__(self, repo: localrepository, push_of: Callable[[bytes], PushRow | None]) -> None:
         self._repo, self._push_of = repo, push_of

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Recovery from a kill, before anything else happens in a repository.
-
-What the kill left behind is undone or finished.
-"""
+"""Recovery from a kill: undoes or finishes it before anything else happens."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ def recover_abandoned(repo: localrepository, guard: AbstractContextManager[objec
     """Roll back an abandoned transaction, and return whether there was one.
 
     A transaction whose process lives is left alone, since that process holds the lock. Called when a repository is opened, before
-    anything is read, so that a push begins with what is really there (`tests/hg/master/abandoned.t`). The lock is taken inside
+    anything is read, so that a push begins with the true state (`tests/hg/master/abandoned.t`). The lock is taken inside
     `guard`, which decides what becomes of a lock that cannot be taken; without one, the transaction is left alone.
     """
     lock = None
@@ -44,8 +41,8 @@ def recover_abandoned(repo: localrepository, guard: AbstractContextManager[objec
 def recover_before_change(repo: localrepository, transaction: bytes) -> None:
     """Roll back an abandoned transaction under the lock of a change.
 
-    `transaction` is the name of the transaction that is to follow. Raises PushRaced or Abort for a push that has seen what is
-    rolled back: it must begin again.
+    `transaction` is the name of the next transaction. Raises PushRaced or Abort for a push that has read the changesets rolled
+    back: it must begin again.
     """
     if not repo.svfs.exists(b"journal"):
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a master refuses by Abort, which refuses the push.
+"""Changes that a master refuses by Abort, and with them the push.
 
-It refuses what mirrors could not have, and what finds no room on its disk.
+Mirrors could not have them, or its disk is full.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EVENT_LIMIT = 4 * 1024 * 1024 - 64 * 1024
 # Bytes of that for everything but the changes.
 EVENT_REST = 16 * 1024
-# What a pusher reads whom Mercurial alone would answer with an internal error.
+# The message to a pusher, where Mercurial alone would answer with an internal error.
 NO_ROOM = b"no room on the disk of the server; the push is rolled back"
 _CONTROL = r"[\x00-\x1f\x7f]"
 
@@ -50,7 +50,7 @@ def name_full_disk(orig: Callable[..., Any], repo: localrepository, cg: Any, *ar
         if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         refusal = error.Abort(NO_ROOM)
-        # In what form the client reads it. The problem may be of the rollback, which says nothing about that.
+        # The form in which the client reads it: an error of the rollback does not have it.
         refusal.duringunbundle2 = isinstance(cg, bundle2.unbundle20)
         raise refusal from problem
 
@@ -99,8 +99,8 @@ def refuse_fork(box: Outbox) -> None:
 def refuse_unavailable_log(box: Outbox, line: RelayLine | None, patience: float) -> None:
     """Raise Abort unless the relay says that the log is available.
 
-    It is if it answers and has every event of this repository. The relay has `patience` seconds. The log may still disappear before
-    the commit: then the change is kept and sent later.
+    That is, the log answers and has every event of this repository. The relay has `patience` seconds. The log may still disappear
+    before the commit: then the change is kept and sent later.
     """
     if line is not None and line.is_log_available(patience=patience):
         return

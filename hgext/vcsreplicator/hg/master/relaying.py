@@ -35,7 +35,7 @@ class MasterRepositories(RepositoryOpener):
 
     def __init__(self, roots: Mapping[str, str], source: str) -> None:
         super().__init__(skip_hgrc=True)
-        # No extension is loaded here, and a strip that is finished here needs both.
+        # No extension is loaded here, and finishing a strip needs both.
         journal.install()
         configitems.loadconfigtable(self._ui, b"pushlog", pushlog.configtable)
         self._settings = ExtensionSettings(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What happens after the commit.
+"""The steps after the commit.
 
-The event is handed to the relay, and the pusher gets one line, or two with `acknowledge = mirrors`. Nothing here raises.
+The relay gets the event, and the pusher gets one line, or two with `acknowledge = mirrors`. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def finish_commit(captured: Capture, line: RelayLine | None) -> None:
-    """Do what is left to do under the lock after the commit.
+    """Do the remaining work under the lock after the commit.
 
     A failure concerns the operator, not the pusher, whose push is committed. The relay gets the event as soon as the commit is on
     disk: it sends while Mercurial writes its caches and releases the locks.
@@ -82,14 +82,14 @@ def _report_log(captured: Capture, line: RelayLine | None, folder: str) -> bool:
 
 
 def _name_change(captured: Capture) -> bytes:
-    """Return what the user of a command did."""
+    """Return the name of the change, for its user."""
     return b"push" if captured.written[-1].event.type is Type.CHANGED else b"event"
 
 
 def _report_mirrors(captured: Capture, line: RelayLine | None, deadline: float) -> None:
     """Wait until the notice of a push is written, then write the line about it.
 
-    Wait until `deadline` at most. None of the lines is a warning: the push is committed and in the log.
+    Waits until `deadline` at most. None of the lines is a warning: the push is committed and in the log.
     """
     ui, event = captured.repo.ui, captured.written[-1].event
     if event.type is not Type.CHANGED:

@@ -21,10 +21,10 @@ LOST = b"the replication log lost events %d to %d, which are kept no more: an op
 
 
 def send_now(repo: Any, folder: str, settings: ExtensionSettings, *, patience: float) -> bool:
-    """Send everything unsent; return whether all was sent in time.
+    """Send all unsent events; return whether all were sent in time.
 
-    That is, within `patience` seconds. What was not sent stays in the outbox. A thread with a repository of its own does the
-    work: if the log hangs, the push goes on without it.
+    That is, within `patience` seconds. The others stay in the outbox. A thread with a repository of its own does the work: if
+    the log hangs, the push goes on without it.
     """
     box = Outbox(repo.svfs)
     done: list[bool] = []
@@ -42,7 +42,7 @@ def send_now(repo: Any, folder: str, settings: ExtensionSettings, *, patience: f
 
 
 def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patience: float, done: list[bool]) -> None:
-    """Send what is here and report it in `done`; then what deleted repositories have."""
+    """Send our events and report it in `done`; then those of deleted repositories."""
     from ...log.blobs import open_blobs
     from ...log.opening import open_log
 
@@ -86,7 +86,7 @@ def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
 
 
 def _send_deleted(sender: EventSender, root: str) -> None:
-    """Send what deleted repositories have and remove them, as the relay's rounds do."""
+    """Send events of deleted repositories and remove these, as the relay's rounds do."""
     folder = os.path.join(root, creation.NOTES, creation.DELETED)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         gone = os.path.join(folder, name)

@@ -24,7 +24,7 @@ from . import announcing, capture, creation, durability, formats, overlay, recov
 if TYPE_CHECKING:
     from .capture import Capture
 
-# What is kept and sent later with `unavailable = refuse` too: the rest of it is done already.
+# Transactions that are kept and sent later also with `unavailable = refuse`: the rest of their act is done already.
 KEPT = (announcing.LIFECYCLE, creation.TRANSACTION)
 
 
@@ -80,6 +80,8 @@ def _with_capture(
     base: type[localrepository], folder: str, path: str, settings: ExtensionSettings
 ) -> type[localrepository]:
     class replicatedrepository(base):  # type: ignore[misc, valid-type]
+        """A repository that captures every outermost transaction."""
+
         announces_changes = True
         replication_path = path
         replication_root = root_of(settings, folder)
@@ -156,7 +158,7 @@ def _refuse_outside(
 
     Users of this machine may change the repository. Clients' transactions are known by their names (`tests/hg/master/refused.t`);
     `prepushkey` is for the commands of old clients, outside of any transaction. Raises Abort when a transaction opens: over HTTP
-    Mercurial sends nothing of what a hook prints before.
+    Mercurial does not send what a hook prints before.
     """
     if not txnname.startswith((b"serve", b"pushkey")):
         return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Twins: repositories whose names are one name to some file systems.
 
-Examples are `PROJ` and `proj`, or two spellings of `é`. A mirror takes one of two twins and refuses the other, wherever it runs. So
-the second is refused where it is made: on the master, by creation, clone, rename, and adoption of a copy. Twins that exist already
-go on as they are, and `config check` names them.
+Examples are `PROJ` and `proj`, or two spellings of `é`. Every mirror takes one of two twins and refuses the other. So the master
+refuses the second at its creation, clone, rename, or adoption as a copy. Existing twins stay as they are, and `config check` names
+them.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def reserved(ui: Ui, path: str, folder: str, roots: Mapping[str, str]) -> Iterat
         # One folder can be two roots, by a mount; a process would wait for itself.
         states = {root: os.stat(root) for root in sorted(roots) if os.path.isdir(root)}
         for root in {(state.st_dev, state.st_ino): root for root, state in states.items()}.values():
-            # Not every file system locks folders: there two at the same instant can both pass.
+            # Some file systems do not lock folders: there two processes at the same instant can both pass.
             with contextlib.suppress(OSError):
                 descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 held.callback(os.close, descriptor)

@@ -2,8 +2,8 @@
 """Events that are no Mercurial transaction on the master.
 
 These are configuration, strip, censor, rename, delete, and outside changes. Each first does its work so that doing it again is
-harmless, then writes the checkpoint. Killed in between, the event is read again and finds its work done. What an event says of URL
-and visibility (path, deletion, configuration) is written into the checkpoint, and acts at its release (`releasing`).
+harmless, then writes the checkpoint. After a kill in between, the event is read again and finds its work done. Changes of URL and
+visibility (path, deletion, configuration) go into the checkpoint, and take effect at the release (`releasing`).
 """
 
 import glob
@@ -42,7 +42,7 @@ def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, no
             f"event {event.seq} of {event.path}: expected {event.after.length} changesets up to {event.after.node}, "
             f"found {tip.length} up to {tip.node}"
         )
-    # Bookmarks that a strip moves were on what goes: what can still be shown is older than the events that put them there.
+    # The bookmarks that a strip moves were on removed changesets: everything still shown is older than them.
     reached = replace(
         successor(checkpoint, item, tip.length, tip.node, now),
         hgrc=event.hgrc,
@@ -53,14 +53,14 @@ def carry_out(repo: localrepository, checkpoint: Checkpoint, item: ReadEvent, no
 
 
 def _strip(repo: localrepository, checkpoint: Checkpoint, event: Event) -> None:
-    """Remove what is no ancestor of the heads that the event leaves.
+    """Remove all but the ancestors of the heads that the event leaves.
 
-    Nothing that will go is shown meanwhile.
+    No changeset that will be removed is shown meanwhile.
 
-    Mercurial removes all changesets from the first one on, and adds those that stay again, from a file. A kill in between leaves
-    that file; the checkpoint, lowered before, says up to where the changelog is certain. Bookmarks on what goes are moved before,
-    with the checkpoint: Mercurial would do it last, in a transaction that a kill prevents. What was shown and stays is shown
-    again afterwards.
+    Mercurial removes all changesets from the first one on, and adds the remaining ones again from a file. A kill in between leaves
+    that file; the checkpoint, lowered before, says up to where the changelog is certain. Bookmarks on removed changesets are moved
+    first, with the checkpoint: Mercurial would do it last, in a transaction that a kill prevents. Changesets that were shown and
+    remain are shown again afterwards.
     """
     _restore_interrupted(repo)
     changelog = repo.changelog

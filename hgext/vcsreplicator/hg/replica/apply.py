@@ -5,10 +5,9 @@ Events and the checkpoint that they lead to are written in one Mercurial transac
 any line:
 
 1. The checkpoint is read under the lock, so of two processes with one event the second finds it applied.
-2. What the transaction did is observed as on the master, event by event; unless that gives the event's digest and the changelog
+2. The transaction's changes are observed as on the master, event by event; unless they give the event's digest and the changelog
    it names, nothing is kept.
-3. A bundle brings changesets and markers and nothing else, and no more bytes than `UNPACKED_LIMIT` allows: its other parts could
-   reach elsewhere.
+3. A bundle may have only changesets and markers, because other parts could change anything, and at most `UNPACKED_LIMIT` bytes.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from ...words.wire import BUNDLE_LIMIT, UNPACKED_LIMIT
 from .. import observe, text
 from . import replicated
 
-# Packed bytes that are unpacked at a time.
+# Compressed bytes that are unpacked at a time.
 SIP = 1024
 PARTS = frozenset({b"changegroup", b"obsmarkers"})
 
@@ -137,7 +136,7 @@ def _unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -
     unbundler = exchange.readbundle(repo.ui, bundle, None)
     if not isinstance(unbundler, bundle2.unbundle20):
         raise MalformedEvent("bundle: expected a bundle of version 2")
-    # Reading them chooses the engine, whose reader `iterparts` puts in place.
+    # Reading the parameters chooses the engine; `iterparts` installs its reader.
     _ = unbundler.params
     unbundler._compengine = _BoundedEngine(unbundler._compengine, limit)
     tr.hookargs[b"source"] = b"replicated"
@@ -169,7 +168,7 @@ def _raising_malformed() -> Iterator[None]:
 
 
 class BundleTooLarge(MalformedEvent):
-    """A bundle that unpacks to too much: the mirror asks the master instead."""
+    """A bundle that unpacks to too many bytes: the mirror asks the master instead."""
 
 
 class _BoundedEngine:
@@ -185,7 +184,7 @@ class _BoundedEngine:
 
 
 class _SlowFile:
-    """A file read little by little: Mercurial unpacks at once all that it gets."""
+    """A file read in small pieces: Mercurial unpacks each piece whole."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -210,7 +209,7 @@ class _LimitedFile:
 
 
 def _describe_difference(event: Event, observed: Changes, tip: Any) -> str:
-    """Describe what is first not as the event says."""
+    """Describe the first difference from the event."""
     if tip != event.after:
         return f"expected {event.after.length} changesets up to {event.after.node}, found {tip.length} up to {tip.node}"
     expected = event.changes

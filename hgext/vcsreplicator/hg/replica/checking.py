@@ -18,7 +18,7 @@ from .repository import OpenRepositories
 
 
 def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Check) -> Checked:
-    """Find what is wrong with a repository; undecided if it changed meanwhile."""
+    """Find damage in a repository; undecided if it changed meanwhile."""
     local = LocalRepository(folder=wanted.folder)
     try:
         local.find(settings, wanted.repository)
@@ -60,7 +60,7 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
 
 
 class _StoreState(NamedTuple):
-    """What differs after each change of a store: the time of its folder, by the lock."""
+    """Values that change with a store: taking its lock changes its folder's time."""
 
     store: tuple[int, int, int] | None
     is_changing: bool

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The repair of a repository from the master.
 
-The repository is brought up to date where it stands, or copied beside, compared, and swapped in one step.
+The repository is brought up to date in place, or copied beside, compared, and swapped in one step.
 
-Where it stands, when the repository is sound and only lacks something. Beside, when it is damaged or differs from the master: the
-old one stays in service until the new one is whole, and is kept aside afterwards. A kill leaves a half-made copy, with which the
-next attempt goes on; a kill around the exchange may leave the old one there, with which no attempt goes on.
+In place, if the repository is sound and only lacks something. Beside, if it is damaged or differs from the master: the old one
+stays in service until the new one is complete, and is kept aside afterwards. After a kill the next attempt continues the partial
+copy. A kill around the exchange may leave the old repository there instead, which no attempt continues.
 """
 
 import contextlib
@@ -36,18 +36,18 @@ from .repository import OpenRepositories, locked
 
 # How often a copy follows a master that changes while it is compared.
 COMPARE_ATTEMPTS = 3
-# What is repaired where it stands, if it is there and sound.
+# Reasons for a repair in place, if the repository is there and sound.
 IN_PLACE = frozenset({Reason.GAP, Reason.BLOB_MISSING, Reason.EXPIRED, Reason.BOOTSTRAP})
-# How many former copies of one repository are kept: repairs that fail one after the other must not fill the disk.
+# Most former copies of one repository: failing repairs must not fill the disk.
 HEALED_KEPT = 3
-# A file beside a copy, from before its exchange on: what is there after a kill may be the old repository, damaged.
+# A file beside a copy, made before its exchange: after a kill, the "copy" there may be the old repository, damaged.
 _EXCHANGED = "exchanged"
 
 
 def heal(
     local: LocalRepository, repositories: OpenRepositories, settings: MirrorSettings, task: Task, clock: Clock
 ) -> None:
-    """Repair the repository of the task from the master, where it stands or beside."""
+    """Repair the repository of the task from the master, in place or beside."""
     with contextlib.suppress(Halted):
         local.find(settings, task.repository, settings.local(task.path))
     url = url_of(settings, task.path)
@@ -63,7 +63,7 @@ def heal(
 
 
 def _choose_folder(local: LocalRepository, settings: MirrorSettings, task: Task) -> str:
-    """Choose a copy's folder: the repository, or what is damaged, may have moved."""
+    """Choose a copy's folder: the repository, or a damaged one, may have moved."""
     waiting = place.waiting_of(settings.folder, task.repository)
     folders = [*filter(None, (local.folder, task.folder)), waiting, settings.local(task.path)]
     ours = (folder for folder in folders if _is_of(task.repository, folder))
@@ -76,7 +76,7 @@ def _is_of(repository: str, folder: str) -> bool:
 
 
 def _is_damaged(folder: str) -> bool:
-    """Return whether a repository is there that does not say which one it is."""
+    """Return whether the folder has a repository that cannot be identified."""
     found = scan.inspect(folder)
     return os.path.lexists(os.path.join(folder, ".hg")) and (found is None or found.checkpoint is None)
 
@@ -89,7 +89,7 @@ def url_of(settings: MirrorSettings, path: str) -> str:
 
 
 def bring_up(repo: localrepository, url: str, repository: str, settings: MirrorSettings, now: float) -> Checkpoint:
-    """Bring a repository to the master's level where it stands, or raise Diverged."""
+    """Bring a repository to the master's level in place, or raise Diverged."""
     _expect(repository, master_repository(repo.ui, url, settings), url)
     with locked(repo):
         checkpoint = replicated.read(repo)
@@ -121,7 +121,7 @@ def copy_beside(
 
 
 def swap(repositories: OpenRepositories, made: str, folder: str, settings: MirrorSettings, repository: str) -> None:
-    """Put the copy in place; keep what it replaces, and what that served.
+    """Put the copy in place; keep the old one aside, and go on showing its release.
 
     Raises place.Busy if another repository is in the folder by now: others moved while the copy was made.
     """
@@ -148,7 +148,7 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
             with open(mark, "wb"):
                 place.exchange(made, _enclosing_folder(settings, folder), folder, held)
         except (OSError, Rejected, place.Busy):
-            # Nothing was exchanged: the next attempt goes on with this copy, instead of keeping it aside and beginning another.
+            # Nothing was exchanged: the next attempt continues this copy, instead of keeping it aside and beginning another.
             with contextlib.suppress(FileNotFoundError):  # if the mark could not be made, the caller reads why
                 os.unlink(mark)
             raise
@@ -166,7 +166,7 @@ def master_repository(ui: Ui, url: str, settings: MirrorSettings) -> str:
 
 
 def _keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSettings, repository: str) -> None:
-    """Keep what an exchange left where copies are made; does nothing before one."""
+    """Keep aside the old repository that an exchange left; does nothing before one."""
     if not os.path.lexists(os.path.join(made, _EXCHANGED)):
         return
     repositories.close(made)
@@ -184,7 +184,7 @@ def _open_begun(repositories: OpenRepositories, made: str) -> localrepository:
         with locked(repo):
             return repo
     except Exception:
-        # It is only a beginning: a damaged one is not worth a diagnosis.
+        # A partial copy that is damaged is not worth a diagnosis.
         repositories.close(made)
         place.empty(made)
         return repositories.create(made)
@@ -222,9 +222,9 @@ def _keep_serving(repo: localrepository, folder: str) -> None:
 
 
 def _keep_hgrc(repo: localrepository, folder: str) -> None:
-    """Keep the configuration of what is shown until the release of the copy.
+    """Keep the shown configuration until the release of the copy.
 
-    If it is missing, the copy's counts: perhaps it was lost with the rules for readers in it, and no release is to come.
+    If it is missing, the copy's counts: the old one, with its access rules, may be lost, and there may be no release to come.
     """
     try:
         with open(os.path.join(folder, ".hg", "hgrc"), "rb") as file:

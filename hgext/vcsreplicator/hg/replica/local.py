@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a task knows of one repository: its folder, checkpoint and trouble."""
+"""A task's knowledge of one repository: its folder, checkpoint and trouble."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Halted(Exception):
 
 @dataclass(slots=True)
 class LocalRepository:
-    """What the mirror has of a repository; `floor` and `gone` as in `TaskOutcome`."""
+    """The mirror's copy of a repository; `floor` and `gone` as in `TaskOutcome`."""
 
     folder: str | None
     checkpoint: Checkpoint | None = None
@@ -34,7 +34,7 @@ class LocalRepository:
     def find(self, settings: MirrorSettings, repository: str, target: str | None = None) -> None:
         """Find the repository: where it was, without a URL, at `target`, or anywhere.
 
-        Raises Halted if it is in none of the first three and one of them is damaged: that may be it.
+        Raises Halted if it is in none of the first three and one of them is damaged: that one may be it.
         """
         expected, damaged = self.folder, None
         for folder in dict.fromkeys(filter(None, (expected, place.waiting_of(settings.folder, repository), target))):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A bound on a worker's memory: no bundle may take the machine.
+"""A bound on a worker's memory: no bundle may exhaust the machine.
 
 Mercurial holds a whole chunk of a bundle and a whole file at a time, several times over. The bound is the kernel's: an allocation
 beyond it fails as MemoryError, which stops one repository. Mapped files, as those of large stores, do not count.

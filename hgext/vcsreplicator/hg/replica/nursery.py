@@ -5,9 +5,9 @@ The workers share what all of them import, and start within milliseconds.
 
     python -m hgext.vcsreplicator.hg.replica.nursery DESCRIPTOR
 
-Through the socket come descriptors of pipes, one for each worker; its process id goes back. A worker is a child of the supervisor,
-as one that was started by itself: the supervisor waits for it, and it does not need this process, which has one thread and does
-nothing else. It ends when the supervisor closes the socket.
+The supervisor sends a pipe's descriptor through the socket for each worker, and gets its process id. A worker is a child of the
+supervisor, as if started directly: the supervisor waits for it, and it does not depend on this process. This process has one
+thread, does nothing else, and ends when the supervisor closes the socket.
 """
 
 import ctypes
@@ -26,6 +26,7 @@ from ...mirror.forking import SYS_CLONE
 from .repository import prepare
 from .worker import serve
 
+# Constants of clone(2) and prctl(2).
 CLONE_PARENT = 0x00008000
 PR_SET_NAME = 15
 
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def fork_sibling(libc: ctypes.PyDLL) -> int:
-    """Do what `os.fork` does, but make the new process a child of this one's parent.
+    """Fork as `os.fork`, but make the new process a child of this one's parent.
 
     This process has one thread.
     """
@@ -72,7 +73,7 @@ def fork_sibling(libc: ctypes.PyDLL) -> int:
 def _run(descriptor: int, ui: Ui) -> NoReturn:
     """Work as a worker, then exit.
 
-    The exit does not take apart what was imported before the fork.
+    The exit does not clean up the modules imported before the fork.
     """
     os.set_inheritable(descriptor, False)
     code = 1

@@ -3,9 +3,9 @@
 
 They are made elsewhere and moved into place whole, and set aside whole, never half.
 
-Everything happens on one file system by renames of the `.hg` folder, so that repositories below a repository's folder stay. What
-is being made is in `staging`, what is whole and not released yet, or in the way of another, is in `waiting`, what was deleted or
-replaced is in `aside`, there with its folder called `hg`: no web server takes it for a repository.
+Everything happens on one file system by renames of the `.hg` folder, so that repositories below a repository's folder stay.
+Repositories being made are in `staging`; complete ones that are not released yet, or are in the way of another, in `waiting`;
+deleted or replaced ones in `aside`, there with their folder called `hg`, so that no web server takes them for repositories.
 
 Repositories make room for each other, so a folder can hold another one at any moment. Rule of this file: a `.hg` is moved by
 the process that holds its lock (`hold`) and has read, since it holds it, which repository that is. The lock goes with the `.hg`.
@@ -24,7 +24,7 @@ from mercurial import error, lock, vfs
 from ...words.errors import Rejected
 
 _OWN = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
-# How often a folder is made that another worker removes.
+# Attempts to make a folder that another worker removes.
 _ATTEMPTS = 20
 # RENAME_EXCHANGE and AT_FDCWD of renameat2(2).
 _EXCHANGE, _AT_FDCWD = 2, -100
@@ -45,7 +45,7 @@ class LockedPlace:
     def carry(self, target: str, name: str = ".hg") -> None:
         """Move the `.hg` into the existing folder `target`.
 
-        Raises Busy or error.LockHeld. After a kill the `.hg` keeps the lock of a dead process, which counts as none.
+        Raises Busy or error.LockHeld. A kill leaves the lock of a dead process in the `.hg`, which counts as no lock.
         """
         old, new = os.path.join(self.folder, self._name), os.path.join(target, name)
         with self._lock_store(old) as store:
@@ -133,7 +133,7 @@ def is_same(folder: str, other: str) -> bool:
 
 
 def find_obstacle(root: str, folder: str) -> str | None:
-    """Find what stands at the folder or above it and is no folder; None without."""
+    """Find a file at the folder's path or above it that is no folder; None without."""
     while folder.startswith(root.rstrip("/") + "/"):
         if os.path.lexists(folder) and not os.path.isdir(folder):
             return folder
@@ -152,7 +152,7 @@ def waiting_of(state: str, repository: str) -> str:
 
 
 def empty(place: str) -> str:
-    """Make room for a new repository, remove what a kill left, and return the place."""
+    """Make room for a new repository without leftovers; return the place."""
     shutil.rmtree(place, ignore_errors=True)
     _make_folder(os.path.dirname(place))
     return place
@@ -212,8 +212,8 @@ def set_aside(state: str, root: str, held: LockedPlace, name: str) -> str:
 
 
 def thin_out(state: str, name: str, kept: int) -> None:
-    """Keep so many of what was set aside under the name: the oldest, and the newest."""
-    # Another worker may remove what is too old at the same moment.
+    """Keep so many set-aside copies of the name: the oldest, and the newest."""
+    # Another worker may remove old copies at the same moment.
     with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, ASIDE)) as entries:
         found = [entry for entry in entries if re.fullmatch(re.escape(name) + r"(\.\d+)?", entry.name)]
         found.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
@@ -238,18 +238,18 @@ def prune(state: str, root: str, folder: str) -> None:
 
 
 def _make_folder(folder: str) -> None:
-    """Make the folder though others remove it as an empty one, or raise Busy."""
+    """Make the folder, though other workers may remove it as empty, or raise Busy."""
     for _ in range(_ATTEMPTS):
         try:
             os.makedirs(folder, exist_ok=True)
         except FileNotFoundError:
             continue
         return
-    raise Busy(f"{folder}: another worker removes it again and again, as an empty folder")
+    raise Busy(f"{folder}: another worker repeatedly removes it as an empty folder")
 
 
 def remove_old(state: str, before: float) -> None:
-    """Remove for good what was set aside before that time."""
+    """Remove for good the copies set aside before that time."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state, ASIDE)):
             if entry.stat(follow_symlinks=False).st_mtime < before:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A release carried out on a mirror.
 
-From now on clients find what the released event says, and where it says.
+From now on clients see the state of the released event, at its path.
 
 An event that was applied shows nothing yet. Its release writes the configuration, moves the repository to the event's path or sets
-a deleted one aside, and writes the watermark, in this order. Killed between two of them, the watermark still names the
-former release, so all of it is done again, and what is done already is found so.
+a deleted one aside, and writes the watermark, in this order. After a kill between two steps the watermark still names the former
+release, so all steps are repeated, and finished ones change nothing.
 
-What stands in the way of a repository that is released waits without a URL for its own release, which moves it on. Two workers
-may release at one path at the same moment: each writes and moves only what it holds (`place.hold`) and has read since.
+A repository in the way of a released one waits without a URL for its own release, which moves it on. Two workers may release at
+one path at the same moment: each writes and moves only a repository that it holds (`place.hold`) and has read since.
 """
 
 import os
@@ -35,7 +35,7 @@ def release(
     keep: bool,
     now: float,
 ) -> None:
-    """Show what is released; with `keep` a deletion takes nothing away."""
+    """Show the release; with `keep` a deletion removes nothing."""
     newest = local.checkpoint
     if newest is None or local.folder is None or min(released, newest.seq) <= local.serving:
         return
@@ -72,11 +72,11 @@ def _move_to_path(
     settings: MirrorSettings,
     shown: Checkpoint,
 ) -> None:
-    """Move the repository to the path of what is released.
+    """Move the repository to the released path.
 
     Raises Halted if an operator must say which belongs there.
 
-    If a newer repository has the path by now, this one has no URL: it is late, and what is released since leads elsewhere.
+    If a newer repository has the path by now, this one gets no URL: a later release moves it elsewhere.
     """
     target = settings.local(shown.path)
     if held.folder == target or place.is_same(held.folder, target):
@@ -93,7 +93,7 @@ def _move_to_path(
 
 
 def refuse_conflict(settings: MirrorSettings, repository: str, path: str, generation: int) -> None:
-    """Raise Halted if this repository can never displace what stands at the path."""
+    """Raise Halted if this repository can never displace the one at the path."""
     target = settings.local(path)
     if (file := place.find_obstacle(settings.root, target)) is not None:
         raise Halted(Reason.REFUSED, f"path {path!r} cannot be made: {file} is no folder")
@@ -110,8 +110,8 @@ def _make_room(
 ) -> bool:
     """Free the target for the repository in `folder`, which is released there.
 
-    Returns False if that must wait. What is in the way keeps its lock until it is elsewhere: its own worker either has finished
-    before, or finds it moved.
+    Returns False if that must wait. The occupant stays locked until it is elsewhere: its own worker either has finished before, or
+    finds it moved.
     """
     if not os.path.lexists(os.path.join(target, ".hg")):
         return True
@@ -131,7 +131,7 @@ def _make_room(
 
 
 def _may_displace(settings: MirrorSettings, shown: Checkpoint, folder: str, target: str) -> bool:
-    """Return whether what is in the target makes room; Halted if neither ever does."""
+    """Return whether the occupant makes room; raises Halted if neither ever does."""
     found = scan.inspect(target)
     if found is None or (occupant := found.checkpoint) is None:
         return True

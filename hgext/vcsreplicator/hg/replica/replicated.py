@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checkpoints of a mirrored repository, in `.hg/store/replicated.log`.
 
-The file has one record per event, written in the event's transaction. The last record says how far the mirror is. Earlier ones say
-what a release of an earlier event shows; those before the newest release are of no use and are cut off from time to time.
+The file has one record per event, written in the event's transaction. The last record is the mirror's level. Earlier ones are for
+the release of earlier events; those before the newest release are useless and are cut off periodically.
 """
 
 import itertools
@@ -31,7 +31,7 @@ def read(repo: localrepository) -> Checkpoint | None:
 def find(repo: localrepository, seq: int) -> tuple[Checkpoint, Mapping[str, str | None]] | None:
     """Find the newest kept checkpoint up to `seq`, and the bookmarks moved since.
 
-    The checkpoint that a strip lowers before it begins shows less than was applied: it is no answer.
+    The checkpoint that a strip lowers before it begins does not count, because it shows less than was applied.
     """
     moved: dict[str, str | None] = {}
     for checkpoint in read_backwards(repo.svfs):
@@ -58,7 +58,7 @@ def _read_back_to(repo: localrepository, seq: int) -> Iterator[Checkpoint]:
 
 
 def read_backwards(store: Folder) -> Iterator[Checkpoint]:
-    """Read the kept checkpoints, the newest first, one when it is asked for.
+    """Read the kept checkpoints lazily, the newest first.
 
     Raises TornRecord, MalformedEvent or OSError.
     """

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Repositories of a mirror, opened in a long-lived process.
 
-None of their own configuration is read, and few stay open.
+Their own configuration is not read, and few stay open.
 
 Rules of this file:
 
 1. Mercurial is made ready once (`prepare`), with the configuration that HGRCPATH names and nothing else: a repository's hgrc is
    other people's code, and what it loads would stay loaded for the next repository.
-2. An open repository is used again only while its folder is still the same one on disk; a folder can be swapped at any time.
-3. Evicting collects garbage at once: closed repositories hang in reference cycles.
+2. An open repository is reused only while its folder is still the same one on disk; a folder can be swapped at any time.
+3. Evicting collects garbage at once: closed repositories are part of reference cycles.
 """
 
 import contextlib
@@ -98,7 +98,7 @@ class OpenRepositories:
 
 @contextlib.contextmanager
 def locked(repo: localrepository) -> Iterator[None]:
-    """Hold both locks within the block; roll back what a kill left.
+    """Hold both locks within the block; roll back an abandoned transaction.
 
     Takes the locks without waiting, or raises LockHeld.
     """
@@ -111,7 +111,7 @@ def locked(repo: localrepository) -> Iterator[None]:
 
 
 def _read_identity(folder: str) -> _Identity:
-    """Read what changes when a folder becomes another repository."""
+    """Read values that change when a folder becomes another repository."""
     try:
         store = os.stat(os.path.join(folder, ".hg", "store"))
         requires = os.stat(os.path.join(folder, ".hg", "requires"))

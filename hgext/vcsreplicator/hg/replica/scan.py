@@ -50,7 +50,7 @@ def is_locked(folder: str) -> bool:
 
 
 def _find_deleted(state: str) -> Iterator[FoundRepository]:
-    """Find what was deleted and is still kept."""
+    """Find the deleted repositories that are still kept."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state, ASIDE)):
             found = inspect(entry.path, "hg")
@@ -59,7 +59,7 @@ def _find_deleted(state: str) -> Iterator[FoundRepository]:
 
 
 def _find_waiting(state: str) -> Iterator[FoundRepository]:
-    """Find what has no URL yet, or has none at the moment."""
+    """Find the repositories without a URL at the moment."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state, WAITING)):
             if (found := inspect(entry.path)) is not None:
@@ -86,7 +86,7 @@ def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
 def _with_served_path(found: FoundRepository) -> FoundRepository:
     """Read the path of what a repository serves, if newer events are applied.
 
-    As many records are read as events wait for their release; `inspect` reads one.
+    Reads one record per event that waits for its release; `inspect` reads one in all.
     """
     if found.checkpoint is None or not 0 < found.serving < found.checkpoint.seq:
         return found
@@ -114,7 +114,7 @@ def _inode_of(folder: str) -> int | None:
 
 
 def _list_subfolders(entries: list[os.DirEntry[str]], state: str, inode: int | None) -> Iterator[str]:
-    """List all subfolders but the mirror's own, however settings spell it."""
+    """List all subfolders except the mirror's own, by any spelling of its path."""
     for entry in entries:
         is_own = entry.path == state or (entry.inode() == inode and is_same(entry.path, state))
         if entry.name != ".hg" and not is_own and entry.is_dir(follow_symlinks=False):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Section and key of a file's name. The worker sets it; it belongs into no hgrc.
+# Section and key of a file's name. The worker sets it; do not set it in an hgrc.
 MASTER_AUTH = (b"vcsreplicator-mirror", b"master-auth")
 # Bytes of an answer that are kept in memory; more go to a temporary file.
 _SPOOLED = 16 * 1024 * 1024
@@ -72,9 +72,9 @@ class _MasterState:
 def take(repo: localrepository, url: str, *, now: float, timeout: float = 60.0) -> Checkpoint:
     """Bring a mirror's `repo` to the state of the master's at `url`.
 
-    Returns its checkpoint. The caller holds both locks. Safe to repeat after a kill or an error, which keep what whole pieces
-    brought. Raises Diverged if what is here is not the beginning of what is there, so that only a new copy helps; Unavailable
-    if the master does not answer, does not allow it, or loses changesets meanwhile.
+    Returns its checkpoint. The caller holds both locks. Safe to repeat after a kill or an error: complete pieces are kept. Raises
+    Diverged if the mirror's history is not the beginning of the master's, so that only a new copy helps; Unavailable if the master
+    does not answer, does not allow it, or loses changesets meanwhile.
     """
     with connected(repo.ui, url, timeout) as peer:
         return take_from(repo, peer, now=now)
@@ -105,7 +105,7 @@ def master_newest_event(ui: Ui, url: str, timeout: float = 60.0) -> NewestEvent:
 
 
 def master_fingerprint(ui: Ui, url: str, timeout: float = 60.0) -> Fingerprint:
-    """Ask for the master's fingerprint of now; raises Unavailable."""
+    """Ask for the master's present fingerprint; raises Unavailable."""
     with connected(ui, url, timeout) as peer:
         answer = _ask(peer, b"replication-fingerprint")
         answer.finish()
@@ -124,7 +124,7 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
     ui = ui.copy()
     ui.setconfig(b"http", b"timeout", b"%d" % max(1, int(timeout)), b"vcsreplicator")
     if ui.config(b"ui", b"ssh") == b"ssh":
-        # Without options of an operator's, ssh would wait forever for a master that vanished.
+        # Unless the operator set ssh options: ssh alone would wait forever for a master that vanished.
         alive = b"ssh -o ServerAliveCountMax=3 -o ServerAliveInterval=%d" % max(1, int(timeout) // 3)
         ui.setconfig(b"ui", b"ssh", alive, b"vcsreplicator")
     try:
@@ -135,7 +135,7 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
             peer.close()
     except (error.PeerTransportError, error.RepoError, error.OutOfBandError, OSError, HTTPException) as problem:
         if isinstance(problem, OSError) and problem.filename is not None and not isinstance(problem, HTTPError):
-            # Of the mirror's own disk, not of the connection.
+            # The mirror's own disk failed, not the connection.
             raise
         raise Unavailable(f"{url}: {_describe(problem)}") from problem
 
@@ -147,7 +147,7 @@ def _open_peer(ui: Ui, url: str) -> IPeer:
         if file is not None:
             if wrong := describe_readers(os.fsdecode(file), os.stat(file).st_mode):
                 raise Unavailable(f"master-auth: {wrong}")
-            # Else it would go on with the password that it had.
+            # Otherwise the old password would be used.
             ui.resetstate()
             ui.readconfig(file, sections=[b"auth"], trust=True)
     except (OSError, error.Abort) as problem:
@@ -232,7 +232,7 @@ def _checkpoint_of(state: _MasterState, now: float) -> Checkpoint:
 
 
 def _set_phases(repo: localrepository, tr: transaction, roots: Mapping[str, tuple[str, ...]]) -> None:
-    """Set exactly these phases: everything public first, then what is not."""
+    """Set exactly these phases: everything public first, then the other phases."""
     phases.advanceboundary(repo, tr, phases.public, list(map(repo.changelog.node, repo.changelog.index.headrevs())))
     for phase in sorted(roots):
         if int(phase) not in observe.PHASES:
@@ -270,6 +270,6 @@ def _last_push(repo: localrepository) -> int:
 
 
 def _describe(problem: Exception) -> str:
-    # What follows is the page of a server that is no master.
+    # The rest is the page of a server that is no master.
     message, _, _ = text(stringutil.forcebytestr(problem)).partition(":\n---%<---")
     return " ".join(message.split())[:300] or type(problem).__name__

@@ -16,7 +16,7 @@ from .local import Halted
 from .memory import OUT_OF_MEMORY
 from .place import Busy
 
-# What the disk or the machine refuses, and may allow later.
+# Errors of the disk or the machine that may pass.
 _DISK = {
     errno.ENOSPC,
     errno.EDQUOT,

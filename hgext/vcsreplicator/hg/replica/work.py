@@ -34,7 +34,7 @@ from .releasing import is_prefix, refuse_conflict, release
 from .repository import OpenRepositories, locked
 from .troubles import trouble_of
 
-# How often in a row the repository may have changed before its lock was taken.
+# How often in a row the repository may change before its lock is taken.
 _ATTEMPTS = 5
 
 
@@ -47,7 +47,7 @@ class TaskRunner:
         self._clock = clock
 
     def perform(self, task: Task) -> TaskOutcome:
-        """Carry out the task and return what became of it; raises nothing."""
+        """Carry out the task and return its outcome; raises nothing."""
         local = LocalRepository(folder=task.folder)
         done, attempts, trouble, is_spent = 0, 0, None, False
         try:
@@ -129,7 +129,7 @@ class TaskRunner:
     def _must_ask_master(self, repo: localrepository, item: ReadEvent) -> bool:
         """Return whether an event reports changes without bringing them.
 
-        False if the settings name no master. A request for new mirrors alone (`--bootstrap`) is for those that lack changesets.
+        False if the settings name no master. A request for new mirrors alone (`--bootstrap`) is for mirrors that lack changesets.
         """
         if self.settings.master is None:
             return False

@@ -3,8 +3,9 @@
 
     python -m hgext.vcsreplicator.hg.replica.worker DESCRIPTOR
 
-The first message holds the mirror's settings, answered when the worker is ready. A supervisor that is killed closes the pipe: the
-worker finishes the task it has, so no transaction is left in the middle, and ends. One that a nursery forked begins at `serve`.
+The first message holds the mirror's settings, and the worker answers it when it is ready. If the supervisor is killed, the pipe
+closes: the worker finishes its task, so no transaction is left in the middle, and ends. A worker forked by a nursery begins at
+`serve`.
 """
 
 import contextlib

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a mirror shows to clients: what was released, and nothing else."""
+"""The serving of a mirror: clients see the release, and nothing else."""

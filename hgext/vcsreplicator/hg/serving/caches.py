@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Caches of a mirror's repository, which may move away while they are written.
 
-Mercurial makes the folders of a cache file that it writes. Behind a release that renamed or deleted the repository these would be
-an empty repository at the former path, which answers.
+Mercurial makes the folders of a cache file that it writes. After a release that renamed or deleted the repository, they would be an
+empty repository at the former path, which answers clients.
 """
 
 import os

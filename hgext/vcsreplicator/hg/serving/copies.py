@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a client copies from disk: stream clones, clone and pull bundles.
+"""Files that a client copies from disk: stream clones, clone and pull bundles.
 
-Nothing can be hidden in a file, so a mirror gives files away only while the disk holds nothing that is not released.
+Nothing can be hidden in a file, so a mirror gives files away only while everything on disk is released.
 """
 
 import errno

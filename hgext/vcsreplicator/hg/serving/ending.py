@@ -10,12 +10,12 @@ from mercurial.node import hex, nullrev
 
 
 class HiddenRevisions(frozenset[int]):
-    """What one of our views hides.
+    """The revisions that one of our views hides.
 
-    `length` is what it shows as the number of changesets.
+    `length` is the number of changesets that it shows.
 
-    `heads` are the index in which they were looked up and their nodes, ascending; None before the first lookup. They are right as
-    long as this is: Mercurial forgets it when a repository object reads its changelog, phases or markers anew.
+    `heads` are the index in which they were looked up and their nodes, ascending; None before the first lookup. They are valid as
+    long as this object: Mercurial drops it when a repository object rereads its changelog, phases or markers.
     """
 
     length: int
@@ -25,8 +25,8 @@ class HiddenRevisions(frozenset[int]):
 class _EndedChangelog(changelog.changelog):
     """A view's changelog that ends with the release: the rest does not exist.
 
-    Of very many heads a request asks for each: all heads are looked up once, and `node` and `rev` are short ways with the errors
-    of the long ones.
+    A request asks for each of perhaps very many heads: all are looked up once, and `node` and `rev` are shortcuts that raise the
+    same errors.
     """
 
     _filteredrevs: HiddenRevisions
@@ -79,7 +79,7 @@ def end_changelog(
 
 
 def end_file_history(history: filelog, first: int) -> None:
-    """Forget, in this object, what came into a file with changeset `first` or later."""
+    """Forget, in this object, a file's revisions from changeset `first` on."""
     length = count = len(history)
     while count and history.linkrev(count - 1) >= first:
         count -= 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ways into a mirror's repositories, wrapped to show what was released.
+"""The ways into a mirror's repositories, wrapped to show only the release.
 
-They are installed when a process opens its first repository of a mirror: the repository's own hgrc, or a web server's file, can
-make it one after Mercurial has started. Each wrapper asks the repository's configuration and leaves those of other roles alone.
+They are installed when a process opens its first mirror repository: its own hgrc, or a web server's file, can set the role after
+Mercurial has started. Each wrapper checks the repository's configuration and does nothing for other roles.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _choose_wire_view(orig: Callable[..., bytes], repo: localrepository, accessh
 def _is_stale(ui: Ui) -> bool:
     """Return whether the file that `refuse-when-stale` names was not renewed lately.
 
-    False if the setting names none. One too new counts as well: the clock was set back, and the file's age cannot be known before
-    it is renewed.
+    False if the setting names none. A time in the future counts as stale: the clock was set back, and the file's age is unknown
+    until it is renewed.
     """
     age = _measure_silence(ui)
     return age is not None and abs(age) > STALE_AFTER
@@ -140,8 +140,8 @@ def _answer_web_request(
 def _state_release(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
     """State in the answer's headers which release the answer shows, if any.
 
-    Only clients who may read get these headers, for the other checks come before. Mercurial allows none of them in an answer that
-    nothing has changed (304).
+    Only clients that may read get these headers, because the other checks come before. Mercurial allows none of them in an answer
+    304 (not modified).
     """
     release = shown_release(web.repo) if is_mirror(web.repo.ui) else None
     is_unchanged = req.headers.get(b"If-None-Match") == req.rawenv.get(_ETAG, b"")
@@ -173,7 +173,7 @@ def _open_behind_path(orig: Callable[..., localrepository], local_peer: localrep
 
 
 def _choose_web_view(orig: Callable[..., localrepository], repo: localrepository) -> localrepository:
-    """Choose the view of hgweb's pages; the request refused what cannot be limited."""
+    """Choose the view of hgweb's pages; the request refused unlimited views."""
     if not is_mirror(repo.ui):
         return orig(repo)
     try:

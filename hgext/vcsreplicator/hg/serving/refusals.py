@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a mirror refuses: writing, and commands that read files past the view."""
+"""Refusals of a mirror: writing, and commands that read files past the view."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import requestcontext
     from mercurial.hgweb.request import parsedrequest
 
-# Pushes: they refuse for themselves, so that clients of any age read why.
+# Pushes: their own wrappers refuse them, so that clients of every version read why.
 _PUSHES = (b"pushkey", b"unbundle")
-# Commands of Mercurial's extensions that answer from files beside the history: largefiles, remotefilelog, fastannotate. And what a
-# master offers to its mirrors, which is all that it has.
+# Commands of Mercurial's extensions that answer from files beside the history: largefiles, remotefilelog, fastannotate. And those
+# by which a master offers all its data to mirrors.
 _UNGUARDED = frozenset(
     b"getannotate getlfile statlfile x_rfl_getfile x_rfl_getfiles x_rfl_getflogheads "
     b"replication-state replication-changesets replication-fingerprint".split()

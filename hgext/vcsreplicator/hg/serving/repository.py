@@ -44,7 +44,7 @@ def reposetup(repo: localrepository) -> None:
 
 
 class _ReadOnlyMirror(localrepo.localrepository):
-    """What goes in front of the class of a mirror's repository object."""
+    """The base in front of the class of a mirror's repository object."""
 
     def _pushlog_limit(self) -> int:
         """Find the last push that the pushlog shows."""
@@ -54,7 +54,7 @@ class _ReadOnlyMirror(localrepo.localrepository):
     def _pushlog_served(self) -> int:
         """Find the last push that the pushlog would show in a repository opened now.
 
-        Whether a later release fits is not known before that, for this object's changelog may be older.
+        Only opening it shows whether a later release fits, because this object's changelog may be older.
         """
         release = watermark.read_watermark(self.vfs)
         if release == held_release(self):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a mirror shows: at most what was released, by every way in.
+"""The views of a mirror: at most the release, through every way in.
 
 On a repository with `[vcsreplicator] role = mirror` the web pages and the wire protocol (HTTP, SSH, a path) see it through views
 of our own, in which the changesets behind the watermark do not exist; without a watermark nothing does. File histories, which
-know no views, end with the release too. What is copied from disk rather than looked up in a view (stream clones, hardlink clones,
-clone bundles) is not offered while the disk holds anything that is not released. The pushlog's pages and wire commands stop at
+know no views, end with the release too. Copies of files on disk, which no view can limit (stream clones, hardlink clones, clone
+bundles), are not offered while the disk holds unreleased changesets. The pushlog's pages and wire commands stop at
 the watermark. Bookmarks are those of the release. Phases and markers act when they are applied: a declared window of
 milliseconds. A mirror is read-only: it refuses pushes, and what a command on its machine would write. The views are here; the
 wrappers of the ways in are in `guards`, `copies` and `refusals`.
@@ -41,7 +41,7 @@ _IMMUTABLE = b"replicatedimmutable"
 _BASE = b"replicatedbase-topic"
 
 # Our view, the one of Mercurial's that it limits, and the next smaller one, from which branch caches are taken. The chain must
-# be our own: `served` and `immutable` contain what is not released.
+# be our own: `served` and `immutable` contain unreleased changesets.
 _VIEWS = (
     (HIDDEN_VIEW, b"served.hidden", VIEW),
     (VIEW, b"served", _IMMUTABLE),
@@ -51,7 +51,7 @@ _VIEWS = (
     (_BASE, b"base", None),
 )
 _LIMITED = {name: limited for name, limited, _ in _VIEWS}
-# `view` of [web] and [server], and the view that answers for it. A request for more than is served gets what is served.
+# `view` of [web] and [server], and the view that answers for it. A request for more gets the served view.
 _CONFIGURED = {
     None: VIEW,
     b"served": VIEW,
@@ -75,7 +75,7 @@ def is_mirror(ui: Ui) -> bool:
 
 
 def limited_view(name: bytes | None) -> bytes:
-    """Find the view of ours that answers for a configured one, or raise Abort."""
+    """Find our view that answers for a configured one, or raise Abort."""
     view = _CONFIGURED.get(name)
     if view is None:
         known = "served, visible, all, immutable or base"
@@ -89,7 +89,7 @@ def is_limited(repo: localrepository) -> bool:
 
 
 def unlimited(repo: localrepository) -> localrepository:
-    """Return the view of Mercurial's that this one of ours limits."""
+    """Return Mercurial's view that this view of ours limits."""
     assert repo.filtername is not None
     return repo.unfiltered().filtered(_LIMITED[repo.filtername])
 
@@ -97,7 +97,7 @@ def unlimited(repo: localrepository) -> localrepository:
 def hold_release(unfiltered: localrepository) -> None:
     """Have this repository object show the present release; without one, nothing.
 
-    The bookmarks are read with the watermark, as a later release may move them to what this one does not show.
+    The bookmarks are read with the watermark: a later release may move them to changesets that this one does not show.
     """
     for _ in range(_READINGS):
         release, bookmarks = watermark.read_watermark(unfiltered.vfs), watermark.read_bookmarks(unfiltered.vfs)
@@ -147,7 +147,7 @@ def everything_is_released(repo: localrepository) -> bool:
 
 
 def warm(repo: localrepository) -> None:
-    """Bring the caches of what clients see up to date on disk; needs no lock."""
+    """Bring the caches of clients' views up to date on disk; needs no lock."""
     register_views()
     unfiltered = repo.unfiltered()
     hold_release(unfiltered)

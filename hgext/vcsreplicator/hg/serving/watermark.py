@@ -37,7 +37,7 @@ _FORMAT = re.compile(rb"1 (\d{1,18}) (\d{1,10}) ([0-9a-f]{40}) (\d{1,18}|-)\n")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """What may be shown: everything up to event `seq`."""
+    """The limit of what may be shown: event `seq`."""
 
     seq: int
     length: int
@@ -75,11 +75,11 @@ def write_watermark(
 ) -> None:
     """Show the repository up to event `seq` from the next request on.
 
-    `length`, `tip` and `push_id` are the mirror's own after that event. The bookmarks of the release are those of now, except for
-    `moved`, which names where they were at the event; or the lines `bookmarks`.
+    `length`, `tip` and `push_id` are the mirror's own after that event. The bookmarks of the release are the present ones, except
+    for `moved`, which names where they were at the event; or the lines `bookmarks`.
 
     One process at a time may call this, the one that applies the repository's events. A repeat is harmless, and so is a kill
-    anywhere: the watermark itself is one rename, what is written before it shows nothing more, what comes after it lags behind.
+    anywhere: the watermark itself is one rename, files written before it show nothing more, files written after it lag behind.
     Before a strip, write a lower watermark first. Raises Diverged if the changelog does not have `tip` as its changeset number
     `length`, OSError if the files cannot be written; then the former release stays.
     """
@@ -130,7 +130,7 @@ def read_bookmarks(vfs: abstractvfs) -> bytes:
 
 
 def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
-    """Write the release's bookmarks; those on what is not released, as shown before."""
+    """Write the release's bookmarks; those on unreleased changesets as shown before."""
     present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
     now, former = present.tryread(b"bookmarks") if given is None else given, read_bookmarks(repo.vfs)
     if moved:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A folder of repositories over HTTP: hgweb, with new ones known at once.
 
-hgweb scans its folder every `web.refreshinterval` seconds (20), which hides a new repository after its notice. Here a path that is
-a repository on disk is served whether a scan found it or not: it may be new, or a second name of another, of which a scan finds
-one only. A path that was a repository causes a scan.
+hgweb scans its folder every `web.refreshinterval` seconds (20), so a new repository stays hidden after its notice. Here every path
+that is a repository on disk is served, even if no scan has found it: it may be new, or a second name of one repository, of which a
+scan finds only one. A path that was a repository causes a scan.
 """
 
 import copy
@@ -70,8 +70,8 @@ def application(root: str, *, threads: int | None = None) -> Application:
     With `threads`, the number of requests that the server answers at once, some of them stay free while others wait for pushes.
 
     Configuration comes from HGRCPATH alone; a repository's own hgrc is read by Mercurial as usual unless HGRCSKIPREPO is set.
-    Demand import is switched off: threads that import lazily at the same time answer 500. The garbage collector no longer
-    examines what the process holds by now.
+    Demand import is switched off: threads that import lazily at the same time answer 500. The garbage collector no longer examines
+    the objects that exist by now.
     """
     demandimport.disable()
     initialize()  # without an extension that does it, revsets and commands would be unknown

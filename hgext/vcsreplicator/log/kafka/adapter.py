@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The log on Kafka, for more than one machine.
 
-Rules of this package, because the clients of kafka-python have each their own thread and their own way to fail:
+Rules of this package, because each client of kafka-python has its own thread and its own ways to fail:
 
 - One *admin* client (topics, offsets, positions), used by the thread that holds `_admin_lock`.
 - One *producer* for all `append`s, used by all threads at once. A thread that sees it fail drops it for all; the others fail too,

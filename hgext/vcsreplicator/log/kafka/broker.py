@@ -27,7 +27,7 @@ ADMIN_PATIENCE = 30.0
 # Seconds that coordinators may take to start, once the broker answers.
 COORDINATOR_PATIENCE = 10.0
 
-# A topic without records; transactors note there, as positions, who came last.
+# A topic without records, whose positions note which transactor came last.
 OWNERS = "transactors"
 
 # Bytes of framing that Kafka adds to the largest message.
@@ -138,9 +138,8 @@ class Broker:
     def ask(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Ask the brokers one question with the admin client.
 
-        An error costs the client, which would otherwise remember coordinators until it is closed. The method asks again
-        while a coordinator starts or a transaction was just committed, for up to COORDINATOR_PATIENCE; and once if the client may
-        be older than an outage.
+        After an error the client is replaced, because it caches coordinators. The method asks again while a coordinator starts or a
+        transaction was just committed, for up to COORDINATOR_PATIENCE; and once if the client may be older than an outage.
         """
         if not self._admin_lock.acquire(timeout=ADMIN_PATIENCE):
             raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep waiting for an answer")
@@ -189,7 +188,7 @@ class Broker:
                 allow_auto_create_topics=False,
                 linger_ms=0,
                 max_request_size=LARGEST + EXTRA,
-                delivery_timeout_ms=3_600_000,  # who waits decides when to give up, and drops the producer whole
+                delivery_timeout_ms=3_600_000,  # the caller decides when to give up, and drops the producer
                 metrics_enabled=False,
                 **ours,
             )
@@ -249,7 +248,7 @@ def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
         "max.message.bytes": str(LARGEST + EXTRA),
         "message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "false",
-        "compression.type": "uncompressed",  # what a client packed is unpacked, and measured, by the broker
+        "compression.type": "uncompressed",  # the broker unpacks and measures what clients packed
         "retention.ms": "-1" if topic.retention is None else str(round(topic.retention * 1000)),
         "retention.bytes": "-1",
     }

@@ -24,22 +24,22 @@ from .options import KafkaOptions, check_certificates
 
 T = TypeVar("T")
 
-# During an outage the client writes lines by the dozen, even to a pusher's terminal; what matters is in our exceptions.
+# During an outage the client writes dozens of lines, even to a pusher's terminal; our exceptions say what matters.
 if logging.getLogger("kafka").level == logging.NOTSET:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
-# Seconds for which the client's thread waits until everything that it sends together is handed over.
+# Seconds for which the client's thread waits for the rest of a group of records.
 HELD_BACK = 1.0
 
-# On a slow machine the patience may end during the last attempt of many: the same mistake, another name.
+# On a slow machine the patience may end during the last attempt of many: the same failure under another name.
 TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without types
     """An admin client that waits for the positions of a committed transaction.
 
-    It does not pass over positions of a transaction that was committed a moment ago. For offsets it asks the leaders that answered
-    the last time, while it is connected to them.
+    It does not miss positions of a transaction that was committed a moment ago. For offsets it asks the leaders that answered last
+    time, while it is connected to them.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -103,10 +103,7 @@ def connect(options: KafkaOptions, kind: type[T], **ours: Any) -> T:
 
 
 def warm(producer: KafkaProducer, topics: Sequence[str]) -> None:
-    """Fetch in one request what the producer does not know of these topics.
-
-    If `send` fetched them, each would cost 100 ms.
-    """
+    """Fetch these topics' metadata in one request; `send` takes 100 ms for each."""
     missing = [topic for topic in topics if producer._metadata.partitions_for_topic(topic) is None]
     for topic in missing:
         producer._sender.add_topic(topic)
@@ -129,9 +126,9 @@ def add_partitions(producer: KafkaProducer, partitions: Iterable[TopicPartition]
 def together(producer: KafkaProducer) -> Iterator[None]:
     """Hold the client's thread back until the end of the block.
 
-    So it sends together what the block gives it. It would else send the first record alone, and what follows in the same partition
-    a round trip later. Used by one thread at a time. A block that takes longer than `HELD_BACK` may itself wait for that thread,
-    which goes on then.
+    So the block's records are sent together. Otherwise the first record would be sent alone, and the rest of its partition a round
+    trip later. Used by one thread at a time. After `HELD_BACK` the client's thread goes on, because the block may be waiting for
+    it.
     """
     sender = producer._sender
     turn, is_over = sender.run_once, threading.Event()
@@ -165,9 +162,9 @@ def wait(producer: KafkaProducer, begin: Callable[[Any], Any], deadline: float) 
 
 
 def close_producer(producer: KafkaProducer) -> None:
-    """Close a producer and drop what was not sent.
+    """Close a producer and drop unsent records.
 
-    The caller of `append` got an error for what is dropped. `close` alone would wait for it, and leave a thread behind.
+    The caller of `append` got an error for them. `close` alone would wait for them, and leave a thread behind.
     """
     with suppress(Exception):
         producer._sender.force_close()

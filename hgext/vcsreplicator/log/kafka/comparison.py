@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The differences of topics on Kafka from what is needed.
+"""The differences of topics on Kafka from the needed ones.
 
 With them come the commands of Kafka's own tools that mend them.
 """
@@ -14,10 +14,11 @@ from ...words.errors import Unavailable
 from .. import Topic, TopicComparison, TopicDifference
 from .broker import Broker, topic_settings
 
-# Settings of which more, or less, than needed is as good; in the others any difference counts.
+# Settings that may exceed the needed value; in settings of neither set any difference counts.
 _AT_LEAST = frozenset({"max.message.bytes", "delete.retention.ms", "min.insync.replicas"})
+# Settings that may fall below the needed value.
 _AT_MOST = frozenset({"segment.bytes", "segment.ms", "min.cleanable.dirty.ratio"})
-# What a topic that is kept by key has no use for: Kafka looks at it only where `cleanup.policy` has `delete`.
+# Ignored on compacted topics: Kafka applies them only where `cleanup.policy` has `delete`.
 _OF_DELETION = frozenset({"retention.ms", "retention.bytes"})
 
 # A topic as Kafka describes it.
@@ -25,7 +26,7 @@ _Described = Mapping[str, Any]
 
 
 def compare_topics(broker: Broker, wanted: Sequence[Topic]) -> list[TopicComparison]:
-    """Compare the topics with what is needed; change nothing.
+    """Compare the topics with the needed ones; change nothing.
 
     Raises Unavailable if the brokers do not show the settings of a topic.
     """

@@ -3,13 +3,12 @@
 
 All clients of the process know within seconds that a broker hangs.
 
-A broker that hangs (stopped, or behind a network that swallows everything) accepts connections and never answers. Each client
-would wait for its own time-out, and again at each new client that happens to ask this broker first. So each client that waits for
-answers looks when the oldest request has waited long, and probes its broker by a separate connection, which it keeps for that. A
-request alone proves nothing: a produce request rightly waits for replicas, and a fetch for records, while nothing happens for
-seconds; so while nothing happens one client of the process probes. Every client leaves alone a broker that does not answer: it
-closes its connections to it, opens none, and asks for metadata until that broker leads nothing more; one client probes it every
-second.
+A broker that hangs (stopped, or behind a network that drops everything) accepts connections and never answers. Each client would
+wait for its own time-out, and again for each new client that happens to ask this broker first. So a client whose oldest request has
+waited long probes its broker by a separate connection, which it keeps for that. A slow request alone proves nothing: a produce
+request may wait for replicas, and a fetch for records, for seconds. While the process is idle, one of its clients probes. Every
+client avoids a broker that does not answer: it closes its connections to it, opens none, and asks for metadata until that broker
+leads nothing more; one client probes it every second.
 """
 
 import ssl
@@ -29,18 +28,21 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataResponse
 
 # Seconds. A request that waits for SUSPICION makes its broker a suspect, which has ANSWER_WITHIN to answer a probe; at most
-# SUSPICION later all clients have left a broker that hangs: below five. While there are suspects a client looks every LOOK_EVERY.
+# SUSPICION later all clients have left a broker that hangs: in all under 5 s. While there are suspects a client looks every
+# LOOK_EVERY.
 LOOK_EVERY = 0.5
 SUSPICION = 1.0
 ANSWER_WITHIN = 2.5
 PROBE_EVERY = 1.0
 
-# The same where there is one broker, which no other can replace: its fetches may last longer, so that little happens when idle.
+# The same for a single broker, which no other can replace: its fetches may last longer, so that little happens when idle.
 LONE_SUSPICION = 4.0
 
-# Without another failed probe: between two attempts of a service no client is left to make one.
+# How long a hanging broker is remembered without another failed probe: between two attempts a service has no client to probe it.
 REMEMBERED = 60.0
+# Seconds that a broker of the URL may take at the first attempt; they double with each failure.
 FIRST_PATIENCE = 1.0
+# Seconds between two lookups of a coordinator.
 LOOKUP_PAUSE = 0.1
 
 BrokerAddress = tuple[str, int]
@@ -65,10 +67,7 @@ class HangingBrokers:
         self._until[address] = time.monotonic() + REMEMBERED
 
     def suspect(self, address: BrokerAddress) -> None:
-        """Note that a broker was slow to greet.
-
-        A client that has a choice asks another one first.
-        """
+        """Note that a broker was slow to greet; clients with a choice avoid it."""
         self._suspected[address] = time.monotonic() + REMEMBERED
 
     def doubtful(self, address: BrokerAddress) -> bool:
@@ -80,9 +79,9 @@ class HangingBrokers:
         self._suspected.pop(address, None)
 
     def claim(self, address: BrokerAddress, client: int) -> bool:
-        """Return whether this client shall probe the broker.
+        """Return whether this client should probe the broker.
 
-        One client at a time is enough, and the same one as before while it still does: it has a connection for that.
+        One client at a time is enough: the same one as long as it probes, because it has a connection for that.
         """
         with self._lock:
             now = time.monotonic()
@@ -111,7 +110,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
     """The connections of one client.
 
     A handshake has a time limit like everything else; a broker that hangs counts as away. `failure` is why an attempt failed: the
-    newest one, or an earlier one if the newest only had no time left. `lost` counts the connections that ended, without those of
+    newest one, or an earlier one if the newest merely ran out of time. `lost` counts the connections that ended, without those of
     the bootstrap.
     """
 
@@ -233,7 +232,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
     async def _probe(self, address: BrokerAddress) -> None:
         """Ask the broker something that it answers at once, to see whether it hangs.
 
-        It may have good reasons to let other requests wait.
+        Other requests may wait for good reasons.
         """
         name, deadline = f"probe-{address[0]}:{address[1]}", time.monotonic() + ANSWER_WITHIN
         connection, answered = self._conns.get(name), False
@@ -277,7 +276,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             is_late = timeout_at is not None and time.monotonic() >= timeout_at
             if (
                 self.failure is None or not is_late
-            ):  # what an earlier attempt met says more than that the last one had no time
+            ):  # an earlier attempt's error says more than that the last one had no time
                 self.failure = conn.init_future.exception
             if is_late and self.cluster.is_bootstrap(node.node_id):
                 HANGING.suspect((node.host, node.port))
@@ -328,9 +327,9 @@ class Network(KafkaNetClient):  # type: ignore[misc]
     def await_ready(self, node_id: Any, timeout_ms: float = 30_000) -> bool:
         """Return whether the broker can be asked; the library raises if not.
 
-        With an exception, the library's sender of transactions would drop the request, and its caller would wait until the time
-        limit. If the sender learns that the coordinator is not ready, it looks up the present coordinator and asks that one: again
-        and again, so the method pauses for LOOKUP_PAUSE first.
+        On an exception, the library's sender of transactions would drop the request, and its caller would wait until the time
+        limit. On False, the sender looks up the present coordinator and asks that one. It does so repeatedly, so the method pauses
+        for LOOKUP_PAUSE first.
         """
         try:
             return bool(super().await_ready(node_id, timeout_ms=timeout_ms))

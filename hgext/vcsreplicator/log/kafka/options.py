@@ -27,7 +27,7 @@ DEFAULTS: Mapping[str, Any] = {
     "reconnect_backoff_max_ms": 500,
 }
 
-# What only some kinds of clients know; again a URL may change these.
+# Properties of some kinds of clients only; a URL may change these too.
 PRODUCER: Mapping[str, Any] = {
     "retry_backoff_ms": 5,
     "max_block_ms": 5_000,
@@ -37,10 +37,10 @@ PRODUCER: Mapping[str, Any] = {
 CONSUMER: Mapping[str, Any] = {
     "fetch_max_bytes": 32 * 1024 * 1024,
     "retry_backoff_ms": 20,
-    "metadata_max_age_ms": 15_000,  # how soon a reader notices that its topic was made anew
+    "metadata_max_age_ms": 15_000,  # how soon a reader notices that its topic was re-created
 }
 
-# The promises: these a URL may not change.
+# Properties on which the promises rest: a URL may not change these.
 FIXED = frozenset(
     {
         "acks",
@@ -93,7 +93,7 @@ class KafkaOptions:
     def of(self, kind: ClientKind, **ours: Any) -> dict[str, Any]:
         """Return the configuration of one client.
 
-        What the URL says overrides the defaults, and `ours` overrides both.
+        The URL overrides the defaults, and `ours` overrides both.
         """
         extra = {KafkaProducer: PRODUCER, KafkaConsumer: CONSUMER}.get(kind, {})
         known = kind.DEFAULT_CONFIG

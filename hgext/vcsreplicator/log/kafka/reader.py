@@ -21,14 +21,18 @@ from .records import Unpacked, record_of
 FIRST_SLICE, SLICE = 0.002, 0.05
 
 # Seconds that a broker may keep a fetch while it has no records, by whether it is the only one. It answers at once when there are
-# some; but what moves from one broker to another waits for the end of the fetch, so for a while after trouble it is shorter.
-# Shorter than the suspicion of `connections`, or each fetch would be asked after.
+# some; but a partition that moves to another broker waits for the end of the fetch, so after trouble it is shorter for a while.
+# Must be shorter than the suspicion of `connections`, or each fetch would cause a probe.
 QUIET_FETCH = {True: 3.0, False: 0.85}
+# Seconds after trouble for which fetches are short.
 TROUBLE = 10.0
 
-# Seconds without a record after which a reader asks the broker whether there are any: after trouble; after a record, longer than
-# the pauses of a topic with signs of life; and the longest, up to which they double while none come.
-LOOK_AROUND, QUIET_LOOK_AROUND, RARE_LOOK_AROUND = 3.0, 6.0, 15.0
+# Seconds without a record after which a reader asks the broker for the ends: after trouble.
+LOOK_AROUND = 3.0
+# The same after a record: longer than the pauses between signs of life.
+QUIET_LOOK_AROUND = 6.0
+# The longest, up to which the pauses double while no records come.
+RARE_LOOK_AROUND = 15.0
 
 # Topics of the log that lose no record but by retention. Of any other topic nothing is known.
 _KEPT = frozenset(topic.name for topic in topics() if not topic.compacted)
@@ -148,9 +152,9 @@ class KafkaReader:
         return records
 
     def _fetch_round(self, consumer: KafkaConsumer, seconds: float, limit: int) -> _Batches:
-        """Do what one round of `KafkaConsumer.poll` does; return after each answer.
+        """Do one round of `KafkaConsumer.poll`; return after each answer.
 
-        `KafkaConsumer.poll` itself waits such that `wake` cannot end it.
+        `wake` could not end the wait of `KafkaConsumer.poll` itself.
         """
         fetcher = consumer._fetcher
         consumer._refresh_committed_offsets(timeout_ms=0)
@@ -202,13 +206,13 @@ class KafkaReader:
         for topic in {partition.topic for partition in self._names}:
             id_ = consumer._manager.cluster.topic_id(topic)
             if id_ is not None and self._topics.setdefault(topic, id_) != id_:
-                raise Rewound(f"{self._broker.options.url}: topic {topic} was made anew")
+                raise Rewound(f"{self._broker.options.url}: topic {topic} was re-created")
 
     def _drop_mark(self, partition: TopicPartition, batch: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
-        """Return the batch without the mark that was only read again.
+        """Return the batch without its mark, the last record that was read before.
 
-        The mark is the last record that was read before. Raises Rewound if another record stands there now, or none: only
-        compaction takes a record away, and retention moves the beginning beyond it. The end of a transaction has an offset too.
+        Raises Rewound if another record stands there now, or none: otherwise only compaction removes a record, and retention moves
+        the beginning beyond it. The end of a transaction has an offset too.
         """
         if partition not in self._unsure:
             return batch
@@ -228,8 +232,8 @@ class KafkaReader:
 
         Also if it did not ask for RARE_LOOK_AROUND, though records came: they may be of other partitions.
 
-        It asks between two fetches, because the question waits for their end; during a fetch only if the question is overdue by the
-        longest time of a fetch.
+        It asks between two fetches, because the question would wait for their end; during a fetch only if the question is overdue
+        by the longest time of a fetch.
         """
         now = time.monotonic()
         late = max(now - self._looked - self._look_every, now - self._asked - RARE_LOOK_AROUND)
@@ -248,7 +252,7 @@ class KafkaReader:
         """
         every = [partition for partition in self._names if partition not in self._paused]
         led = [partition for partition in every if _is_led(consumer, partition)]
-        active = led or every  # what has no leader now waits for one, while the others go on
+        active = led or every  # partitions without a leader wait for one, while the others go on
         try:
             ends = consumer.end_offsets(active, timeout_ms=2_000) if active else {}
         except kafka_errors.KafkaTimeoutError:
@@ -269,7 +273,7 @@ class KafkaReader:
         self._behind = behind
         if stuck:
             raise kafka_errors.KafkaError(
-                f"nothing came of {stuck.pop()[0].topic}, though there is more; connecting anew"
+                f"nothing came of {stuck.pop()[0].topic}, though there is more; connecting again"
             )
 
     def _find_position(self, partition: TopicPartition) -> int:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Unpacking of what brokers send, such that no record stops a reader.
+"""Unpacking of brokers' answers, such that no record stops a reader.
 
 Brokers return what any client wrote, and check little of it.
 
 The library fails at a record that it cannot unpack (a header whose name is not UTF-8 is enough), again at each attempt. Here the
-whole batch becomes one record, at the last offset of the batch, whose value says so: no consumer can take it for a record of this
-project, each rejects it. A batch whose checksum is wrong is an error as before: a disk or a network made it so, not a client.
+whole batch becomes one record, at the last offset of the batch, whose value says so: every consumer of this project rejects it. A
+batch with a wrong checksum is still an error: its cause is a disk or a network, not a client.
 """
 
 from collections.abc import Iterator, Mapping

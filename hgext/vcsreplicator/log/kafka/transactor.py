@@ -19,15 +19,15 @@ from .clients import add_partitions, close_producer, rim, together, wait, warm
 # Seconds until the end of a transaction counts as unclear; a service must stop within ten.
 COMMIT_PATIENCE = 8.0
 
-# What a broker answers to a producer of an earlier epoch.
+# A broker's answers to a producer of an earlier epoch.
 FENCED = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
 
 
 class KafkaTransactor:
     """A transactor that Kafka fences, with a note of which transactor came last.
 
-    The broker also fences a transactor whose transaction took too long, which only has to begin anew: the note tells the two cases
-    apart. A new transactor writes it first, so none is fenced without one.
+    The broker also fences a transactor whose transaction took too long, and which only has to begin again: the note tells the two
+    cases apart. A new transactor writes it first, so none is fenced without a note.
     """
 
     def __init__(self, broker: Broker, identity: str, *, group: str) -> None:
@@ -45,7 +45,7 @@ class KafkaTransactor:
         self.close()
         if self._refuse_newer() != self._instance:  # a broker that lost the newest note brought back an older one
             self._write_note()
-        self._open_producer()  # and should one come just now, the note decides: that one renews, and fences this one
+        self._open_producer()  # if a newer one comes just now, the note decides: that one renews, and fences this one
 
     def expect(self, topics: Sequence[str]) -> None:
         producer = self._producer
@@ -107,9 +107,10 @@ class KafkaTransactor:
     def _end_hanging(self, producer: KafkaProducer) -> None:
         """Abort positions of this group that brokers left without an end.
 
-        A broker that died in the middle of a transaction once forgot that positions belong to it: no end reached them, and a
-        client that asks for stable positions waited indefinitely. They are this producer's, so its next end in this group is also
-        their end. It is an abort: none of them holds, and the records before them are read again.
+        A broker that died in the middle of a transaction once forgot that positions belong to it: they were neither committed nor
+        aborted, and a client that asks for stable positions waited indefinitely. They belong to this producer, so the end of its
+        next transaction in this group ends them too. It is an abort: none of them counts, and the records before them are read
+        again.
         """
         deadline = time.monotonic() + COMMIT_PATIENCE
         any_position = {self._broker.partition(OWNERS, 0): OffsetAndMetadata(0, "", -1)}

@@ -12,7 +12,7 @@ Rules of this package:
 - `SqliteLog` has one connection and one lock around it; readers have a connection each, used by their thread alone.
 - Every sqlite3 error becomes Unavailable and costs the connection: the next call opens another, but never creates a database
   that was there before, and never continues to write to a file that was moved away.
-- A log is not to be carried over a fork: the child opens another.
+- A log must not be used after a fork: the child opens another.
 """
 
 import json
@@ -49,10 +49,10 @@ from .removal import before, compact, note_time, remove_expired, remove_tombston
 # Seconds to wait for other writers.
 BUSY_PATIENCE = 30.0
 
-# So that a reader that was away learns of removed keys.
+# Seconds, long enough for a reader that was away to learn of removed keys.
 TOMBSTONES_KEPT = 1 * DAY
 
-# Records that one append removes at most, beside as many as it adds.
+# Most records that one append removes, besides as many as it adds.
 STEP = 64
 
 # Largest step from one transactor's epoch to the next.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The differences of a topic of the embedded log from what is needed. Pure."""
+"""The differences of a topic of the embedded log from the needed one. Pure."""
 
 import shlex
 from collections.abc import Sequence

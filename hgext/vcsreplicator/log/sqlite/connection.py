@@ -140,7 +140,7 @@ def _describe_remedy(error: sqlite3.Error) -> str:
 def create_database(path: Path, bells: Path, patience: float) -> None:
     """Create the database and the folder of its bells if they are missing.
 
-    What root makes belongs to the owner of the folder, so that services of that user can use it; SQLite gives its `-wal` and
+    Files that root makes belong to the owner of the folder, so that services of that user can use them; SQLite gives its `-wal` and
     `-shm` files the owner of the database. Raises BadConfig or Unavailable.
     """
     if not path.parent.is_dir():

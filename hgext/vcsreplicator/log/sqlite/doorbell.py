@@ -3,8 +3,8 @@
 
 Each reader has a bell; a writer rings those that listen to its topics.
 
-A bell is a Unix datagram socket in one folder. Ringing is a hint and may be lost (a full queue, a reader of another user): a
-reader that waits must look again after a while all the same. The next `ring` takes down the bells of processes that died.
+A bell is a Unix datagram socket in one folder. Ringing is a hint and may be lost (a full queue, a reader of another user), so a
+waiting reader still looks again after a while. The next `ring` takes down the bells of processes that died.
 """
 
 import errno

@@ -19,7 +19,7 @@ from .doorbell import Bell
 # Seconds until a reader looks again though no bell rang.
 FALLBACK_POLL = 1.0
 
-# What one poll returns at most, however many records were asked for.
+# Most bytes of one poll, for any number of records.
 POLL_BYTES = 32 * 1024 * 1024
 
 
@@ -30,8 +30,8 @@ ReadMark = tuple[Any, ...]
 class SqliteReader:
     """Reads by a connection of its own, in snapshots that end before `poll` returns.
 
-    `find_streams` returns the row ids of partitions, which differ in a file that was made anew; `marks` are the records right
-    before the positions.
+    `find_streams` returns the row ids of partitions, which differ in a re-created file; `marks` are the records right before the
+    positions.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SqliteReader:
     def _check_end(self, connection: Connection, key: PartitionKey) -> int:
         """Return the end of a partition.
 
-        Raises Rewound if the log is another than was read so far, or lost a part of it. Raises Expired if the position is before
+        Raises Rewound if this is not the log that was read so far, or if it lost records. Raises Expired if the position is before
         the beginning, unless the partition is paused.
         """
         [(beginning, end)] = connection.rows(sql.STREAM, self._streams[key])

@@ -3,8 +3,8 @@
 
 Replaced values leave at once, tombstones and expired records in small steps.
 
-Age is time in which the log was in use. Otherwise, after a month in which a machine was off, or a jump of its clock by a year, the
-next append would remove what no reader had a chance to read.
+Age counts only the time in which the log was in use. Otherwise, after a month in which a machine was off, or a jump of its clock by
+a year, the next append would remove records that no reader had a chance to read.
 """
 
 import itertools
@@ -12,11 +12,10 @@ import itertools
 from . import statements as sql
 from .connection import Connection
 
-# Seconds without a record after which the services, or the clock, must have stood still: mirrors and aggregator beat
-# every few.
+# Seconds without a record after which the services or the clock must have stood still: mirrors and aggregator beat more often.
 PAUSE = 3600.0
 
-# Seconds by which the time of the last record may be known too early: it is not worth a write with each.
+# Seconds by which the noted time of the last record may be too early: a write with each record would cost too much.
 EXACT = 60.0
 
 
@@ -32,7 +31,7 @@ def note_time(connection: Connection, now: float) -> None:
 
 
 def _correct_pauses(connection: Connection, now: float) -> None:
-    """Take from pauses what a clock that was ahead added to them."""
+    """Remove from the pauses the time that a clock ahead of time added."""
     late = [(until, seconds) for until, seconds in connection.rows(sql.PAUSES) if until > now]
     connection.run(sql.DELETE_PAUSES_AFTER, now)
     for until, seconds in late:

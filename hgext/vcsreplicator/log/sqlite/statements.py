@@ -114,7 +114,7 @@ SET_POSITION = """
 POSITIONS_OF_GROUP = "SELECT partition, position FROM positions WHERE topic = ? AND reader = ? ORDER BY partition"
 POSITIONS_OF_TOPIC = "SELECT reader, partition, position FROM positions WHERE topic = ? ORDER BY reader, partition"
 
-# Transactors: primary key (identity). Steps of chance tell apart what came after the same copy of the log.
+# Transactors: primary key (identity). Random steps distinguish transactors after the same copy of the log.
 NEXT_EPOCH = """
     INSERT INTO transactors (identity, epoch) VALUES (?1, ?2)
     ON CONFLICT DO UPDATE SET epoch = epoch + ?2 RETURNING epoch"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What worker processes of a mirror do for many repositories at once.
+"""Jobs of a mirror's worker processes for many repositories at once.
 
 They fill a new mirror, or compare a mirror with the master.
 """

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A new mirror, filled while pushes go on and then let into the roster.
 
-It is filled with every repository that it carries. The order is what makes it right, and each step can be repeated:
+It is filled with every repository that it carries. Correctness depends on the order; each step can be repeated:
 
 1. The mirror's name is known, inactive: nothing waits for it.
-2. Its positions in `events` are stored: the present ends, once. Everything in the log before them the master has too, because
-   only committed events get there; so a copy made later has them all.
-3. Every repository that `state` names is copied from the master, many at once, each whole before it takes its place. One that is
-   here already, at least as far as the log was, stays; so a killed bootstrap goes on where it was. One that is deleted, or no
-   longer carried, is given up.
+2. Its positions in `events` are stored: the present ends, once. The master has everything in the log before them, because only
+   committed events get there; so a copy made later has them all.
+3. Every repository that `state` names is copied from the master, many at once, each complete before it takes its place. One that
+   has reached the log's level then is kept; so a killed bootstrap continues. One that is deleted, or no longer carried, is given
+   up.
 4. The mirror joins only when nothing is missing. From the joining point on, notices wait for it; started, it reads on from 2.
 
 No service of this mirror may run meanwhile; the mirror's folder is locked.
@@ -42,7 +42,7 @@ from .verify import carried, must_have
 # Asks the aggregator to ADD the mirror (inactive, with rules) or to let it JOIN. Returns once decided or stopped; raises Refused.
 Ask = Callable[[Verb, Rules | None], None]
 
-# How often a copy is tried whose failure does not pass by itself; a failure that may pass is retried indefinitely.
+# Attempts at a copy whose failure does not pass by itself; a failure that may pass is retried indefinitely.
 ATTEMPTS = 5
 
 

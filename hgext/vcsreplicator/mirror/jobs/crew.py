@@ -59,7 +59,7 @@ def work(
             done = running.pop(id(answered.worker), None)
             pool.freed(answered)
             if done is not None and (delay := decide(jobs[done], answered.answer)) is not None:
-                # What goes on at once comes before what has not begun.
+                # Jobs to continue at once come before new ones.
                 heapq.heappush(due, (clock.monotonic() + delay if delay else float("-inf"), done))
     finally:
         pool.close(PATIENCE)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The comparison of every repository of a mirror with the master.
 
-Both are compared at the same sequence: heads, phases, bookmarks, markers, pushlog, all. Nothing is locked on either side and pushes
-go on meanwhile. A difference at the same event is reported once two comparisons found it, one after the other. A repository that is
-behind, ahead, missing, unreadable, another one or out of reach is compared again for `patience` seconds before that is reported,
-and so is one whose contents change whenever they are read. One that is deleted meanwhile, or no longer carried, is skipped. So
-every report is true.
+Both are compared at the same sequence: heads, phases, bookmarks, markers, pushlog. Nothing is locked on either side, and pushes go
+on meanwhile. A difference at the same event is reported once two successive comparisons found it. A repository that is behind,
+ahead, missing, unreadable, another one or out of reach is compared again for `patience` seconds before that is reported, and so is
+one whose contents change at every reading. One that is deleted meanwhile, or no longer carried, is skipped. So every report is
+true.
 """
 
 import logging
@@ -37,7 +37,7 @@ DIFFERING = Gauge(
 )
 # Seconds after which a round that failed begins again, and a log that does not answer is asked again.
 RETRY = 5.0
-# What does not pass by itself.
+# Outcomes that do not pass by themselves.
 NEEDS_OPERATOR = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
 logger = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class VerifySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """How many repositories one round of comparisons has no verdict of.
+    """The numbers of repositories without a verdict in one round of comparisons.
 
     The mirror does not carry `left_out` of them; the round was stopped before it was done with `undone` of them.
     """
@@ -85,7 +85,7 @@ class _VerifyJob:
 
 
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[RepositoryState]:
-    """Return what the mirror must have, by path; with `paths` only those."""
+    """Return the repositories that the mirror must have; with `paths` only those."""
     wanted = (state for state in picture.states.values() if not paths or state.path in paths)
     return sorted((state for state in wanted if must_have(picture, mirror, state)), key=lambda state: state.path)
 
@@ -245,7 +245,7 @@ def run(
     stop: threading.Event,
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> None:
-    """Compare in rounds until `stop`; what is wrong is logged and measured."""
+    """Compare in rounds until `stop`; log and measure what is wrong."""
     while not stop.is_set():
         began, counts = clock.monotonic(), dict.fromkeys(ComparisonOutcome, 0)
 

@@ -70,7 +70,7 @@ class Agenda:
     def take_due(self) -> Iterator[str]:
         """Yield the repositories whose time has come, the earliest first.
 
-        Those whose alarms are added meanwhile are among them, if they were due when the iteration began.
+        They include alarms added meanwhile that were due when the iteration began.
         """
         now = self._clock.monotonic()
         while self._alarms and self._alarms[0][0] <= now:

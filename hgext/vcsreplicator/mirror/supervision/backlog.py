@@ -43,7 +43,7 @@ class Backlog:
         self.bytes += item.size
 
     def skip(self, partition: int, offset: int) -> None:
-        """Go on at this offset: the log lost what is before it, or was made anew."""
+        """Go on at this offset: the log lost the records before it, or was re-created."""
         self._next[partition] = offset
 
     def queued_from(self, partition: int, offset: int) -> list[str]:
@@ -104,5 +104,5 @@ class Backlog:
         return min((queue[0][0].time for queue in self._queues.values() if queue), default=None)
 
     def positions(self) -> dict[int, int]:
-        """Return each partition's position: what precedes it is applied or noted."""
+        """Return each partition's position: everything before is applied or noted."""
         return {partition: next(iter(self._open[partition]), after) for partition, after in self._next.items()}

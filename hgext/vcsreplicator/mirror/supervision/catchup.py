@@ -23,10 +23,7 @@ class CatchUpReaders:
         self._running: dict[str, Source] = {}
 
     def start(self, following: Following) -> None:
-        """Read the events of a detached repository from its resume point.
-
-        The reader starts as soon as one may be started.
-        """
+        """Read a detached repository from its resume point, once a reader may start."""
         self.stop(following)
         following.phase = Phase.CATCHING_UP
         following.run += 1

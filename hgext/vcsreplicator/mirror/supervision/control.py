@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the aggregator writes for mirrors.
+"""Records that the aggregator writes for mirrors.
 
 It writes states of repositories, the roster, and its sign of life.
 """
@@ -48,17 +48,17 @@ class Control:
         return self._states.get(repository)
 
     def take(self, topic: str, key: str | None, value: bytes | None) -> None:
-        """Take a record of `state` or `roster`; MalformedEvent leaves what was known."""
+        """Take a record of `state` or `roster`; MalformedEvent changes nothing."""
         if topic == STATE:
             self._take_state(key, value, is_new=True)
         elif topic == ROSTER and key == ROSTER_KEY:
             self._take_roster(value)
 
     def load(self, topic: str, key: str, value: bytes | None) -> None:
-        """Take what a topic held for a key at the start.
+        """Take the record that a topic held for a key at the start.
 
-        What cannot be handled is logged and skipped. The aggregator's beat there may be of any age: only another one is a sign of
-        life.
+        A record that cannot be handled is logged and skipped. The aggregator's beat among them may have any age: only a newer one
+        is a sign of life.
         """
         try:
             if topic == ROSTER:
@@ -126,10 +126,10 @@ class Control:
         self._agenda.queue(following)
 
     def _take_roster(self, value: bytes | None) -> None:
-        """Take what the roster says this mirror carries.
+        """Take this mirror's rules from the roster.
 
-        An older version is that of a log that went back. A rule that cannot be evaluated (one of an older release) leaves nothing
-        out, as in the aggregator: what it gates is carried, or notices would wait forever.
+        An older version comes from a log that was rewound. A rule that cannot be evaluated (of an older release) leaves nothing
+        out, as in the aggregator: a mirror must carry every repository that it gates, or notices would wait forever.
         """
         if value is None:
             return
@@ -141,7 +141,7 @@ class Control:
             for rule, problem in refused((*now.rules.include, *now.rules.exclude)).items():
                 logger.error("rule refused, leaves nothing out", rule=rule[:200], reason=problem)
         if before is None or (before.rules, before.role) != (now.rules, now.role):
-            for state in [*self._states.values()]:  # what this mirror shall have now, or not any more
+            for state in [*self._states.values()]:  # repositories that this mirror must have now, or no longer
                 self._learn(state)
             for following in self._table:
                 self._departures.leave_if_due(following)

@@ -60,18 +60,15 @@ class Departures:
     def _is_finished_without(self, event: Event) -> bool:
         """Return whether the repository is not here and its deletion is noticed.
 
-        Its events up to the deletion then need no work. False on a backup: it keeps what others delete, so it applies these events
-        like any other.
+        Its events up to the deletion then need no work. False on a backup: it keeps deleted repositories, so it applies these
+        events like any other.
         """
         state = self._finished.get(event.repository)
         is_over = state is not None and state.incarnation == event.incarnation and event.seq <= state.seq
         return is_over and not self._membership.is_backup and self._table.get(event.repository) is None
 
     def note_ack_of_deleted(self, repository: str) -> bool:
-        """Keep in mind that the log has an ack of the repository.
-
-        Returns False if the repository is not deleted here.
-        """
+        """Note that the log has an ack of a deleted repository; False if it is not."""
         if repository in self._deleted:
             self._acked.add(repository)
         return repository in self._deleted
@@ -86,10 +83,10 @@ class Departures:
             since=self._clock.now(),
         )
         self._deleted[checkpoint.repository] = deleted
-        try_to_write(lambda: self._notes.record_deletion(deleted))  # what is set aside on disk says it too
+        try_to_write(lambda: self._notes.record_deletion(deleted))  # the set-aside folder on disk says so too
 
     def let_go(self, following: Following, checkpoint: Checkpoint) -> None:
-        """Take over that the repository was set aside because of its deletion."""
+        """Record that the repository was set aside because of its deletion."""
         self.record_deletion(checkpoint)
         self._table.vacate(following)
         self._put_at_deletion(following, checkpoint)
@@ -126,7 +123,7 @@ class Departures:
         return True
 
     def finish(self, state: RepositoryState) -> None:
-        """Take in that the repository's deletion is noticed: its ack goes."""
+        """Record that the repository's deletion is noticed: withdraw its ack."""
         self._finished[state.repository] = state
         following = self._table.get(state.repository)
         if following is None and state.repository in self._acked:

@@ -25,7 +25,7 @@ from .catchup import CatchUpReaders
 from .following import NEEDS_OPERATOR, Following, Phase, retry_delay
 from .state import State
 
-# Seconds after which a stuck release is tried again where nothing else is tried: another process may have been in its way.
+# Seconds after which a stuck release is tried again on its own: another process may have been in its way.
 RELEASE_AGAIN = 1.0
 
 # Seconds after which a note that could not be written is tried again.
@@ -42,7 +42,7 @@ logger = structlog.get_logger()
 
 
 class Detachments:
-    """Detaches repositories: decides what trouble leads to, and writes the notes."""
+    """Detaches repositories: decides about troubles, and writes the notes."""
 
     def __init__(self, state: State, readers: CatchUpReaders) -> None:
         self._settings, self._notes, self._clock = state.settings, state.notes, state.clock
@@ -73,10 +73,7 @@ class Detachments:
             self.detach(following, Reason.CRASHED, found.reason)
 
     def take_trouble(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
-        """Decide what the trouble of a task leads to.
-
-        That is the same again soon, one event at a time, or detaching.
-        """
+        """Decide about the trouble of a task: retry, single events, or detaching."""
         if following.phase is Phase.WAITING and not task.items:
             following.is_release_stuck = True
             if following.note is not None and following.note.reason in NEEDS_OPERATOR:
@@ -109,7 +106,7 @@ class Detachments:
         """Detach the repository with a resume point that loses nothing.
 
         The note is written before the position moves. `offset` is the resume point if nothing of the repository is queued (None:
-        behind what was read), and `attempts` says how often healing was tried before, if no note says so.
+        behind the last record read), and `attempts` says how often healing was tried before, if no note says so.
         """
         former = following.note
         partition = partition_of(following.id, self._backlog.partitions)
@@ -168,7 +165,7 @@ class Detachments:
     def find_silent_gaps(self, ends: Ends) -> None:
         """Detach repositories that lack events though everything in the log is read.
 
-        One that still lacks them when the log was read again has them from the master.
+        If rereading the log did not bring them, the repository is copied from the master.
         """
         for following in self._table:
             incarnation, expected = ends.expected.get(following.id, (None, 0))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tasks go to workers, and what they achieved becomes positions and acks.
+"""Tasks go to workers, and their outcomes become positions and acks.
 
-A repository has one task at a time. Which worker takes it matters for warmth only: a slow one holds up no other repository.
+A repository has one task at a time. The choice of worker matters only for warm caches: a slow one holds up no other repository.
 """
 
 import structlog
@@ -120,7 +120,7 @@ class TaskDispatch:
             self._detachments.take_trouble(following, task, outcome.trouble, done=outcome.done)
         if self._table.get(following.id) is None:
             return
-        if not (task.leave and outcome.trouble):  # which rests first
+        if not (task.leave and outcome.trouble):  # such a repository rests first
             self._departures.leave_if_due(following)
         self._acks.send(following)
         self._agenda.queue(following)
@@ -128,7 +128,7 @@ class TaskDispatch:
             self._departures.abandon_if_finished(following)
 
     def _adopt_state(self, following: Following, outcome: TaskOutcome) -> None:
-        """Adopt what the mirror has of the repository now."""
+        """Record the repository's new state on the mirror."""
         before, after = following.checkpoint, outcome.checkpoint
         following.checkpoint, following.folder = after, outcome.folder
         if after is not None:

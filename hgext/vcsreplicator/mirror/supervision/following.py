@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One repository as the supervisor sees it, and what heals it when detached.
+"""One repository as the supervisor sees it, and how it heals when detached.
 
 Pure.
 """
@@ -41,7 +41,7 @@ NEEDS_OPERATOR = frozenset({Reason.FORK, Reason.REFUSED, Reason.UNKNOWN_VERSION}
 
 @dataclass(slots=True, eq=False)
 class Following:
-    """What the supervisor knows of one repository and does for it.
+    """The supervisor's knowledge of one repository, and its work on it.
 
     Only the supervisor's thread changes it.
     """
@@ -88,11 +88,11 @@ class Following:
     # How often its queue was dropped: a task from an older queue finishes nothing of the present one.
     drops: int = 0
 
-    # Which catching up this is, and the offset before which records that cannot be read do not matter: the master was asked later.
+    # The number of this catch-up, and the offset before which unreadable records do not matter: the master was asked later.
     run: int = 0
     repaired_to: int = 0
 
-    # The incarnation and sequence at which it was found that events are missing without a trace, and how often.
+    # The incarnation and sequence at which events were found to be missing without a trace, and how often.
     silent_gap: tuple[str | None, int] = (None, 0)
     silent_gaps: int = 0
 
@@ -135,7 +135,7 @@ class Following:
         return expected > 0 and self.checkpoint.incarnation in self.retired
 
     def count_silent_gap(self) -> int:
-        """Return how often it was found before that nothing follows where it is now."""
+        """Return how often a silent gap was found here before."""
         place = self.incarnation, self.level
         self.silent_gaps = self.silent_gaps + 1 if place == self.silent_gap else 1
         self.silent_gap = place
@@ -159,7 +159,7 @@ def resume_offset(following: Following, note: Detached) -> int:
 
 
 def needed_repair(note: Detached) -> Reason | None:
-    """Return what must be repaired from the master; None if reading may be enough."""
+    """Return the reason for a repair by the master; None if reading may be enough."""
     if note.reason not in NEEDS_REPAIR or (note.reason is Reason.GAP and note.attempts <= 1):
         return None
     return note.reason

@@ -21,7 +21,7 @@ from .following import Following, Phase, needed_repair
 from .records import checked_event
 from .state import State
 
-# Seconds after which a repository is looked at again whose task from before its detaching is under way.
+# Seconds between two looks at a detached repository while its last task is still under way.
 TASK_AGAIN = 1.0
 logger = structlog.get_logger()
 
@@ -35,7 +35,7 @@ class Healing:
         self._readers, self._departures, self._detachments = readers, departures, detachments
 
     def wake(self, repository: str) -> None:
-        """Do what the repository rested for, if its rest is over and nothing else began."""
+        """Take the step that the repository rested for, unless another one began."""
         following = self._table.get(repository)
         if following is None:
             return
@@ -58,7 +58,7 @@ class Healing:
     def answer_requests(self) -> None:
         """Take up the heal requests of operators.
 
-        A detached repository is tried again now, another one is copied anew. A request is kept until that has begun, or is under
+        A detached repository is tried again now, another one is copied again. A request is kept until that has begun, or is under
         way anyway.
         """
         for repository in try_to_write(self._notes.heal_requests) or ():
@@ -86,7 +86,7 @@ class Healing:
                 self._finish_leaving(following)
 
     def take_events(self, read: ReadRecords) -> None:
-        """Queue what a catch-up reader brought; once caught up, join the stream."""
+        """Queue the events of a catch-up reader; once caught up, join the stream."""
         following = self._table.get(read.follows)
         if following is None or following.run != read.run or following.phase is not Phase.CATCHING_UP:
             return
@@ -104,23 +104,23 @@ class Healing:
         self._agenda.queue(following)
 
     def take_loss(self, lost: ExpiredPosition) -> None:
-        """Detach a repository anew of which the log no longer holds the resume point."""
+        """Detach again a repository whose resume point the log no longer holds."""
         following = self._table.get(lost.follows)
         if following is not None and following.run == lost.run and following.phase is Phase.CATCHING_UP:
             self._detachments.detach(following, Reason.EXPIRED, lost.reason)
 
     def _queue_events(self, following: Following, read: ReadRecords) -> bool:
-        """Queue what is new; False if the repository was detached anew."""
+        """Queue new events; return False if the repository was detached again."""
         for record in read.records:
             try:
                 item = checked_event(record, self._backlog.partitions)
             except UnknownEvent as error:
-                # A repair does not replace it: what it means, and so what the master's copy must show of it, a newer program knows.
+                # A repair does not replace it: only a newer program knows its meaning, and its effect on the master's copy.
                 self._detachments.detach(following, Reason.UNKNOWN_VERSION, str(error), offset=record.offset)
                 return False
             except Rejected as error:
                 if record.offset < following.repaired_to:
-                    continue  # what it may have held came from the master; if not, the next event shows a gap
+                    continue  # its event came from the master; if not, the next event shows a gap
                 self._detachments.detach(following, Reason.GAP, str(error), offset=record.offset)
                 return False
             if item is None or following.is_at(item.event):
@@ -146,12 +146,12 @@ class Healing:
             self._readers.start(following)
         else:
             following.phase = Phase.HEALING
-            # The master is ahead of everything that stands in the log now: what expired or cannot be read there is not needed.
+            # The master is ahead of everything in the log: expired or unreadable records there are not needed.
             following.repaired_to = self._backlog.next(note.partition)
         self._agenda.queue(following)
 
     def _take_up_request(self, repository: str) -> bool:
-        """Begin what a heal request asks for; False if it is not its turn yet."""
+        """Begin a requested heal; return False if it is not its turn yet."""
         following = self._table.get(repository)
         if following is None:
             logger.warning("nothing to heal: no such repository on this mirror", repository=repository)
@@ -180,7 +180,7 @@ class Healing:
         self._departures.abandon_if_finished(following)
 
     def _finish_leaving(self, following: Following) -> None:
-        """Acknowledge the deletion of what was set aside, or forget what is not carried."""
+        """Acknowledge a deletion, or forget a repository that is not carried."""
         following.phase = Phase.STREAM if following.note is None else Phase.WAITING
         if not self._membership.carries(following.master_path or following.path):
             self._departures.abandon(following)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Records of the stream.
 
-Events are checked and queued, and what can never work is kept in the topic `errors`.
+Events are checked and queued, and records that can never work are kept in the topic `errors`.
 """
 
 from base64 import b64encode
@@ -32,7 +32,7 @@ logger = structlog.get_logger()
 class Intake:
     """Takes the records of the stream's reader.
 
-    A record that fails does no more to this mirror than become a reject.
+    A record that fails only becomes a reject.
     """
 
     def __init__(self, state: State, control: Control, departures: Departures, detachments: Detachments) -> None:
@@ -61,7 +61,7 @@ class Intake:
     def skip(self, positions: Mapping[tuple[str, int], int]) -> None:
         """Go on at these positions.
 
-        What is queued and will be read again is dropped, and every ack is written again. A log that goes back to former positions
+        Queued events that will be read again are dropped, and every ack is written again. A log that goes back to former positions
         lost records: perhaps the newest acks, too.
         """
         for (_, partition), offset in positions.items():

@@ -14,13 +14,13 @@ from .detached import Detachments
 from .following import Following, Phase
 from .state import State
 
-# Seconds between two removals of what was set aside long ago.
+# Seconds between two removals of old set-aside repositories.
 SWEEP_INTERVAL = 3600.0
 logger = structlog.get_logger()
 
 
 class Maintenance:
-    """Gives idle workers what has time."""
+    """Gives idle workers tasks that can wait."""
 
     def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
         self._settings, self._table, self._agenda, self._clock = state.settings, state.table, state.agenda, state.clock
@@ -81,10 +81,7 @@ class Maintenance:
             self._believe_lower(following, checked)
 
     def _believe_lower(self, following: Following, checked: Checked) -> None:
-        """Detach a repository that has less than it had.
-
-        What was applied meanwhile says otherwise.
-        """
+        """Detach a repository that has less than it had, unless it advanced meanwhile."""
         known, lower = following.checkpoint, checked.lower
         if known is None or lower is None or lower.repository != following.id or lower.seq >= known.seq:
             return
@@ -92,7 +89,7 @@ class Maintenance:
         self._detachments.detach(following, Reason.GAP, f"had events up to {known.seq}, has {lower.seq} now", offset=0)
 
     def _check_next(self, now: float) -> None:
-        """Have one repository read through, in turn, once the last one was."""
+        """Have the next repository read through, one at a time."""
         worker = self._pool.idle(Lane.CHECK)
         if worker is None:
             return

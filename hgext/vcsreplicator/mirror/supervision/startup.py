@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The start of a mirror.
 
-What is on the disk, in its notes and in its former acks is put together.
+It combines the repositories on disk with the notes and the former acks.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ logger = structlog.get_logger()
 
 
 class Startup:
-    """Adopts what is on the disk, and settles what notes and acks say otherwise."""
+    """Adopts the repositories on disk, and reconciles them with notes and acks."""
 
     def __init__(
         self, state: State, departures: Departures, detachments: Detachments, maintenance: Maintenance
@@ -34,7 +34,7 @@ class Startup:
         self._moved_aside: dict[str, Checkpoint] = {}
 
     def adopt_all(self, found: Iterable[FoundRepository], acks: Mapping[str, Ack]) -> None:
-        """Take all that is on the disk, and settle it with this mirror's last acks."""
+        """Take all repositories on disk, and reconcile them with the last acks."""
         for each in self._choose(found):
             self.adopt(each, acks.get(each.checkpoint.repository) if each.checkpoint else None)
         self.settle(acks)
@@ -60,7 +60,7 @@ class Startup:
         self._table.occupy(following)
 
     def settle(self, acks: Mapping[str, Ack]) -> None:
-        """Settle what was found with the notes and the last acks.
+        """Reconcile the repositories found with the notes and the last acks.
 
         Detaches the repositories that the notes say are detached, and those that have less than they had. Then acknowledges and
         queues everything.
@@ -120,7 +120,7 @@ class Startup:
                 self._agenda.rest(following, 0.0)
 
     def _take_ack(self, repository: str, acked: Ack) -> None:
-        """Detach a repository that has less than it had, or of which the note was lost."""
+        """Detach a repository that has less than it had, or whose note was lost."""
         following = self._table.get_or_add(repository, "")
         following.sent_ack = acked
         checkpoint = following.checkpoint

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the supervisor knows.
+"""The supervisor's knowledge.
 
-These are the repositories with their places and queues, the roster's word about this mirror, and its acks.
+It consists of the repositories with their places and queues, the roster's rules for this mirror, and its acks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from .following import Following, Phase
 class RepositoryTable:
     """Every repository that this mirror follows.
 
-    It also knows which repository has each place on a careless file system.
+    It also knows which repository has each place, for file systems that ignore case or normalise Unicode.
     """
 
     def __init__(self, agenda: Agenda) -> None:
@@ -32,15 +32,15 @@ class RepositoryTable:
         self._places: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Following]:
-        """Iterate over the repositories of this moment: the loop may add and remove some."""
+        """Iterate over a snapshot of the repositories: the loop may add and remove some."""
         return iter([*self._followings.values()])
 
     def get(self, repository: str | None) -> Following | None:
-        """Return what is known of a repository; None if this mirror does not follow it."""
+        """Return a repository; None if this mirror does not follow it."""
         return self._followings.get(repository or "")
 
     def get_or_add(self, repository: str, path: str) -> Following:
-        """Return what is known of a repository, which is followed from now on."""
+        """Return a repository, which is followed from now on."""
         following = self._followings.get(repository)
         if following is None:
             following = self._followings[repository] = Following(id=repository, path=path)
@@ -75,7 +75,7 @@ class RepositoryTable:
 
 
 class Membership:
-    """What the newest roster says of this mirror; without a word, it carries all."""
+    """This mirror in the newest roster; one that is not named carries all."""
 
     def __init__(self, settings: MirrorSettings) -> None:
         self.roster = Roster()
@@ -88,7 +88,7 @@ class Membership:
 
     @property
     def is_backup(self) -> bool:
-        """Whether nothing here may go, by the roster or the configuration."""
+        """Whether nothing here may be removed, by the roster or the configuration."""
         return self._is_backup or (self.member is not None and self.member.role is MirrorRole.BACKUP)
 
     def carries(self, path: str) -> bool:
@@ -144,7 +144,7 @@ class AckBook:
 
 
 class State:
-    """What all parts of the supervisor share; each takes from it what it needs."""
+    """The state that all parts of the supervisor share."""
 
     def __init__(
         self, settings: MirrorSettings, notes: Notes, writer: AckWriter, clock: Clock, positions: Mapping[int, int]

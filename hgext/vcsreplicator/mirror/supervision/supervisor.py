@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The supervisor of a mirror.
 
-What was read goes to workers, and what they achieved becomes acks and positions. One thread owns the parts that are wired here.
-Readers, workers and the writer reach it through its inbox. Rules:
+Events go to workers, and their outcomes become acks and positions. One thread owns the parts that are wired here. Readers, workers
+and the writer reach it through its inbox. Rules:
 
 1. A position passes an event only after a worker reported that its transaction has committed, or after a note about its repository
    is durable (`Backlog` keeps count).
@@ -41,8 +41,10 @@ from .watch import WorkerWatch
 
 # Seconds between two checks of the workers and the positions.
 TICK = 0.2
-# Seconds that a turn waits for something to arrive: while something is under way, and at most.
-BUSY_TURN, IDLE_TURN = 0.1, 2.0
+# Seconds that a turn waits while work is under way.
+BUSY_TURN = 0.1
+# Longest wait of a turn, in seconds.
+IDLE_TURN = 2.0
 # Seconds after which positions that did not move are stored again: Kafka forgets what is not stored for a week.
 RENEW_INTERVAL = 3600.0
 
@@ -83,7 +85,7 @@ class Supervisor:
         self._watch = WorkerWatch(state, pool, detachments)
 
     def turn(self, timeout: float) -> None:
-        """Take what is in the inbox, and give work to idle workers.
+        """Take the messages of the inbox, and give work to idle workers.
 
         Waits at most `timeout` seconds for something to arrive.
         """
@@ -113,7 +115,7 @@ class Supervisor:
         return max(0.0, min(due - self._clock.monotonic(), IDLE_TURN))
 
     def receive(self, arrived: object) -> None:
-        """Take one thing that arrived; anything else only ends the turn's wait."""
+        """Take one message of the inbox; an unknown one only ends the turn's wait."""
         match arrived:
             case ReadRecords(follows=None):
                 for record in arrived.records:
@@ -165,7 +167,7 @@ class Supervisor:
     def _hold_back(self) -> None:
         """Read the stream no further while too much of it is in memory.
 
-        What catches up has bounds of its own.
+        Catch-up readers have their own bounds.
         """
         if self.reader is None:
             return
@@ -203,7 +205,7 @@ class Supervisor:
             self._renewed = now
 
     def _write_beat(self) -> None:
-        """Give a sign of life, and do what is done as often."""
+        """Give a sign of life, and do the other work of the same interval."""
         beat = Beat(
             mirror=self._settings.name,
             time=self._clock.now(),

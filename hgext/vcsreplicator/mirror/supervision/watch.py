@@ -14,8 +14,8 @@ from .detached import Detachments
 from .following import Phase
 from .state import State
 
-# How many workers may be taking too long for one more of this lane to get a replacement. A disk that is slow for all needs no more
-# of them; large pushes leave some for small work; repairs and checks take long by nature, and are replaced only if they hang.
+# Most slow workers beside which one more of this lane gets a replacement. If the disk is slow for all, more would not help; large
+# pushes leave some for small work; repairs and checks take long by nature, and are replaced only if they hang.
 REPLACEMENT_LIMITS = {Lane.LIGHT: 8, Lane.HEAVY: 6, Lane.REPAIR: 0, Lane.CHECK: 0}
 
 # Seconds after which another worker is started beside one that is not ready yet.
@@ -27,7 +27,7 @@ logger = structlog.get_logger()
 
 
 class WorkerWatch:
-    """Looks at all workers from time to time, so that none holds up the others."""
+    """Looks at all workers periodically, so that none holds up the others."""
 
     def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
         self._settings, self._table, self._pool, self._detachments = state.settings, state.table, pool, detachments

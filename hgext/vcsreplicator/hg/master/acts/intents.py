@@ -3,8 +3,7 @@
 
 A note is written before the act and removed after its event. It is the file `ROOT/.vcsreplicator/intents/HASH.json`, one per
 repository; HASH is that of the repository's wire path. After a kill, the next transaction of the repository or the relay's next
-round finishes the act, whichever comes first. A note names its repository by id: another repository at the same path is not
-concerned.
+round finishes the act. A note names its repository by id, so it does not concern another repository at the same path.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .. import creation
 LIMIT = 64 * 1024 * 1024
 
 
-# What is done, by the type of its event.
+# Names of acts, by the type of their event.
 _ACTS = {Type.STRIPPED.value: b"strip", Type.DELETED.value: b"deletion", Type.RENAMED.value: b"rename"}
 
 

@@ -2,8 +2,8 @@
 """The completion of interrupted acts, and the adoption of a repository.
 
 A kill can interrupt acts that are no single transaction (strip, delete, rename). Each act is: a note of the intent; the act; its
-event, in the repository's own outbox with its own sequence; the note is removed. Killed anywhere, `finish` does the rest, and finds
-out itself what is done already.
+event, in the repository's own outbox with its own sequence; the note is removed. After a kill at any point, `finish` finds out what
+is done already, and does the rest.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None:
-    """Do what is left of an interrupted act, except `moving.finish_move`.
+    """Do the rest of an interrupted act, except `moving.finish_move`.
 
     The caller holds the lock. Does nothing where all is done. Without `wait`, raises LockError if another process sends the
     repository's events.
     """
     end = Outbox(repo.svfs).end()
     if end is None or not intent.concerns(end.newest):
-        # Its repository has been moved, this is another.
+        # Its repository was moved, and this is another one.
         intents.remove(repo.replication_root, intent.path)
         return
     if intent.kind == Type.STRIPPED.value:
@@ -50,7 +50,7 @@ def adopt(repo: MasterRepository) -> NewestEvent:
     """Take this repository as it is, and return its newest event.
 
     A copy becomes a new repository, others get a new incarnation. The event returned names the repository's identity. Unsent events
-    are sent before, where they can follow what the log has.
+    that can follow the log's newest event are sent before.
     """
     box = Outbox(repo.svfs)
     with repo.lock():
@@ -64,7 +64,7 @@ def adopt(repo: MasterRepository) -> NewestEvent:
             with box.sending(wait=True):
                 fork = box.fork()
                 if is_copy or fork is not None:
-                    # These events are the original's, or cannot follow what the log has: the new event covers their changes.
+                    # These events are the original's, or cannot follow the log's newest event: the new event covers their changes.
                     *_, newest = box.kept()
                     box.mark_sent(newest.sent())
                     box.set_fork(None)

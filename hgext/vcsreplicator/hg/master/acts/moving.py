@@ -134,7 +134,7 @@ def _refuse_taken(to: str, root: str) -> None:
 def _refuse_immovable(folder: str, to: str, root: str) -> None:
     """Raise Abort unless `folder` can be moved to `to` in one step.
 
-    Permissions, file systems and mounts decide that together, so an empty folder beside `folder` is moved to beside `to`.
+    Permissions, file systems and mounts decide that together, so this tries it with an empty folder beside `folder`.
     """
     if folder == root:
         raise error.Abort(os.fsencode(f"cannot move {folder}: it is a root of [vcsreplicator-roots]"))

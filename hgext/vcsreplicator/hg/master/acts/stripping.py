@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Strip and censor, which take changesets or content away.
+"""Strip and censor, which remove changesets or content.
 
 `lifecycle` finishes a strip that a kill interrupts. Before changesets go, the bundles of unsent events are stored beside the
 outbox.
@@ -55,7 +55,7 @@ def strip(
     if master is None or repository.is_silenced(master):
         return original(ui, repo, nodelist, *arguments, **keywords)
     if master.sharedpath != master.path:
-        # Mercurial keeps what it takes away for a moment in the share, where no other process would find it after a kill.
+        # Mercurial keeps the removed changesets for a moment in the share, where no other process would find them after a kill.
         hint = b"strip them in %s" % os.path.dirname(master.sharedpath)
         raise error.Abort(b"changesets of a replicated repository cannot be stripped in a share", hint=hint)
     if isinstance(nodelist, bytes):
@@ -141,7 +141,7 @@ def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, 
             util.tryunlink(bundle)
         left = [bin(node) for node in intent.roots if has_node(bin(node))]
         if left:
-            # In a relay no extension is loaded that would change the pushlog.
+            # A relay loads no extension that would change the pushlog.
             pushlog_stripping.strip(repair.strip, repo.ui, repo, left)
             repo.invalidateall()
         if intent.bookmarks and not is_announced:
@@ -155,8 +155,8 @@ def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, 
 def _no_sender(repo: localrepository, *, wait: bool = True) -> Iterator[None]:
     """Keep other processes from sending events within the block.
 
-    To send an event, a process makes a bundle, perhaps of changesets that are going. Without `wait`, raises LockHeld if a process
-    is sending.
+    Sending an event makes a bundle, perhaps of changesets that are to be removed. Without `wait`, raises LockHeld if a process is
+    sending.
     """
     box = Outbox(repo.svfs)
     with box.sending(wait=False) as alone:
