@@ -41,6 +41,7 @@ from mercurial.ui import ui as Ui
 
 from . import api, recording, registration, seams, streams, versions
 from .store import journal
+from .web import seam
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 seams.check_version(versions.OLDEST)
@@ -84,14 +85,8 @@ def extsetup(ui: Ui) -> None:
 def _wrap() -> None:
     journal.install()
     registration.wrap()
-    seams.when_loaded("mercurial.hg", _wrap_web)
-    streams.refuse_pushed()
-
-
-def _wrap_web() -> None:
-    from .web import seam
-
     seam.register()
+    streams.refuse_pushed()
 
 
 def reposetup(ui: Ui, repo: localrepository) -> None:

@@ -36,7 +36,7 @@ def wrap() -> None:
     """Wrap Mercurial's functions and offer both wire commands, once per process."""
     seams.wrap("mercurial.wireprotov1server", "_capabilities", _announce)
     seams.wrap("mercurial.exchange", "_pullobsolete", seams.loading(f"{__package__}.fetching", "pull"))
-    seams.wrap_late("mercurial.repair", "strip", seams.loading(f"{__package__}.stripping", "strip"))
+    seams.wrap("mercurial.repair", "strip", seams.loading(f"{__package__}.stripping", "strip"))
     seams.wrap("mercurial.localrepo", "localrepository.rollback", seams.loading(f"{__package__}.stripping", "rollback"))
     offer = wireprotov1server.wireprotocommand
     offer(b"pushlog", b"firstpush", permission=b"pull")(seams.loading(_WIRE, "serve_pushlog"))

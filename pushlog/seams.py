@@ -6,10 +6,6 @@ and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed.
 not in the table, is missing, or takes other parameters. `Setup` keeps the failure, and refuses every repository with it. A process
 checks only the seams that it loads.
 
-A server over SSH lives for one push or pull, and many of these functions are in modules that it never uses. There, `wrap_late`
-waits until Mercurial loads the module, so that the push does not pay for it. The wrapper is on before any other code can read
-the module's first attribute. Everywhere else, and with a Mercurial for which the table was not tested, it wraps at once.
-
 Rule of this file: only `wrap` calls `extensions.wrapfunction` (`tests/house/test_seams.py`).
 """
 
@@ -17,8 +13,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -132,79 +126,9 @@ class MissingSeam(ImportError):
 
 def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
     """Wrap a function of the table; raise MissingSeam if it is not as in the table."""
-    for place in versions.find_places(module, name, SEAMS[module][name]):
-        _wrap_place(place, wrapper)
-
-
-def wrap_late(module: str, name: str, wrapper: Callable[..., Any]) -> None:
-    """Wrap a function as `wrap` does, as soon as its module is loaded.
-
-    If that fails then, the module is left without functions, and the caller gets MissingSeam.
-    """
-    for place in versions.find_places(module, name, SEAMS[module][name]):
-        when_loaded(place.module, functools.partial(_wrap_place, place, wrapper))
-
-
-def when_loaded(module: str, part: Callable[[], None]) -> None:
-    """Do a part of the set-up now, or in a server over SSH once ``module`` is loaded.
-
-    Parts that wait for one module are done in the order of the calls.
-    """
-    # A second import would load it.
-    waiting = _find_waiting(sys.modules.get(module) or importlib.import_module(module)) if may_wait() else None
-    if waiting is None:
-        part()
-    else:
-        waiting.append(part)
-
-
-def may_wait() -> bool:
-    """Return whether this process serves one client and the table fits its Mercurial.
-
-    Such a process has one thread. An unknown Mercurial may have moved a function, which only a check at the start finds.
-    """
-    return "--stdio" in sys.argv[1:] and versions.is_tested()
-
-
-def _find_waiting(module: Any) -> list[Callable[[], None]] | None:
-    """Return the list of parts that wait for a module, None if it is loaded."""
-    # Reading an attribute in the usual way would load it.
-    if type(module) is not getattr(importlib.util, "_LazyModule", None):
-        return None
-    spec = object.__getattribute__(module, "__spec__")
-    if not isinstance(spec.loader, _Loader):
-        spec.loader = _Loader(spec.loader)
-    return spec.loader.waiting
-
-
-class _Loader:
-    """The loader of a module that Mercurial imports on demand, and what waits for it."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self.waiting: list[Callable[[], None]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def exec_module(self, module: Any) -> None:
-        """Execute the module, then do what waits for it, or empty the module."""
-        module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        try:
-            for part in self.waiting:
-                part()
-        except BaseException:
-            # It would be there unguarded at the next access.
-            for name in [name for name in vars(module) if not name.startswith("__")]:
-                delattr(module, name)
-            raise
-
-
-def _wrap_place(place: versions.SeamPlace, wrapper: Callable[..., Any]) -> None:
-    _check_place(place)
-    owner, last = _find_owner(importlib.import_module(place.module), place.name)
-    extensions.wrapfunction(owner, last, place.adapt(wrapper))
+    for place in _check_places(module, name):
+        owner, last = _find_owner(importlib.import_module(place.module), place.name)
+        extensions.wrapfunction(owner, last, place.adapt(wrapper))
 
 
 def loading(module: str, name: str) -> Callable[..., Any]:
@@ -222,23 +146,25 @@ def loading(module: str, name: str) -> Callable[..., Any]:
 def check(module: str, *names: str) -> None:
     """Raise MissingSeam for the first function that is not as in the table."""
     for name in names:
-        for place in versions.find_places(module, name, SEAMS[module][name]):
-            _check_place(place)
+        _check_places(module, name)
 
 
-def _check_place(place: versions.SeamPlace) -> None:
-    """Raise MissingSeam if this Mercurial has something else in a place."""
-    expected, where = place.parameters.split(), f"{place.module}.{place.name}"
-    try:
-        owner, last = _find_owner(importlib.import_module(place.module), place.name)
-        found = parameters(getattr(owner, last))
-    except (ImportError, AttributeError, KeyError):
-        raise MissingSeam(f"{where} is missing") from None
-    if expected[-1] == "...":
-        expected.pop()
-        found = found[: len(expected)]
-    if found != expected:
-        raise MissingSeam(f"{where} takes ({', '.join(found)}), expected ({', '.join(expected)})")
+def _check_places(module: str, name: str) -> tuple[versions.SeamPlace, ...]:
+    """Return where an entry of the table is in this Mercurial, or raise MissingSeam."""
+    places = versions.find_places(module, name, SEAMS[module][name])
+    for place in places:
+        expected, where = place.parameters.split(), f"{place.module}.{place.name}"
+        try:
+            owner, last = _find_owner(importlib.import_module(place.module), place.name)
+            found = parameters(getattr(owner, last))
+        except (ImportError, AttributeError, KeyError):
+            raise MissingSeam(f"{where} is missing") from None
+        if expected[-1] == "...":
+            expected.pop()
+            found = found[: len(expected)]
+        if found != expected:
+            raise MissingSeam(f"{where} takes ({', '.join(found)}), expected ({', '.join(expected)})")
+    return places
 
 
 def _find_owner(module: Any, name: str) -> tuple[Any, str]:

@@ -33,8 +33,6 @@ OLDEST = (6, 3)
 OLDEST_REPLICATED = (6, 9)
 # The one for which the code is written.
 _NEWEST = (7, 2)
-# Those with which `make test-versions` compares the table of `seams`.
-_TESTED = ((6, 3), (6, 9), (7, 0), (7, 1), _NEWEST)
 
 # Module of 7.2 → where an older Mercurial has its functions.
 _MOVED = {
@@ -58,11 +56,6 @@ def is_older_than(version: tuple[int, int]) -> bool:
 
 
 _IS_OLD = is_older_than(_NEWEST)
-
-
-def is_tested() -> bool:
-    """Return whether this Mercurial is one of those that are tested."""
-    return RUNNING in _TESTED
 
 
 def __getattr__(name: str) -> Any:

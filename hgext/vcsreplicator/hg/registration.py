@@ -57,7 +57,7 @@ def _collect_rarely() -> None:
         gc.set_threshold(*before)
         original(*arguments)
 
-    seams.wrap_late("mercurial.hg", "cachedlocalrepo.__init__", restore_threshold)
+    seams.wrap("mercurial.hg", "cachedlocalrepo.__init__", restore_threshold)
 
 
 def extsetup(ui: Ui) -> None:
@@ -79,10 +79,10 @@ def _wrap_seams(*, locking: bool) -> None:
     seams.check("mercurial.localrepo", "localrepository.transaction", "localrepository.rollback")
     seams.check("mercurial.transaction", "transaction.add", "transaction.addbackup")
     seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{_MASTER}.refusals", "name_full_disk"))
-    seams.wrap_late("mercurial.repair", "strip", seams.loading(_STRIPPING, "strip"))
-    seams.wrap_late("mercurial.repair", "deleteobsmarkers", seams.loading(_STRIPPING, "delete_markers"))
+    seams.wrap("mercurial.repair", "strip", seams.loading(_STRIPPING, "strip"))
+    seams.wrap("mercurial.repair", "deleteobsmarkers", seams.loading(_STRIPPING, "delete_markers"))
     seams.wrap("mercurial.revlog", "revlog.censorrevision", seams.loading(_STRIPPING, "censor"))
-    seams.wrap_late("mercurial.cmd_impls.clone", "clone", seams.loading(f"{_MASTER}.transactions", "after_clone"))
+    seams.wrap("mercurial.cmd_impls.clone", "clone", seams.loading(f"{_MASTER}.transactions", "after_clone"))
     seams.wrap("mercurial.localrepo", "createrepository", seams.loading(f"{_MASTER}.creation", "note_creation"))
 
 
