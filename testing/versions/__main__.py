@@ -29,9 +29,9 @@ PARTS = {
     "master": ("hg/master", "hg/install.t"),
     "mirror": ("hg/replica", "hg/test_observe.py", "hg/test_bundles.py"),
     "guards": ("hg/serving", "house/test_seams.py"),
-    "worker": ("notifier/work/test_clones.py", "notifier/work/test_commandserver.py"),
+    "work": ("notifier/work/test_clones.py", "notifier/work/test_commandserver.py"),
 }
-ON_ALL = ("pushlog", "hooks", "worker")
+ON_ALL = ("pushlog", "hooks", "work")
 # A master and mirrors that run on different versions.
 TOGETHER = ("hg/test_across.py",)
 # Warnings of this Mercurial's own code: it imports an old module, and leaves files for the collector to close.

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.dashboard.asked.client import ask
 from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion
-from hgext.vcsreplicator.dashboard.server import _answer_questions, _answering, _find_users, run
+from hgext.vcsreplicator.dashboard.server import _answer_questions, _open_socket, _find_users, run
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log.opening import identify_log
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
@@ -132,10 +132,10 @@ def test_users_who_may_ask_are_found_by_name_and_one_that_is_not_here_is_left_ou
 
 def test_the_settings_say_who_may_ask(path: str, tmp_path: Path) -> None:
     made, installation = settings(tmp_path, socket=path, socket_users=("bin",)), fill()
-    with watching(installation.sources) as followed, _answering(made, installation.sources, followed):
+    with watching(installation.sources) as followed, _open_socket(made, installation.sources, followed):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
     made = replace(made, socket_users=())
-    with watching(installation.sources) as followed, _answering(made, installation.sources, followed):
+    with watching(installation.sources) as followed, _open_socket(made, installation.sources, followed):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 

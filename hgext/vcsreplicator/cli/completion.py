@@ -15,8 +15,8 @@ from ..config import DEFAULT_FILE, load
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _completing(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Complete:
-    """Make what completes a name of the file.
+def _make_completion(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Complete:
+    """Make the completion of a name of the file.
 
     It leaves out the names that the command line has already.
     """
@@ -33,26 +33,26 @@ def _completing(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Complete
     return complete
 
 
-def _mirrors(tables: Mapping[str, Any]) -> Iterable[str]:
+def _name_mirrors(tables: Mapping[str, Any]) -> Iterable[str]:
     names: Mapping[str, Any] = tables["mirror"]
     return names
 
 
-def _destinations(tables: Mapping[str, Any]) -> Iterable[str]:
+def _name_destinations(tables: Mapping[str, Any]) -> Iterable[str]:
     return (name for name in tables["notifier"] if name != "state")
 
 
-def _webhooks(tables: Mapping[str, Any]) -> Iterable[str]:
+def _name_webhooks(tables: Mapping[str, Any]) -> Iterable[str]:
     destinations: Mapping[str, Any] = tables["notifier"]
-    return (name for name in _destinations(tables) if destinations[name]["type"] == "webhook")
+    return (name for name in _name_destinations(tables) if destinations[name]["type"] == "webhook")
 
 
-def _subscriptions(tables: Mapping[str, Any]) -> Iterable[str]:
+def _name_subscriptions(tables: Mapping[str, Any]) -> Iterable[str]:
     destinations: Mapping[str, Any] = tables["notifier"]
-    return (name for each in _destinations(tables) for name in destinations[each].get("subscriptions", ()))
+    return (name for each in _name_destinations(tables) for name in destinations[each].get("subscriptions", ()))
 
 
-complete_mirror = _completing(_mirrors)
-complete_destination = _completing(_destinations)
-complete_webhook = _completing(_webhooks)
-complete_subscription = _completing(_subscriptions)
+complete_mirror = _make_completion(_name_mirrors)
+complete_destination = _make_completion(_name_destinations)
+complete_webhook = _make_completion(_name_webhooks)
+complete_subscription = _make_completion(_name_subscriptions)

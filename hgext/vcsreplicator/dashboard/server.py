@@ -53,7 +53,7 @@ def run(
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
     journal = ActJournal(settings.acts) if settings.acts else None
     watcher = LogWatcher(sources.log, destinations=sources.destinations, relay=sources.relay, clock=sources.clock)
-    with asgi.bind(*address, "dashboard.listen") as listener, _answering(settings, sources, watcher):
+    with asgi.bind(*address, "dashboard.listen") as listener, _open_socket(settings, sources, watcher):
         watcher.start()
         try:
             config = asgi.configure(
@@ -72,7 +72,7 @@ def run(
         raise watcher.failure
 
 
-def _answering(settings: DashboardSettings, sources: Sources, watcher: LogWatcher) -> AbstractContextManager[object]:
+def _open_socket(settings: DashboardSettings, sources: Sources, watcher: LogWatcher) -> AbstractContextManager[object]:
     return _answer_questions(settings.socket, sources.url, watcher, users=settings.socket_users)
 
 
