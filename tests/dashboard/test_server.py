@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.dashboard.asked.client import ask
 from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion
-from hgext.vcsreplicator.dashboard.server import _answer_questions, _open_socket, _find_users, run
+from hgext.vcsreplicator.dashboard.server import _answer_questions, _find_users, _open_socket, run
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log.opening import identify_log
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
