@@ -11,7 +11,7 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.reports import ServiceReporter
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import ServiceTrouble
+from hgext.vcsreplicator.words.records import ServiceTrouble
 
 from .state import StateDatabase
 from .window import Window

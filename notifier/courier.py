@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log import NOTICES, Log, Record
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import check_event
-from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
 from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
 

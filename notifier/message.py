@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hgext.vcsreplicator.words.event import Event, Marker, MarkerNode, PushConnection, PushEntry
-from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.streams import Stream, message_id, streams
 
 from .public import PublicSettings, public_url

@@ -12,7 +12,7 @@ from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
-from hgext.vcsreplicator.words.levels import KEY_KEPT, ErrorRecord
+from hgext.vcsreplicator.words.records import KEY_KEPT, ErrorRecord
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.unexpected import UnexpectedError, fault
 

@@ -8,7 +8,7 @@ import base64
 
 from hgext.vcsreplicator.log import ERRORS, NewRecord, check_message
 from hgext.vcsreplicator.words.errors import Rejected
-from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import to_json
 
 from ..raw import RawMessage, topic_of

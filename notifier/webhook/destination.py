@@ -13,7 +13,7 @@ from prometheus_client import Counter
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
-from hgext.vcsreplicator.words.levels import ServiceTrouble
+from hgext.vcsreplicator.words.records import ServiceTrouble
 
 from ..destination import DeliveryOutcome, Destination
 from ..message import Message

@@ -16,7 +16,7 @@ from pathlib import Path
 from hgext.vcsreplicator.log import STATE, NewRecord
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.mirror.checkpoint import MAGIC, Checkpoint
-from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
 from testing.builders.author import Author

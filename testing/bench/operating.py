@@ -20,7 +20,7 @@ from hgext.vcsreplicator.dashboard.watcher import INTEREST, READING
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat
+from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row

@@ -24,7 +24,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import Ack, Pending, RepositoryState
+from hgext.vcsreplicator.words.records import Ack, Pending, RepositoryState
 from hgext.vcsreplicator.words.roster import RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hgext.vcsreplicator.words import digest
 from hgext.vcsreplicator.words.event import NULL_NODE, Changes, Event, MasterSettings, NodeSet, PushEntry, Tip, Type
-from hgext.vcsreplicator.words.levels import Ack
+from hgext.vcsreplicator.words.records import Ack
 
 
 def identifier(*parts: object) -> str:

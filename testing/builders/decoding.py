@@ -14,7 +14,7 @@ import kombu
 
 from hgext.vcsreplicator.log import ERRORS, Log, NewRecord, Record
 from hgext.vcsreplicator.log.table import read_records
-from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json
 from notifier.decode import streaming
 from notifier.decode.settings import DecodeSettings

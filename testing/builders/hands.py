@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log import (
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, Notice, RepositoryState
+from hgext.vcsreplicator.words.records import Ack, ErrorRecord, Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain

@@ -33,7 +33,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror import MirrorSettings, service
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import FoundRepository
-from hgext.vcsreplicator.words.levels import Ack, ErrorRecord
+from hgext.vcsreplicator.words.records import Ack, ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.author import Author
 from testing.warm import is_stem, warm_starts

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.event import (
     Tip,
     Type,
 )
-from hgext.vcsreplicator.words.levels import MirrorProof, Notice
+from hgext.vcsreplicator.words.records import MirrorProof, Notice
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.streams import streams
 from hgext.vcsreplicator.words.wire import connection_headers

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError
-from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.retry import Backoff
 from hgext.vcsreplicator.words.shape import from_json
 from notifier import publisher

@@ -3,7 +3,7 @@
 
 from typing import Any, Protocol
 
-from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState
 
 
 class Newest(Protocol):

@@ -18,7 +18,7 @@ from typing import Self
 from hgext.vcsreplicator.log import ACKS, STATE, Log
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store
-from hgext.vcsreplicator.words.levels import Ack, RepositoryState
+from hgext.vcsreplicator.words.records import Ack, RepositoryState
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.cluster import Cluster
 from testing.builders.developer import Developer

@@ -30,7 +30,7 @@ from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER, STATE, Log, R
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Ack, Notice, RepositoryState
+from hgext.vcsreplicator.words.records import Ack, Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, Roster
 from hgext.vcsreplicator.words.shape import from_json
 

@@ -18,7 +18,7 @@ from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROST
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice
+from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, AggregatorBeat, Notice
 from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import headers

@@ -35,7 +35,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import EXIT_FENCED
 from hgext.vcsreplicator.words.errors import Fenced, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Ack, ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import Ack, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import Aggregator, all_noticed, ask, fill, mirrors, patiently, push_everywhere, send

@@ -16,7 +16,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, push_everywhere, send

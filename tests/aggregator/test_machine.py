@@ -23,7 +23,7 @@ from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER_REQUESTS, STATE, NewRec
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.roster import MirrorRole, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, ROSTE
 from hgext.vcsreplicator.words import roster as rosters
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import AggregatorBeat, ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import AggregatorBeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.unexpected import fault

@@ -22,7 +22,7 @@ from hgext.vcsreplicator.log import (
 )
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import VERSION, Type
-from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Sessi
 from hgext.vcsreplicator.aggregator.rereading import Rereading
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, STATE, NewRecord, Record, partition_of, topics
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, STATE, NewRe
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Notice, RepositoryState
+from hgext.vcsreplicator.words.records import Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send

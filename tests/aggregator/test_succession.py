@@ -7,7 +7,7 @@ from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms,
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, Session
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import AggregatorBeat
+from hgext.vcsreplicator.words.records import AggregatorBeat
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.unexpected import Fault

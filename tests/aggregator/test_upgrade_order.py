@@ -10,7 +10,7 @@ from hgext.vcsreplicator.aggregator.alarms import alarms, survey
 from hgext.vcsreplicator.aggregator.loop import GROUP, IDENTITY, AggregatorSettings, Session, run
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import BadConfig
-from hgext.vcsreplicator.words.levels import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorBeat, Beat
+from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorBeat, Beat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.hands import Hands
 from testing.builders.memorylog import MemoryLog

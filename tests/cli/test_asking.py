@@ -23,7 +23,7 @@ from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import WATCH, Follower
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
 from testing.waiting import eventually
 from tests.dashboard.conftest import AwayLog, Installation, watching
 

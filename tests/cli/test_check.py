@@ -12,7 +12,7 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import SERVICES, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
-from hgext.vcsreplicator.words.levels import ServiceTrouble
+from hgext.vcsreplicator.words.records import ServiceTrouble
 
 
 @pytest.fixture

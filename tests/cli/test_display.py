@@ -18,7 +18,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.bootstrap import Progress
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import visible
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, ErrorRecord, Notice, Reason
+from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, ErrorRecord, Notice, Reason
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json

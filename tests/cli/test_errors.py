@@ -19,7 +19,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
 from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier.decode.decoding import Tools, decode
 from notifier.decode.documents import load_schemas

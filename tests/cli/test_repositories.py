@@ -6,7 +6,7 @@ import pytest
 from hgext.vcsreplicator.cli.repositories import find_repository
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.words.errors import Refused
-from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState
 from testing.builders.states import some_state
 
 

@@ -34,7 +34,7 @@ from hgext.vcsreplicator.log import (
 )
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import (
+from hgext.vcsreplicator.words.records import (
     AggregatorBeat,
     Beat,
     MirrorProof,

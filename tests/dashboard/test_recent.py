@@ -20,7 +20,7 @@ from hgext.vcsreplicator.dashboard.settings import DashboardRole
 from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.records import Notice
 from testing.builders.chains import Chain
 from testing.waiting import eventually
 from tests.dashboard.conftest import AS_READER, SECRET, Installation, fill, pages, settings

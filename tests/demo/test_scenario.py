@@ -15,7 +15,7 @@ import pytest
 from hgext.vcsreplicator.demo.scenario import PushMoment, Watcher, with_delivery
 from hgext.vcsreplicator.log import NOTICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregating import send
 from testing.builders.chains import Chain

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Notice
+from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.aggregating import ask, mirrors

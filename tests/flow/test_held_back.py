@@ -14,7 +14,7 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, STATE, Log
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat
+from hgext.vcsreplicator.words.records import Ack, AggregatorBeat
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.cluster import Cluster
 from testing.builders.developer import Developer

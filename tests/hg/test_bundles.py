@@ -12,7 +12,7 @@ from mercurial import ui as ui_module
 from hgext.vcsreplicator.hg.bundles import RepositoryOpener
 from hgext.vcsreplicator.hg.replica.apply import unbundle
 from hgext.vcsreplicator.hg.replica.troubles import trouble_of
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 from pushlog.versions import factory, initialize
 
 

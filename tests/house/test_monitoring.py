@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.aggregator import alarms
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.service import EXIT_CONFIG, EXIT_FENCED
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 from testing.services.cache import CHECKOUT
 from tests.house.test_documents import headings
 

@@ -53,7 +53,7 @@ NOTES = """
 import os, sys
 from pathlib import Path
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 
 told = os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY)
 def tell(word): os.write(told, word.encode())

@@ -7,7 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.log import SERVICES, reports, topics
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import ServiceTrouble
+from hgext.vcsreplicator.words.records import ServiceTrouble
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
 

@@ -30,7 +30,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Diverged, Unavailable
 from hgext.vcsreplicator.words.event import MasterSettings, Tip, Type
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
 from testing.waiting import eventually

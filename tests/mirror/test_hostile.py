@@ -25,8 +25,8 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Reason
 from hgext.vcsreplicator.words.path import check_path
+from hgext.vcsreplicator.words.records import Reason
 from testing.builders.author import Author
 from testing.builders.mirroring import NAME, Bench
 from testing.waiting import eventually

@@ -16,7 +16,7 @@ from hgext.vcsreplicator.mirror.service import _ask_until_available
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import SkippedRecords
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
-from hgext.vcsreplicator.words.levels import Beat
+from hgext.vcsreplicator.words.records import Beat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.waiting import eventually
 

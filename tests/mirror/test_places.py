@@ -28,7 +28,7 @@ from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import Check, Checked, Task, TaskOutcome
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 
 OLD, NEW = "a" * 32, "b" * 32
 

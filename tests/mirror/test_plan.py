@@ -6,7 +6,7 @@ from dataclasses import replace
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first, with_former
 from hgext.vcsreplicator.mirror.plan import Act, Claim, claim, plan
 from hgext.vcsreplicator.words.event import NULL_NODE, Changes, Event, MasterSettings, Tip, Type
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 
 
 def identifier(number: int) -> str:

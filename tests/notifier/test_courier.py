@@ -19,7 +19,7 @@ from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, Record
 from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Expired, Rejected, ReplicationError, Unavailable
-from hgext.vcsreplicator.words.levels import ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import ErrorRecord, Notice
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier import courier, orders

@@ -14,7 +14,7 @@ import pytest
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
-from hgext.vcsreplicator.words.levels import ServiceTrouble
+from hgext.vcsreplicator.words.records import ServiceTrouble
 from testing.builders.cluster import Cluster
 from testing.waiting import eventually
 from testing.warm import warm_starts

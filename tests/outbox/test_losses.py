@@ -11,7 +11,7 @@ from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
-from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.wire import ID
 from testing.builders.memorylog import MemoryLog
 from testing.builders.states import some_state

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.relay import daemon, fork
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.words.levels import ServiceReport
+from hgext.vcsreplicator.words.records import ServiceReport
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, Transaction, following

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import fork
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
 from testing.waiting import eventually

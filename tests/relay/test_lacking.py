@@ -16,7 +16,7 @@ from hgext.vcsreplicator.outbox.file import Fork
 from hgext.vcsreplicator.relay import lacking
 from hgext.vcsreplicator.relay.lacking import find_gone, find_lacking
 from hgext.vcsreplicator.status import SILENT
-from hgext.vcsreplicator.words.levels import ServiceReport
+from hgext.vcsreplicator.words.records import ServiceReport
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.memorylog import MemoryLog
 from testing.builders.pushing import RECORDED, Master, new_master, running_relay

@@ -19,7 +19,7 @@ from hgext.vcsreplicator.relay import server as relay_server
 from hgext.vcsreplicator.relay.admission import RelaySocket
 from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.server import Server
-from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState
 from testing.builders.states import some_state
 from testing.waiting import eventually
 

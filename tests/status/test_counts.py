@@ -8,7 +8,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
-from hgext.vcsreplicator.words.levels import SUBMITTED_KEY
+from hgext.vcsreplicator.words.records import SUBMITTED_KEY
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes

@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE
 from hgext.vcsreplicator.status.findings import findings
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, Reason, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, Reason, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json

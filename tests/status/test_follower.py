@@ -9,7 +9,7 @@ from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import FRESH, WATCH, Follower
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import AggregatorBeat
+from hgext.vcsreplicator.words.records import AggregatorBeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock

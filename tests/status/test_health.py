@@ -23,7 +23,7 @@ from hgext.vcsreplicator.service.listening import create_server
 from hgext.vcsreplicator.status import Picture, health
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, HealthVerdict, judge, late
 from hgext.vcsreplicator.words.clock import Silence
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat
+from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json

@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Record
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat, Lag
+from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, Lag
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json

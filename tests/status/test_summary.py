@@ -12,7 +12,7 @@ from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import as_data, findings
 from hgext.vcsreplicator.status.summary import Expectations, Summary, make_summary
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from hgext.vcsreplicator.words.levels import Beat, Lag, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import Beat, Lag, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from tests.status.test_status import ALPHA, Installation

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord, topics
 from hgext.vcsreplicator.status.timeline import Stage, TimelineStep, find_event, find_notice, list_steps
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.levels import MirrorProof, Notice
+from hgext.vcsreplicator.words.records import MirrorProof, Notice
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain

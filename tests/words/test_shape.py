@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from hgext.vcsreplicator.words.levels import Ack, AggregatorBeat, Beat, Notice
+from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat, Notice
 from hgext.vcsreplicator.words.roster import RosterRequest
 from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, extensible, from_json, parse, read, to_json
 from testing.builders.chains import Chain

@@ -10,7 +10,7 @@ from hgext.vcsreplicator.status.findings import findings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings
 from hgext.vcsreplicator.words.clock import Silence
-from hgext.vcsreplicator.words.levels import AggregatorBeat, Beat
+from hgext.vcsreplicator.words.records import AggregatorBeat, Beat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog

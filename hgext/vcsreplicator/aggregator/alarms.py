@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..words.clock import Silence
-from ..words.levels import MIRROR_FORMAT
+from ..words.records import MIRROR_FORMAT
 from ..words.roster import MirrorState, Roster
 from .decisions.aggregation import Aggregation
 from .decisions.repository import Repository

@@ -14,7 +14,7 @@ from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE
 from ..log.table import Table, read_records, read_table
 from ..words import roster as rosters
 from ..words.errors import BadConfig, MalformedEvent
-from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat, Notice, RepositoryState
+from ..words.records import AGGREGATOR_FORMAT, AggregatorBeat, Notice, RepositoryState
 from ..words.roster import Roster
 from ..words.shape import from_json
 from ..words.wire import names_of

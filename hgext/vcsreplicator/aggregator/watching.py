@@ -12,7 +12,7 @@ from prometheus_client import Gauge
 
 from ..log import NOTICES, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
-from ..words.levels import AGGREGATOR_FORMAT, AggregatorBeat
+from ..words.records import AGGREGATOR_FORMAT, AggregatorBeat
 from ..words.shape import to_json
 from .ahead import AheadLevels
 from .alarms import (

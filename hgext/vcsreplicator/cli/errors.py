@@ -19,7 +19,7 @@ from ..log import ERRORS, LARGEST, Log, NewRecord, Record
 from ..log.table import read_records
 from ..words.clock import SystemClock
 from ..words.errors import BadConfig, MalformedEvent, Refused
-from ..words.levels import SUBMITTED_KEY, ErrorRecord, Submitted
+from ..words.records import SUBMITTED_KEY, ErrorRecord, Submitted
 from ..words.shape import from_json, plain, to_json
 from .display import print_json, print_listing
 from .options import naming, takes_json, with_config, with_last, with_yes

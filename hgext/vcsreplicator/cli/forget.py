@@ -21,7 +21,7 @@ from ..status.timeline import find_event
 from ..words import wire
 from ..words.errors import MalformedEvent, Refused
 from ..words.event import Changes, Event, Type
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 from .options import relay_of, with_config, with_yes
 from .progress import metered_log
 from .repositories import find_repository, read_picture

@@ -7,7 +7,7 @@ from ..log import Log
 from ..status import Picture
 from ..status.follower import Follower
 from ..words.errors import Refused
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 
 
 def read_picture(log: Log) -> Picture:

@@ -17,7 +17,7 @@ from ..log import Log
 from ..status import Picture
 from ..words import roster as rosters
 from ..words.errors import Refused
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 from ..words.roster import Decision, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from ..words.rules import Rules
 from ..words.shape import plain

@@ -18,7 +18,7 @@ from ..status.findings import RELAY_KEY
 from ..status.timeline import NoticeRecord, find_event, find_notice, is_wanted, list_steps
 from ..words.errors import Refused, visible
 from ..words.event import Event
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 from ..words.shape import plain
 from .delivering import describe_delivery, read_notifier
 from .display import print_listing

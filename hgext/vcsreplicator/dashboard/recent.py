@@ -13,7 +13,7 @@ import structlog
 from ..log import EVENTS, NOTICES, STATE, Log, Reader, Record
 from ..status import AGGREGATOR
 from ..words import wire
-from ..words.levels import Notice, RepositoryState
+from ..words.records import Notice, RepositoryState
 from ..words.shape import from_json
 
 # Events that are kept, of one repository and in all.

@@ -23,7 +23,7 @@ from ..status.timeline import (
 from ..words import wire
 from ..words.errors import Expired, Rejected, Unavailable
 from ..words.event import Event
-from ..words.levels import Notice, RepositoryState
+from ..words.records import Notice, RepositoryState
 from ..words.shape import from_json
 from .recent import RecentEvent
 from .sources import Sources

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..status import AGGREGATOR, DESTINATION, MirrorLags, Picture
 from ..status.findings import DESTINATION_KEY, RELAY_KEY, findings
 from ..status.wording import Finding
-from ..words.levels import Ack, RepositoryState
+from ..words.records import Ack, RepositoryState
 from ..words.roster import Mirror, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
 

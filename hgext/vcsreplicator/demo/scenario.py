@@ -18,7 +18,7 @@ from ..log import ACKS, EVENTS, NOTICES, STATE, Log, Record
 from ..log.table import read_on
 from ..words import wire
 from ..words.errors import ReplicationError, Unavailable
-from ..words.levels import Ack, Notice, RepositoryState
+from ..words.records import Ack, Notice, RepositoryState
 from ..words.shape import from_json
 from .layout import Layout
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import structlog
 
 from ..words.errors import ReplicationError
-from ..words.levels import ServiceReport, ServiceTrouble
+from ..words.records import ServiceReport, ServiceTrouble
 from ..words.shape import to_json
 from ..words.version import VERSION
 from . import SERVICES, Log, NewRecord

@@ -19,7 +19,7 @@ import structlog
 from ..log import ACKS, Log, Reader, Record
 from ..log.table import ReadStopped, read_on
 from ..words.errors import BadConfig, Expired, Unavailable
-from ..words.levels import Beat
+from ..words.records import Beat
 from ..words.shape import from_json
 from .settings import MirrorSettings
 from .sources import SkippedRecords

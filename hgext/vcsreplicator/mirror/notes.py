@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from ..words.errors import BadConfig, Unavailable
-from ..words.levels import Reason
+from ..words.records import Reason
 
 T = TypeVar("T")
 logger = structlog.get_logger()

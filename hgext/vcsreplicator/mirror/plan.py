@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass
 
 from ..words.event import Event, Type
-from ..words.levels import Reason
+from ..words.records import Reason
 from .checkpoint import Checkpoint
 
 

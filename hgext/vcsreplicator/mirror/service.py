@@ -22,7 +22,7 @@ from ..log import ACKS, EVENTS, ROSTER, STATE, Log
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, Unavailable
-from ..words.levels import Ack
+from ..words.records import Ack
 from ..words.retry import FAILOVER
 from ..words.roster import KEY as ROSTER_KEY
 from ..words.shape import from_json

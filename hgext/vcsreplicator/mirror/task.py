@@ -7,7 +7,7 @@ They are pickled between processes of one program.
 from dataclasses import dataclass
 
 from ..words.event import Event, event_names
-from ..words.levels import Reason
+from ..words.records import Reason
 from ..words.wire import BundlePlace, Frame
 from .checkpoint import Checkpoint
 from .comparison import Fingerprint

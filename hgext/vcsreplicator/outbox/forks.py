@@ -9,7 +9,7 @@ outbox with both. Standard library only, because a push that sends its own event
 from ..log import STATE, Log
 from ..log.table import read_table
 from ..words.event import replaced_incarnations
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 from ..words.shape import from_json
 from ..words.value import Value
 from .file import Fork, Outbox

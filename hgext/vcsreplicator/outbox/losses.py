@@ -13,7 +13,7 @@ from contextlib import closing
 
 from ..log import EVENTS, Log
 from ..words.errors import Expired, Unavailable
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 from ..words.value import Value
 from ..words.wire import ID
 from .file import Outbox, SentMark

@@ -20,7 +20,7 @@ from ..log.reports import INTERVAL, ServiceReporter, name_trouble
 from ..log.table import find_oldest_time
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
-from ..words.levels import ServiceTrouble
+from ..words.records import ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs

@@ -16,7 +16,7 @@ from ..outbox.file import Fork, Outbox
 from ..outbox.forks import SentEvent, fork_between
 from ..words.errors import MalformedEvent, ReplicationError, Unavailable
 from ..words.event import Event
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 from ..words.shape import from_json
 
 logger = structlog.get_logger()

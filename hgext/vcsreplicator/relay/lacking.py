@@ -14,7 +14,7 @@ from ..outbox.losses import EventPlace, find_standing
 from ..status import SILENT
 from ..status.findings import REFUSES
 from ..words.errors import ReplicationError
-from ..words.levels import RepositoryState, ServiceTrouble
+from ..words.records import RepositoryState, ServiceTrouble
 from .scan import find_repositories
 
 ADOPT = "bring back the pushes that it lacks if you have them, then run `hg replicateadopt` in it (docs/push.md, Forks)"

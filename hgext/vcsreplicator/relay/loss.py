@@ -25,7 +25,7 @@ from ..outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_
 from ..words.clock import Clock, SystemClock
 from ..words.errors import ReplicationError, Unavailable
 from ..words.event import event_names
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 from ..words.value import Value
 
 logger = structlog.get_logger()

@@ -10,7 +10,7 @@ import structlog
 
 from ..outbox.file import outbox_of
 from ..status import SILENT
-from ..words.levels import ServiceTrouble
+from ..words.records import ServiceTrouble
 from .jobs import Job
 from .lacking import find_trouble
 from .loss import LossWatch

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 from .admission import RelaySocket
 from .work import Work
 

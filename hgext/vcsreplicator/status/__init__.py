@@ -11,7 +11,7 @@ from typing import Any
 from ..log import ACKS, ROSTER, SERVICES, STATE, Record
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent
-from ..words.levels import Ack, AggregatorBeat, Beat, Lag, RepositoryState, ServiceReport, measure_lag
+from ..words.records import Ack, AggregatorBeat, Beat, Lag, RepositoryState, ServiceReport, measure_lag
 from ..words.shape import from_json
 
 AGGREGATOR = "aggregator"

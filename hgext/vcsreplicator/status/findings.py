@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ..words.clock import DAY
-from ..words.levels import ServiceTrouble
+from ..words.records import ServiceTrouble
 from ..words.shape import plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_refused_rules, find_removed, find_unlisted

@@ -13,7 +13,7 @@ from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record
 from ..log.table import find_beginnings
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
-from ..words.levels import SUBMITTED_KEY
+from ..words.records import SUBMITTED_KEY
 from . import DESTINATION, SILENT, Picture
 
 # Seconds for which a record counts as just written, and by which the time may be wrong.

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Collection, Mapping
 
 from ..words import roster as rosters
-from ..words.levels import Ack, Reason
+from ..words.records import Ack, Reason
 from ..words.rules import refused
 from . import MirrorLags, Picture, count_unapplied
 from .wording import Finding, Severity, describe_lag, format_lasting, format_since, name_paths, name_trace

@@ -15,7 +15,7 @@ from ..log.table import read_records
 from ..words import wire
 from ..words.errors import Rejected
 from ..words.event import Event
-from ..words.levels import Ack, Notice, RepositoryState
+from ..words.records import Ack, Notice, RepositoryState
 from ..words.shape import from_json
 from . import AGGREGATOR, Picture
 from .mirrors import describe_detached

@@ -6,7 +6,7 @@ import shlex
 import time
 from dataclasses import dataclass
 
-from ..words.levels import RepositoryState
+from ..words.records import RepositoryState
 
 # How many repositories a finding names.
 NAMED = 3

@@ -11,7 +11,7 @@ from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, check_message
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Bookmark, Changes, Event, Heartbeat, Type
-from hgext.vcsreplicator.words.levels import Beat, Pending
+from hgext.vcsreplicator.words.records import Beat, Pending
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json

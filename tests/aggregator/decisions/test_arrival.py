@@ -7,7 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, adopts, follow, is_older, judge, recovered
 from hgext.vcsreplicator.words.event import Event, Type, replaced_incarnations
-from hgext.vcsreplicator.words.levels import FormerPath, Notice, RepositoryState
+from hgext.vcsreplicator.words.records import FormerPath, Notice, RepositoryState
 from testing.builders.chains import Chain, identifier
 
 

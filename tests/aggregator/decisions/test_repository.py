@@ -11,7 +11,7 @@ from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.decisions.standing import Standing
 from hgext.vcsreplicator.log import EVENTS, Record
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import FormerPath, Pending
+from hgext.vcsreplicator.words.records import FormerPath, Pending
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain, identifier

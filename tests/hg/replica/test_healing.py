@@ -10,7 +10,7 @@ import pytest
 from hgext.vcsreplicator.hg.replica import healing
 from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
 

@@ -18,7 +18,7 @@ import pytest
 from hgext.vcsreplicator.hg.serving import views, watermark
 from hgext.vcsreplicator.log import STATE, NewRecord
 from hgext.vcsreplicator.words.event import Tip
-from hgext.vcsreplicator.words.levels import AggregatorBeat
+from hgext.vcsreplicator.words.records import AggregatorBeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench

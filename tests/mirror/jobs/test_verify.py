@@ -15,7 +15,7 @@ from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Fingerprint
 from hgext.vcsreplicator.mirror.jobs import verify
 from hgext.vcsreplicator.mirror.task import Checked, FingerprintPair, Look
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.levels import RepositoryState
+from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json

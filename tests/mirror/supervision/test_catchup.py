@@ -9,7 +9,7 @@ from hgext.vcsreplicator.mirror.notes import Detached
 from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.mirror.supervision.catchup import LIMIT, CatchUpReaders
 from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 
 
 class Reader:

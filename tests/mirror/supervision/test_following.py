@@ -9,7 +9,7 @@ import pytest
 from hgext.vcsreplicator.mirror.checkpoint import before_first
 from hgext.vcsreplicator.mirror.notes import Detached
 from hgext.vcsreplicator.mirror.supervision.following import Following, needed_repair, resume_offset, retry_delay
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.retry import Backoff
 
 CHECKPOINT = before_first("1" * 32, "2" * 32, "a", 1)

@@ -17,7 +17,7 @@ from hgext.vcsreplicator.mirror.task import Trouble
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event
-from hgext.vcsreplicator.words.levels import Reason
+from hgext.vcsreplicator.words.records import Reason
 from testing.builders.chains import Chain
 from tests.mirror.supervision.test_supervisor import Bench, checkpoint
 

@@ -12,7 +12,7 @@ from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
 from hgext.vcsreplicator.mirror.supervision.state import State
 from hgext.vcsreplicator.mirror.writer import AckWriter
-from hgext.vcsreplicator.words.levels import Ack, Reason
+from hgext.vcsreplicator.words.records import Ack, Reason
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.chains import Chain
 from testing.clock import HandClock

@@ -23,7 +23,7 @@ from hgext.vcsreplicator.mirror.supervision.healing import Healing
 from hgext.vcsreplicator.mirror.supervision.state import RepositoryTable
 from hgext.vcsreplicator.mirror.task import Task, Trouble
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.levels import ErrorRecord, Reason
+from hgext.vcsreplicator.words.records import ErrorRecord, Reason
 from hgext.vcsreplicator.words.roster import KEY, Roster
 from hgext.vcsreplicator.words.shape import from_json, plain
 from testing.builders.chains import Chain

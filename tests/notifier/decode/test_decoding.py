@@ -23,7 +23,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hgext.vcsreplicator.words.levels import ErrorRecord
+from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json
 from notifier.decode import decoding
 from notifier.decode.decoding import Decoded, Tools, decode, reject_repeat

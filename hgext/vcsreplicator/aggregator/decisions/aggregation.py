@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from ...log import Record
 from ...words import wire
-from ...words.levels import Notice, RepositoryState
+from ...words.records import Notice, RepositoryState
 from ...words.roster import Roster
 from .arrival import is_older, recovered
 from .deciding import Decisions

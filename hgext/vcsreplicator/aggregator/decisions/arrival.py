@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...words.event import Event, Type, replaced_incarnations
-from ...words.levels import FormerPath, Notice, RepositoryState
+from ...words.records import FormerPath, Notice, RepositoryState
 
 
 class Arrival(enum.StrEnum):

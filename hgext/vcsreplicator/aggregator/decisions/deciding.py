@@ -5,7 +5,7 @@ from ...log import EVENTS, NOTICES, PENDING, NewRecord
 from ...words import shape
 from ...words.errors import MalformedEvent, UnknownEvent
 from ...words.event import Event, Type
-from ...words.levels import MirrorProof, Notice
+from ...words.records import MirrorProof, Notice
 from ...words.streams import streams
 from .held import HeldEvent
 from .membership import RosterMembership

@@ -8,7 +8,7 @@ from ...log import Record
 from ...words import shape, wire
 from ...words.errors import MalformedEvent, UnknownEvent
 from ...words.event import Event, Type
-from ...words.levels import Pending
+from ...words.records import Pending
 
 
 @dataclass(slots=True, kw_only=True)

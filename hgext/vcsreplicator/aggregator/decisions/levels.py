@@ -7,7 +7,7 @@ Each level counts, waits until its event is known, or is recorded as an error.
 from ...log import ACKS, Record
 from ...words import shape
 from ...words.errors import MalformedEvent, Rejected
-from ...words.levels import Ack, Beat
+from ...words.records import Ack, Beat
 from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
 from .standing import Standing

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ...log import ERRORS, EVENTS, PENDING, STATE, NewRecord, Record
 from ...words import shape, wire
-from ...words.levels import KEY_KEPT, ErrorRecord
+from ...words.records import KEY_KEPT, ErrorRecord
 from .held import HeldEvent
 from .repository import Repository
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...log import Record
 from ...words.event import Event
-from ...words.levels import Ack, MirrorProof, RepositoryState, measure_lag
+from ...words.records import Ack, MirrorProof, RepositoryState, measure_lag
 from ...words.roster import Mirror, Roster
 from .arrival import Arrival, follow
 from .held import HeldEvent

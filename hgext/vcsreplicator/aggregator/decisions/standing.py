@@ -7,7 +7,7 @@ It says which mirrors gate the event, and whether their levels count and reach i
 import enum
 from collections.abc import Callable
 
-from ...words.levels import Ack, MirrorProof, RepositoryState
+from ...words.records import Ack, MirrorProof, RepositoryState
 from ...words.roster import Mirror
 from .held import HeldEvent
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ...words.event import Type
-from ...words.levels import RepositoryState
+from ...words.records import RepositoryState
 from .held import HeldEvent
 from .repository import Repository
 

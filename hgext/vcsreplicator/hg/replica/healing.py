@@ -25,7 +25,7 @@ from ...mirror.settings import MirrorSettings
 from ...mirror.task import Task
 from ...words.clock import Clock
 from ...words.errors import Diverged, Rejected, Unavailable
-from ...words.levels import Reason
+from ...words.records import Reason
 from .. import fingerprint
 from ..allowed import put
 from ..serving import watermark

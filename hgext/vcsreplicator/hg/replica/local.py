@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import FoundRepository
-from ...words.levels import Reason
+from ...words.records import Reason
 from . import place, scan
 
 

@@ -18,7 +18,7 @@ from mercurial.localrepo import localrepository
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.plan import Claim, claim
 from ...mirror.settings import MirrorSettings
-from ...words.levels import Reason
+from ...words.records import Reason
 from ..allowed import put
 from ..serving import watermark
 from . import place, replicated, scan

@@ -9,7 +9,7 @@ from mercurial.utils import stringutil
 
 from ...mirror.task import Trouble
 from ...words.errors import Diverged, MalformedEvent, Rejected, ReplicationError, Unavailable, UnknownEvent
-from ...words.levels import Reason
+from ...words.records import Reason
 from ..text import text
 from .apply import BundleTooLarge
 from .local import Halted

@@ -21,7 +21,7 @@ from ...mirror.task import ReadEvent, Task, TaskOutcome
 from ...words.clock import Clock
 from ...words.errors import Diverged, MalformedEvent
 from ...words.event import Type
-from ...words.levels import Reason
+from ...words.records import Reason
 from ...words.wire import BundlePlace
 from ..allowed import put
 from ..master.formats import REFUSED_REQUIREMENTS

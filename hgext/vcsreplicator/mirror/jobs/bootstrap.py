@@ -28,7 +28,7 @@ from ...status import Picture
 from ...status.follower import Follower
 from ...words.clock import Clock, SystemClock
 from ...words.errors import Refused
-from ...words.levels import Reason, RepositoryState
+from ...words.records import Reason, RepositoryState
 from ...words.retry import Backoff
 from ...words.roster import MirrorState, Verb
 from ...words.rules import Rules

@@ -22,7 +22,7 @@ from ...status import Picture
 from ...status.follower import Follower
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import Expired, Unavailable
-from ...words.levels import RepositoryState
+from ...words.records import RepositoryState
 from ...words.shape import Seconds, plain, within
 from ..comparison import ComparisonOutcome, Verdict, judge
 from ..settings import MirrorSettings

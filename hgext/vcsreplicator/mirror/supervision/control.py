@@ -12,7 +12,7 @@ import structlog
 from ...log import ROSTER, STATE
 from ...words.errors import MalformedEvent, Rejected
 from ...words.event import check_place
-from ...words.levels import AggregatorBeat, RepositoryState
+from ...words.records import AggregatorBeat, RepositoryState
 from ...words.roster import KEY as ROSTER_KEY
 from ...words.roster import Roster
 from ...words.rules import refused

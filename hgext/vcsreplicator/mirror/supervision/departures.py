@@ -9,7 +9,7 @@ from dataclasses import replace
 import structlog
 
 from ...words.event import Event
-from ...words.levels import RepositoryState
+from ...words.records import RepositoryState
 from ..checkpoint import Checkpoint, before_first
 from ..notes import DeletedRepository, try_to_write
 from .catchup import CatchUpReaders

@@ -14,7 +14,7 @@ import structlog
 from ...log import partition_of
 from ...words.errors import Unavailable
 from ...words.event import Event, event_names
-from ...words.levels import Reason
+from ...words.records import Reason
 from ...words.retry import Backoff
 from ...words.unexpected import fault
 from .. import metrics

@@ -7,7 +7,7 @@ A repository has one task at a time. The choice of worker matters only for warm 
 import structlog
 
 from ...words.event import Type
-from ...words.levels import Reason
+from ...words.records import Reason
 from .. import metrics
 from ..checkpoint import Checkpoint
 from ..pool import Answered, Lane, Worker, WorkerPool

@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass, field
 
 from ...words.event import Event, event_names
-from ...words.levels import Ack, Reason
+from ...words.records import Ack, Reason
 from ...words.retry import Backoff
 from ..checkpoint import Checkpoint
 from ..notes import Detached

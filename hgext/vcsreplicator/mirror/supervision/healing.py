@@ -11,7 +11,7 @@ import structlog
 
 from ...log import EVENTS
 from ...words.errors import Rejected, Unavailable, UnknownEvent
-from ...words.levels import Reason
+from ...words.records import Reason
 from ..notes import try_to_write
 from ..sources import ExpiredPosition, ReadRecords
 from .catchup import CatchUpReaders

@@ -11,7 +11,7 @@ import structlog
 
 from ...log import ERRORS, EVENTS, NewRecord, Record
 from ...words.errors import Rejected, UnknownEvent
-from ...words.levels import KEY_KEPT, ErrorRecord, Reason
+from ...words.records import KEY_KEPT, ErrorRecord, Reason
 from ...words.shape import to_json
 from ...words.unexpected import UnexpectedError, fault
 from ...words.wire import names_of

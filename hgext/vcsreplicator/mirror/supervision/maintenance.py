@@ -7,7 +7,7 @@ It is reading repositories through, removing what was set aside, and filling cac
 import structlog
 
 from ...words.clock import DAY
-from ...words.levels import Reason
+from ...words.records import Reason
 from ..pool import Lane, WorkerPool
 from ..task import Check, Checked, Sweep, Warm
 from .detached import Detachments

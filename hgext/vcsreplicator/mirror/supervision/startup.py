@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 import structlog
 
-from ...words.levels import Ack, Reason
+from ...words.records import Ack, Reason
 from ..checkpoint import Checkpoint
 from ..copies import choose
 from ..task import FoundRepository

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from ...words.clock import Clock
 from ...words.event import Event
-from ...words.levels import Ack, Reason
 from ...words.path import twin
+from ...words.records import Ack, Reason
 from ...words.roster import Mirror, MirrorRole, Roster
 from ...words.shape import to_json
 from ..notes import Notes

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...log import Log
 from ...words.clock import Clock
-from ...words.levels import MIRROR_FORMAT, Beat
+from ...words.records import MIRROR_FORMAT, Beat
 from ...words.shape import to_json
 from ...words.version import VERSION
 from .. import metrics

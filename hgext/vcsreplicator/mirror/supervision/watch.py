@@ -6,7 +6,7 @@ Their repository is detached, a replacement is started, and one that hangs is ki
 
 import structlog
 
-from ...words.levels import Reason
+from ...words.records import Reason
 from .. import metrics
 from ..pool import Lane, Worker, WorkerPool
 from ..task import Task

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Levels: records in which mirrors and aggregator report how far they are.
+"""The records of all topics but `events`: levels, signs of life, states, notices, errors, reports.
 
-All are the latest value of their key in a compacted topic: reading a topic whole gives the present, and an older value never
-matters. Sequences count from 1; 0 means nothing yet. Mirrors and aggregator are upgraded one by one: members that a
-newer one added are ignored.
+In a compacted topic a record is the latest value of its key: reading the topic whole gives the present, and an older value never
+matters. Sequences count from 1; 0 means nothing yet. All services are upgraded one by one: members that a newer one added are
+ignored.
 """
 
 import enum
