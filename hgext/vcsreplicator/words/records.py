@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Records of all topics but `events`: levels, signs of life, states, notices, errors.
+"""Records of all topics but `events`: levels, signs of life, states, notices.
 
 In a compacted topic a record is the latest value of its key: reading the topic whole gives the present, and an older value never
 matters. Sequences count from 1; 0 means nothing yet. All services are upgraded one by one: members that a newer one added are
