@@ -655,7 +655,7 @@ def test_a_repository_whose_worker_died_twice_is_detached(bench: Bench) -> None:
 def test_deaths_of_workers_with_a_success_between_them_are_counted_apart(bench: Bench) -> None:
     for event in Chain("r").take(3):
         bench.read(event)
-        bench.mirror.take(Answered(worker=bench.pool.given[-1], answer=None))
+        bench.mirror.receive(Answered(worker=bench.pool.given[-1], answer=None))
         bench.passes(1)
         bench.applied(event)
     assert bench.notes.detached() == []
@@ -685,7 +685,7 @@ def test_what_expired_is_read_on_from_where_the_log_ended_when_the_master_was_as
     bench.passes(2)
     assert following.phase is Phase.CATCHING_UP
     for run, reason in ((following.run - 1, Reason.GAP), (following.run, Reason.EXPIRED)):
-        bench.mirror.take(ExpiredPosition(follows=following.id, run=run, reason="expired"))
+        bench.mirror.receive(ExpiredPosition(follows=following.id, run=run, reason="expired"))
         assert [note.reason for note in bench.notes.detached()] == [reason]
     bench.read(other)
     until_given(bench, first.repository)
@@ -1080,7 +1080,7 @@ def test_an_event_that_is_not_read_yet_or_whose_repository_is_at_work_is_not_mis
     for more, is_running, found in ((1, False, []), (0, True, []), (0, False, [Reason.GAP])):
         following.is_running = is_running
         ends = {0: bench.mirror.state.backlog.next(0) + more}
-        bench.mirror.take(Ends(ends=ends, expected={second.repository: (second.incarnation, 2)}))
+        bench.mirror.receive(Ends(ends=ends, expected={second.repository: (second.incarnation, 2)}))
         assert [note.reason for note in bench.notes.detached()] == found
 
 

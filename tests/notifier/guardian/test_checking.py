@@ -130,9 +130,9 @@ def test_a_broker_that_lacks_an_extension_fails(guarded: Guarded, monkeypatch: p
 
     def declare_without_limit(self: Any, channel: Any) -> None:
         real(self, channel)
-        channel.queue_delete(self._queue("short"))
-        channel.queue_declare(self._queue("short"), durable=True, auto_delete=False)
-        channel.queue_bind(self._queue("short"), self._exchange, "short")
+        channel.queue_delete(self._name_queue("short"))
+        channel.queue_declare(self._name_queue("short"), durable=True, auto_delete=False)
+        channel.queue_bind(self._name_queue("short"), self._exchange, "short")
 
     monkeypatch.setattr(trial.Trial, "_declare", declare_without_limit)
     monkeypatch.setattr("kombu.transport.pyamqp.Channel.basic_qos", lambda *_: None)
