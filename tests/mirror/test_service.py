@@ -12,6 +12,7 @@ import pytest
 from hgext.vcsreplicator.mirror.service import lock_folder
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.passing import is_passing
 
 
 @pytest.mark.parametrize("state", [None, "state"])
@@ -73,6 +74,30 @@ def test_a_mirror_says_in_one_line_which_folder_it_cannot_use_and_what_is_expect
     assert refusal(settings) == f"mirror.alpha.{key}: {folder} cannot be used: {inside}Permission denied; {expected}"
     refused = f"{settings.folder}/lock"
     assert refusal(settings) == f"mirror.alpha.{key}: {folder} cannot be used: {refused}: Permission denied; {expected}"
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN])
+@pytest.mark.parametrize("key", ["root", "state"])
+def test_a_mirror_whose_folder_is_on_a_mount_that_does_not_answer_names_its_error_and_may_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, number: int
+) -> None:
+    settings = MirrorSettings(name="alpha", root=str(tmp_path / "root"), state=str(tmp_path / "state"))
+    with lock_folder(settings):
+        folder = {"root": settings.root, "state": settings.folder}[key]
+
+    def fail(called: Callable[..., object]) -> Callable[..., object]:
+        def failing(path: object, *rest: object, **options: object) -> object:
+            if str(path).startswith(folder):
+                raise OSError(number, os.strerror(number), path)
+            return called(path, *rest, **options)
+
+        return failing
+
+    for name in ("stat", "open", "scandir"):  # not mkdir: the mount point is there
+        monkeypatch.setattr(os, name, fail(getattr(os, name)))
+    with pytest.raises(BadConfig, match=f"{key}: {folder} cannot be used: {os.strerror(number)};") as refused:
+        lock_folder(settings).__enter__()
+    assert is_passing(refused.value)
 
 
 def test_a_mirror_whose_disk_is_full_at_its_start_waits_for_room(

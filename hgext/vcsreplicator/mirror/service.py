@@ -10,6 +10,7 @@ import os
 import pwd
 import queue
 import random
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -124,10 +125,10 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
     the root.
     """
     with _naming_folder(settings, "root", settings.root):
-        os.makedirs(settings.root, exist_ok=True)
+        _make_folder(settings.root)
         os.scandir(settings.root).close()
     with _naming_folder(settings, "state" if settings.state else "root", settings.state or settings.root):
-        os.makedirs(settings.folder, exist_ok=True)
+        _make_folder(settings.folder)
         lock = os.open(os.path.join(settings.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,6 +140,18 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _make_folder(folder: str) -> None:
+    """Make the folder if there is none; raise the error of a mount that does not answer.
+
+    `os.makedirs` takes such a mount for a file.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise
 
 
 @contextmanager

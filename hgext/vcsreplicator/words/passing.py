@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The errors that may pass while a service waits.
 
-They are shortages (memory, disk space, quota, file descriptors), a failing disk, a stale file handle, an interrupted call, a locked
-database, a port in use, an address that is not available, a name server that does not answer, and a missing topic. All others do
-not pass.
+They are shortages (memory, disk space, quota, file descriptors), a failing disk, a stale file handle, a mount or machine that does
+not answer, an interrupted call, a locked database, a port in use, an address that is not available, a name server that does not
+answer, and a missing topic. All others do not pass.
 """
 
 import errno
@@ -15,6 +15,7 @@ import stat
 from .errors import TopicMissing
 
 _ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR}
+_ERRNO |= {errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 _ERRNO |= {errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN}
 _SQLITE = {
     sqlite3.SQLITE_BUSY,
