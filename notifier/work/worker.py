@@ -147,12 +147,12 @@ class PushRecorder:
             while not stop.is_set():
                 for arrived in consumer.receive(BUSY_BLINK if self._under_way else BLINK):
                     self._take_message(arrived, consumer)
-                self._collect(consumer)
+                self._collect(consumer, stop)
                 self._park(consumer)
                 self._send_letters()
                 self._begin_work()
             wait(self._under_way, SETTLING)
-            self._collect(consumer)
+            self._collect(consumer, stop)
             consumer.finish()
 
     def _take_message(self, arrived: Any, consumer: QueueConsumer) -> None:
@@ -227,15 +227,18 @@ class PushRecorder:
         finally:
             self._servers.put(hg)
 
-    def _collect(self, consumer: QueueConsumer) -> None:
-        """Finish recorded messages, and plan retries."""
+    def _collect(self, consumer: QueueConsumer, stop: threading.Event) -> None:
+        """Finish recorded messages, and plan retries.
+
+        A failure after the stop counts no attempt: the signal may have ended `hg`, too. Its messages come again.
+        """
         for future in [future for future in self._under_way if future.done()]:
             messages = self._under_way.pop(future)
             error = future.exception()
             if error is None:
                 if self._lanes.settle(messages):
                     self._finish(messages, consumer)
-            else:
+            elif not stop.is_set():
                 self._note_failure(messages, error, consumer)
 
     def _finish(self, messages: Sequence[TakenMessage], consumer: QueueConsumer) -> None:

@@ -40,6 +40,10 @@ def test_a_unit_starts_a_verb_that_exists(unit: Path) -> None:
     assert verb in VERBS
 
 
+def test_a_stop_of_the_worker_is_no_signal_to_its_mercurial() -> None:
+    assert values(CHECKOUT / "docs/systemd/vcsreplicator-work.service", "KillMode") == ["mixed"]
+
+
 def test_systemd_understands_every_unit(tmp_path: Path) -> None:
     """As they are but for users and programs, which this machine has not; nothing to ask where there is no systemd."""
     analyze = shutil.which("systemd-analyze")

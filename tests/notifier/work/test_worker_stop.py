@@ -11,10 +11,15 @@ from unittest.mock import Mock
 
 import pytest
 
+from hgext.vcsreplicator.words.retry import Backoff
 from notifier.work import worker
+from notifier.work.commandserver import HgFailed
+from notifier.work.lanes import Lanes, TakenMessage
+from notifier.work.recording import read_message
 from notifier.work.settings import WorkSettings
 from testing.clock import HandClock
 
+FAST = Backoff(first=0.02, longest=0.1)
 PUSH = {"id": 1, "date": 1456826400, "user": "dana@example.com", "changesets": ["a" * 40]}
 BODY = json.dumps({"type": "hg-push", "repository_id": 1, "pushes": [PUSH]}).encode()
 
@@ -103,3 +108,27 @@ def test_a_worker_that_is_stopped_waits_a_bounded_time_for_what_is_being_recorde
     recorder.run(stop)
     assert consumer.calls == ["finish"]
     may_end.set()
+
+
+def test_what_fails_after_the_wish_to_stop_counts_no_attempt_and_stays_parked_as_it_was(
+    consumer: Consumer, recorder: worker.PushRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd's signal may end `hg` too: that is not the message's fault."""
+    stop, [arrived] = Stop(), consumer.receive(0)
+    repository, message = read_message(arrived.headers, arrived.body, recorder._settings.repositories)
+    row = TakenMessage(row=3, body=BODY, repository=repository, message=message)
+    recorder._parked = Mock(may_have_dead=False, load=lambda: [row.name], read=lambda name, most: [row])
+    recorder._lanes = Lanes(FAST, 0)
+
+    def record(*_: object) -> None:
+        stop.set()
+        assert stop.noticed.wait(60)
+        raise HgFailed("hg pull: exit code 255: killed!", 255)
+
+    monkeypatch.setattr(worker, "record_pushes", record)
+    before = worker.FAILED._value.get()
+    recorder.run(stop)
+    assert worker.FAILED._value.get() == before
+    assert recorder._parked.method_calls == []
+    assert recorder._reporter.method_calls == []  # type: ignore[attr-defined]
+    assert consumer.calls == ["finish"]
