@@ -54,3 +54,10 @@ def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble(monkeypatc
     assert report("/repos/1: cannot be read: damaged", texts[1].replace("/repos/1", "/repos/2")) == 3
     clock.advance(reports.INTERVAL)
     assert report("/repos/1: cannot be read: damaged", texts[0].replace("/repos/1", "/repos/2")) == 4
+
+
+def test_the_same_trouble_of_two_repositories_whose_paths_have_blanks_is_two_troubles() -> None:
+    first, second = (f"/repos/my app{number}: cannot be read: 3 of 7 bytes" for number in (1, 2))
+    assert reports.name_trouble(first) != reports.name_trouble(second)
+    assert reports.name_trouble(first) == reports.name_trouble(first.replace("3", "4"))
+    assert reports.name_trouble("/repos/app1") == "/repos/app1"

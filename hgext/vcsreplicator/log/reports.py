@@ -66,7 +66,7 @@ class ServiceReporter:
 def name_trouble(text: str) -> str:
     """Return a trouble's text without what differs each time that it is found.
 
-    This is each word with a digit: a time, a count, an address. The folder that the text may begin with stays.
+    This is each word with a digit: a time, a count, an address. The folder that the text may begin with stays; it ends at ": ".
     """
-    folder = re.match(r"/\S*|", text)[0]  # type: ignore[index]
+    folder = re.match(r"/.*?(?=: )|/\S*|", text, re.DOTALL)[0]  # type: ignore[index]
     return folder + re.sub(r"\w*\d\w*", "#", text[len(folder) :])
