@@ -151,6 +151,14 @@ def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
     assert made.make(2_000_000_000.0)[1] == [told]
 
 
+def test_a_transaction_that_is_not_rolled_back_is_not_called_the_reason_why_events_wait(round_: Round) -> None:
+    """Events are sent behind it."""
+    round_.create("a", 1, sent=False)
+    (round_.root / "a/.hg/store/journal").touch()
+    round_.failed = Failure(Job.RECOVER, "Permission denied: lock", 1000.0)
+    assert round_.make(2_000_000_000.0)[1] == ["events wait in its outbox: see the relay's log lines"]
+
+
 def test_a_repository_that_cannot_get_its_first_event_is_reported_after_a_while(round_: Round) -> None:
     round_.create("a")
     round_.failed = Failure(Job.ANNOUNCE, "another process holds its lock", 2000.0, is_busy=True)

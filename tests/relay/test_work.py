@@ -683,6 +683,22 @@ def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:
     assert [line["reason"] for line in lines if line["event"] == "will try again"] == ["no room"]
 
 
+def test_a_transaction_that_cannot_be_rolled_back_is_known_since_its_first_failure_also_while_the_log_is_away(
+    jobs: Jobs,
+) -> None:
+    (jobs.root / "a" / ".hg").mkdir(parents=True)
+    jobs.stop.set()  # no retry beside this test's own
+    folder, task = str(jobs.root / "a"), relay_work._RepositoryTask()
+    stuck = Failure(Job.RECOVER, "broken", jobs.clock.now())
+    for send in (Mock(), Mock(side_effect=Unavailable("away")), Mock()):
+        jobs.work._table = {Job.RECOVER: Mock(side_effect=OSError("broken")), Job.SEND: send}
+        task.jobs |= {Job.RECOVER, Job.SEND}
+        jobs.work._run_task(folder, task)
+        send.assert_called_once()
+        assert jobs.work.failure(folder) == stuck
+        jobs.clock.advance(600)
+
+
 def test_a_transaction_that_is_left_alone_for_now_is_known_to_be_stuck(jobs: Jobs) -> None:
     """Its lock may be that of a killed process whose parent has not noticed."""
     jobs.work._table = {Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77"))}

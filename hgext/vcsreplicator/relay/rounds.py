@@ -85,7 +85,9 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
         elif (is_due := not losses.is_confirmed(folder) or outbox_of(folder).has_unsent()) or "outbox.fork" in names:
             if is_due:
                 work.poke(folder)
-            hint = failure.reason if failure else "see the relay's log lines"
+            hint = "see the relay's log lines"
+            if failure is not None and (failure.job is not Job.RECOVER or failure.is_busy):
+                hint = failure.reason
             return find_trouble(folder, outbox_of(folder), now, hint) or stuck
         return stuck
     except FileNotFoundError:  # deleted or renamed meanwhile

@@ -224,7 +224,9 @@ class Work:
                     continue
                 if (denied := _find_denied(folder, error)) is not None:
                     self.on_failed(folder, denied[0])
-                return jobs, Failure(job, reason, now)
+                if failure is None or failure.is_busy:  # another failure of an earlier job stays known
+                    failure = Failure(job, reason, now)
+                return jobs, failure
         return retried, failure
 
     def _start_due_tasks(self) -> None:
