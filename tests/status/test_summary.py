@@ -141,6 +141,41 @@ def test_a_removed_mirror_is_shown_while_it_runs_and_again_once_it_is_added() ->
     assert [line.name for line in summary().mirrors] == ["alpha", "old"]
 
 
+def test_a_mirror_that_was_stopped_just_before_it_was_removed_is_neither_shown_nor_a_warning() -> None:
+    made = Installation()
+    made.ack(3)
+    expected, roster = (
+        Expectations(destinations=("lines",)),
+        Roster(mirrors=(ALPHA, Mirror(name="old", state=MirrorState.REMOVED))),
+    )
+
+    def beat() -> None:
+        made.write(ACKS, "old", Beat(mirror="old", time=made.clock.now(), positions={}, version="1"))
+
+    beat()
+    made.clock.advance(20.0)
+    made.write(ROSTER, KEY, roster)
+    made.clock.advance(20.0)
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    assert ([line.name for line in summary.mirrors], summary.findings) == (["alpha"], ())
+    beat()
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    assert [line.name for line in summary.mirrors] == ["alpha", "old"]
+    assert [finding.text[:16] for finding in summary.findings] == ["mirror old runs "]
+
+
+def test_a_removed_mirror_that_runs_is_shown_also_if_the_logs_clock_was_set_back() -> None:
+    made = Installation()
+    made.ack(3)
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, Mirror(name="old", state=MirrorState.REMOVED))))
+    made.clock.set_back(1000.0)
+    made.write(ACKS, "old", Beat(mirror="old", time=made.clock.now(), positions={}, version="1"))
+    assert [line.name for line in make_summary(made.picture(), made.clock.now(), Expectations()).mirrors] == [
+        "alpha",
+        "old",
+    ]
+
+
 def test_a_mirror_of_the_file_that_the_roster_lacks_is_noted_and_is_a_warning_once_it_runs() -> None:
     made = Installation()
     made.ack(3)

@@ -139,7 +139,7 @@ class View:
         """List the mirrors of the roster, without those that were removed and do not run."""
         waiting = (row.state for row in self.repositories if row.waits)
         holds = Counter(name for state in waiting for name in self.picture.holding(state))
-        states = self.picture.states
+        states, gone = self.picture.states, self.picture.gone(self.now)
         return [
             RosterRow(
                 mirror=mirror,
@@ -148,7 +148,7 @@ class View:
                 verbs=VERBS[mirror.state],
             )
             for mirror in (self.picture.roster.mirrors if self.picture.roster else ())
-            if mirror.state is not MirrorState.REMOVED or self.picture.runs(mirror.name, self.now)
+            if mirror.name not in gone
         ]
 
     def find_verb(self, state: RepositoryState, name: str) -> Verb | None:

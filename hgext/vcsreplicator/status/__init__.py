@@ -92,8 +92,11 @@ class Picture:
             _put_record(self.beats, key, Beat, value)
 
     def gone(self, now: float) -> set[str]:
-        """Return the names of the mirrors that were removed and do not run."""
-        return {name for name in self.removed() if not self.runs(name, now)}
+        """Return the names of the mirrors that were removed and do not run.
+
+        A sign of life from before the roster's last change is from before the removal, unless the log's clock was set back since.
+        """
+        return {name for name in self.removed() if self.seen(name) < self.changed <= now or not self.runs(name, now)}
 
     def removed(self) -> list[str]:
         """Return the names of the mirrors that were removed from the roster."""

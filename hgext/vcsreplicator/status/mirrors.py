@@ -128,6 +128,7 @@ def describe_detached(picture: Picture, ack: Ack, now: float) -> str:
 
 def find_removed(picture: Picture, now: float) -> list[Finding]:
     """Find mirrors that run although they were removed from the roster."""
+    gone = picture.gone(now)
     return [
         Finding(
             level=Severity.WARNING,
@@ -136,7 +137,7 @@ def find_removed(picture: Picture, now: float) -> list[Finding]:
             f"or: vcsreplicator roster add {name}",
         )
         for name in picture.removed()
-        if picture.runs(name, now)
+        if name not in gone
     ]
 
 
