@@ -15,15 +15,16 @@ from typing import Any, NoReturn
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, ROSTER, Log, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, ROSTER, SERVICES, Log, NewRecord, topics
 from hgext.vcsreplicator.log import STATE as STATES
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.reports import INTERVAL
 from hgext.vcsreplicator.service import application
 from hgext.vcsreplicator.service.listening import create_server
 from hgext.vcsreplicator.status import Picture, health
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, HealthVerdict, judge, late
 from hgext.vcsreplicator.words.clock import Silence
-from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat
+from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat, ServiceReport
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -375,7 +376,7 @@ def test_an_unexpected_exception_of_a_reading_is_no_verdict_and_not_the_end(hang
 
 @pytest.fixture
 def beating() -> tuple[Endpoint, Callable[..., None]]:
-    """An endpoint, and what lets time pass, then has the aggregator or the mirror give a sign of life.
+    """An endpoint, and what lets time pass, then has a relay, the aggregator or the mirror give a sign of life.
 
     The log's clock may jump between the two.
     """
@@ -388,6 +389,9 @@ def beating() -> tuple[Endpoint, Callable[..., None]]:
     def wait(seconds: float, *who: str, jump: float = 0.0) -> None:
         clock.advance(seconds)
         clock_of_log.advance(seconds)
+        if "relay" in who:
+            report = ServiceReport(time=NOW + next(count), version="1")
+            log.append([NewRecord(topic=SERVICES, key="relay hg://master", value=to_json(report))])
         if "aggregator" in who:
             beat = AggregatorBeat(time=NOW + next(count), roster=1, held=0)
             log.append([NewRecord(topic=STATES, key="aggregator", value=to_json(beat))])
@@ -428,3 +432,40 @@ def test_the_first_reading_after_the_logs_clock_was_set_back_finds_no_mirror_sil
     wait(1.0, "aggregator", "alpha")
     answer = ask()
     assert (answer["reasons"], answer["degraded"]) == ([], [])
+
+
+@pytest.mark.processes
+def test_the_first_reading_after_an_outage_of_mirrors_and_aggregator_finds_them_silent(beating: Any) -> None:
+    """Their last signs of life are as old as each other; a relay's report shows how old."""
+    ask, wait = beating
+    wait(3600.0, "relay")
+    wait(INTERVAL)
+    answer = ask()
+    assert answer["reasons"] == ["the mirror is silent for 3600 s"]
+    assert answer["degraded"] == ["the aggregator is silent for 3600 s"]
+    wait(1.0, "alpha", "aggregator")
+    answer = ask()
+    assert (answer["reasons"], answer["degraded"]) == ([], [])
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("jump", [-1000.0, 1000.0], ids=["back", "forward"])
+def test_the_first_reading_takes_no_time_from_a_report_where_the_clocks_differ(beating: Any, jump: float) -> None:
+    ask, wait = beating
+    wait(1.0, "relay", jump=jump)
+    wait(1.0, "relay", "aggregator", "alpha")
+    answer = ask()
+    assert (answer["reasons"], answer["degraded"]) == ([], [])
+
+
+@pytest.mark.processes
+def test_a_report_from_before_the_logs_clock_was_set_back_makes_no_mirror_silent(beating: Any) -> None:
+    """Neither if this machine's clock agrees with the log's new time, nor later."""
+    ask, wait = beating
+    wait(0.0, jump=1000.0)
+    wait(1.0, "relay")
+    wait(1.0, jump=-1000.0)
+    for _ in range(3):
+        wait(1.0, "aggregator", "alpha")
+        answer = ask()
+        assert (answer["reasons"], answer["degraded"]) == ([], [])

@@ -18,6 +18,8 @@ from . import DESTINATION, SILENT, Picture
 
 # Seconds for which a record counts as just written, and by which the time may be wrong.
 FRESH = 10.0
+# Seconds for which a service's report counts as its newest: more than between two.
+REPORTED = 25.0
 # Seconds to wait for a new record: more than two beats.
 WATCH = 12.0
 
@@ -40,7 +42,7 @@ class Follower:
         self.picture, self._topics = Picture(has_services=has_services), topics
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
-        self._newest_sign = 0.0
+        self._newest_sign = self._recent_report = 0.0
         # Bounds of the log's time minus this machine's monotonic time; the third is the same difference for this machine's own
         # clock at the last update.
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
@@ -53,6 +55,14 @@ class Follower:
         before the log's clock was last set.
         """
         return self._newest_sign
+
+    @property
+    def recent_report(self) -> float:
+        """Return the log's time of the newest recent report of a service; 0 without one.
+
+        A report is recent if this machine's own clock found it so at the last update that read one.
+        """
+        return self._recent_report
 
     def close(self) -> None:
         """Free the reader."""
@@ -103,6 +113,10 @@ class Follower:
             self._newest, self._came = max(came.values()), self._clock.monotonic()
         signs = [time for (topic, _), time in came.items() if topic in (ACKS, STATE)]
         self._newest_sign = max(signs, default=self._newest_sign)
+        reports = [time for (topic, _), time in came.items() if topic == SERVICES]
+        if reports:
+            recent = (time for time in reports if -FRESH <= self._clock.now() - time <= REPORTED)
+            self._recent_report = max(recent, default=0.0)
         if came or not self._newest:
             self._compare_clocks()
         self._updated = began

@@ -5,6 +5,7 @@
 remembers since when each repository is late, because a push is always late for some milliseconds.
 """
 
+import math
 import threading
 from collections.abc import Mapping, Set
 from concurrent.futures import Future
@@ -127,7 +128,7 @@ class Endpoint:
         self._follower: Follower | None = None
         self._silence = Silence(clock.monotonic())
         # End of the last reading, on a clock that stops while the log hangs.
-        self._read_at = float("-inf")
+        self._read_at = -math.inf
         self._since: dict[str, float] = {}
         self._known: HealthVerdict | None = None
         self._lock = threading.Lock()
@@ -170,10 +171,14 @@ class Endpoint:
         began = self._clock.monotonic()
         try:
             if self._follower is None:
-                self._follower = Follower(self._log)
+                self._follower = Follower(self._log, self._clock)
             picture = self._follower.update()
             self._count_hang(began)
-            self._known, self._trouble = self._judge(picture, self._follower.newest_sign), None
+            newest = self._follower.newest_sign
+            if math.isinf(self._read_at):
+                # All signs of life may be equally old; then only the report of another service shows it.
+                newest = max(newest, self._follower.recent_report)
+            self._known, self._trouble = self._judge(picture, newest), None
             reading.set_result(self._known)
         except ReplicationError as error:
             # No sign of life can arrive, so all silence begins again.
@@ -202,7 +207,7 @@ class Endpoint:
         return _degrade(HealthVerdict(reasons=self._known.reasons), reason, self._settings)
 
     def _judge(self, picture: Picture, newest: float) -> HealthVerdict:
-        """Judge the picture of a log whose newest sign of life has the time `newest`.
+        """Judge the picture of a log that has reached the time `newest` by its own clock.
 
         The age of a sign of life comes from the log's timestamps, limited by the time since the last reading.
         """
