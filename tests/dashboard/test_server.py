@@ -7,21 +7,25 @@ import shutil
 import stat
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.dashboard.asked.client import ask
 from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion
-from hgext.vcsreplicator.dashboard.server import _answer_questions, _find_users, _open_socket, run
+from hgext.vcsreplicator.dashboard.asked.users import LOOK_AGAIN, SocketUsers
+from hgext.vcsreplicator.dashboard.server import _answer_questions, _open_socket, run
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log.opening import identify_log
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.status.summary import Expectations, Summary, make_summary
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from testing.clock import HandClock
 from testing.waiting import eventually
 from tests.dashboard.conftest import AwayLog, Installation, fill, settings, watching
 
@@ -126,8 +130,44 @@ def test_a_socket_has_an_absolute_path(tmp_path: Path) -> None:
 def test_users_who_may_ask_are_found_by_name_and_one_that_is_not_here_is_left_out() -> None:
     own = pwd.getpwuid(os.getuid()).pw_name
     with capture_logs() as logs:
-        assert list(_find_users([own, "nobody-of-this-machine", "a\0b"])) == [os.getuid()]
-    assert [entry["user"] for entry in logs] == ["nobody-of-this-machine", "a\0b"]
+        users = SocketUsers([own, "nobody-of-this-machine", "a\0b"])
+        assert (os.getuid() in users, -2 in users) == (True, False)
+    assert [(entry["log_level"], entry["user"]) for entry in logs] == [
+        ("warning", "nobody-of-this-machine"),
+        ("warning", "a\0b"),
+    ]
+
+
+def test_a_user_whom_the_system_learns_of_after_the_start_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a directory server that the machine does not reach at its boot."""
+    clock, directory, asked = HandClock(), dict[str, Mock](), Counter[str]()
+
+    def look_up(name: str) -> Mock:
+        asked[name] += 1
+        return directory[name]
+
+    monkeypatch.setattr(pwd, "getpwnam", look_up)
+    with capture_logs() as logs:
+        users = SocketUsers(["hg", "operator"], clock)
+        directory["hg"] = Mock(pw_uid=4711)
+        assert 4711 not in users, "just looked for"
+        clock.advance(LOOK_AGAIN)
+        assert (4711 in users, 4711 in users, 4712 in users) == (True, True, False)
+        assert asked == {"hg": 2, "operator": 2}
+        clock.advance(LOOK_AGAIN)
+        assert (4711 in users, asked["operator"]) == (True, 2), "a user who is known costs no look"
+        assert (4712 in users, asked) == (False, {"hg": 2, "operator": 3})
+    assert [(entry["log_level"], entry["user"]) for entry in logs] == [
+        ("warning", "hg"),
+        ("warning", "operator"),
+        ("info", "hg"),
+    ]
+
+
+def test_the_socket_is_open_to_a_user_who_is_not_found_yet(path: str, tmp_path: Path) -> None:
+    made, installation = settings(tmp_path, socket=path, socket_users=("nobody-of-this-machine",)), fill()
+    with watching(installation.sources) as followed, _open_socket(made, installation.sources, followed):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
 
 
 def test_the_settings_say_who_may_ask(path: str, tmp_path: Path) -> None:

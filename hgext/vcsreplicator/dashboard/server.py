@@ -4,13 +4,10 @@
 It runs until the service is stopped or the watcher fails.
 """
 
-import pwd
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-
-import structlog
 
 from ..log.opening import identify_log
 from ..relay.admission import HeldSocket
@@ -22,6 +19,7 @@ from .acts import ActJournal
 from .application import make_application
 from .asked.question import FORMAT, StatusAnswer, StatusQuestion
 from .asked.server import AnswerServer
+from .asked.users import SocketUsers
 from .readers import Readers, read_users
 from .settings import DashboardSettings
 from .sources import Sources
@@ -34,8 +32,6 @@ CONNECTIONS = 200
 IDLE = 15
 # Seconds for requests under way after SIGTERM.
 DRAIN = 2
-
-logger = structlog.get_logger()
 
 
 def run(
@@ -76,20 +72,8 @@ def _open_socket(settings: DashboardSettings, sources: Sources, watcher: LogWatc
     return _answer_questions(settings.socket, sources.url, watcher, users=settings.socket_users)
 
 
-def _find_users(names: Iterable[str]) -> Iterator[int]:
-    """Find the ids of users.
-
-    A log line names one that this machine does not have: the same file may be on machines with other users.
-    """
-    for name in names:
-        try:
-            yield pwd.getpwnam(name).pw_uid
-        except (KeyError, ValueError):
-            logger.info("user of the socket not on this machine", user=name)
-
-
 def _answer_questions(
-    path: str | None, url: str, watcher: LogWatcher, *, users: Iterable[str] = ()
+    path: str | None, url: str, watcher: LogWatcher, *, users: Collection[str] = ()
 ) -> AbstractContextManager[object]:
     """Answer `status` and `check` at the socket `path` while the block runs.
 
@@ -98,7 +82,7 @@ def _answer_questions(
     if path is None:
         return nullcontext()
     log = identify_log(url)
-    held = HeldSocket(path, key="dashboard.socket", service="dashboard", users=set(_find_users(users)))
+    held = HeldSocket(path, key="dashboard.socket", service="dashboard", users=SocketUsers(users) if users else None)
 
     def answer(question: StatusQuestion, deadline: float) -> StatusAnswer:
         if (question.format, question.version) != (FORMAT, VERSION):

@@ -13,7 +13,7 @@ import pwd
 import socket
 import stat
 import struct
-from collections.abc import Collection
+from collections.abc import Container
 
 from ..words.errors import BadConfig
 
@@ -30,11 +30,11 @@ def read_peer(connection: socket.socket) -> tuple[int, int]:
 class HeldSocket:
     """The listening socket of a `service` at `path`, for which `key` is the setting.
 
-    `users` are the ids of users who may talk to the service beside root and its own.
+    `users` has the ids of the users who may talk to the service beside root and its own, and may learn of more.
     """
 
-    def __init__(self, path: str, *, key: str, service: str, users: Collection[int] = ()) -> None:
-        self._path, self._key, self._service, self._users = path, key, service, frozenset(users)
+    def __init__(self, path: str, *, key: str, service: str, users: Container[int] | None = None) -> None:
+        self._path, self._key, self._service, self._users = path, key, service, users
         self._claim: int | None = None
         self._listener: socket.socket | None = None
 
@@ -65,7 +65,8 @@ class HeldSocket:
 
     def is_admitted(self, connection: socket.socket) -> bool:
         """Return whether the process at the other end may talk to the service."""
-        return read_peer(connection)[0] in {0, os.getuid(), *self._users}
+        user = read_peer(connection)[0]
+        return user in {0, os.getuid()} or (self._users is not None and user in self._users)
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -86,7 +87,7 @@ class HeldSocket:
 
     def _admit_others(self) -> None:
         """Admit the other users before the socket listens."""
-        if self._users:
+        if self._users is not None:
             os.chmod(self._path, 0o666)
 
 
