@@ -46,7 +46,9 @@ def load(
 ) -> Aggregation:
     """Load everything that the log knows, except the levels.
 
-    The records of `state` that were read before are not read again.
+    The records of `state` that were read before are not read again. The caller made or renewed its transactor before, so no other
+    aggregator and no earlier session commits any more. This order is needed: positions are read after `pending`. A commit between
+    the two would put an event into `pending` and the position behind it, and the event would be neither loaded nor read.
     """
     if state is None:
         state = table = read_table(log, STATE, ROSTER, PENDING, stop=stop)  # together: each reader connects anew
