@@ -104,7 +104,7 @@ def test_a_session_after_an_outage_loads_the_tables_with_one_reader(log: Countin
     session = open_session(log)
     assert log.readers[0] == {STATE, ROSTER, PENDING}
     assert len(log.readers) == 3, "then the levels, and what follows"
-    assert session.core.roster.mirrors
+    assert session.aggregation.roster.mirrors
 
 
 def test_an_aggregator_of_an_older_release_refuses_to_start_and_fences_none(log: CountingLog) -> None:
