@@ -143,7 +143,7 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
 
 
 def _make_folder(folder: str) -> None:
-    """Make the folder if there is none; raise the error of a mount that does not answer.
+    """Make the folder if missing; raise the error of a mount that does not answer.
 
     `os.makedirs` takes such a mount for a file.
     """
