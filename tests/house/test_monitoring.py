@@ -170,6 +170,33 @@ def test_the_page_lists_every_metric(collectors: list[Any]) -> None:
     assert len(written) == len(set(written))
 
 
+def test_the_rule_on_the_page_finds_an_aggregator_that_a_mirror_never_heard(tmp_path: Path) -> None:
+    beat, applied = (
+        "vcsreplicator_mirror_aggregator_beat_timestamp_seconds",
+        "vcsreplicator_mirror_applied_events_total",
+    )
+    page = (CHECKOUT / "docs/monitoring.md").read_text()
+    [rule] = re.findall(rf"`(time\(\) - {beat} [^`]*)`", page)
+    (tmp_path / "rules.yml").write_text(
+        yaml.safe_dump({"groups": [{"name": "site", "rules": [{"alert": "Unheard", "expr": rule}]}]})
+    )
+    series = {
+        f'{applied}{{instance="never"}}': "0x10",
+        f'{applied}{{instance="heard"}}': "0x10",
+        f'{beat}{{instance="heard"}}': "0+60x10",
+        f'{applied}{{instance="once"}}': "0x10",
+        f'{beat}{{instance="once"}}': "0x10",
+    }
+    firing = [{"exp_labels": {"instance": name}} for name in ("never", "once")]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [{"eval_time": "5m", "alertname": "Unheard", "exp_alerts": firing}],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [test]}))
+    promtool("test", "rules", tmp_path / "test.yml")
+
+
 def test_names_of_metrics_follow_the_conventions(collectors: list[Any]) -> None:
     lines = "".join(
         f"# HELP {name} {each._documentation}\n# TYPE {name} {each._type}\n{name} 0\n"
