@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,16 @@ def test_a_peer_is_answered_once_a_state_says_that_the_notice_is_written(
         server.announced(state(noticed=noticed))
         assert read_answer(peer) == {"announced": noticed}
     assert not server._awaited
+
+
+@pytest.mark.parametrize(("noticed", "answer"), [(5, {"announced": 5, "mirrors": 2}), (6, {"announced": 6})])
+def test_the_count_of_mirrors_of_a_later_notice_is_not_that_of_the_push(
+    folder: Path, server: Server, noticed: int, answer: dict[str, int]
+) -> None:
+    with connect(folder) as peer:
+        ask(peer, server)
+        server.announced(replace(state(noticed=noticed), served_by=2))
+        assert read_answer(peer) == answer
 
 
 def test_a_peer_is_answered_at_once_if_the_notice_was_written_before_it_asked(

@@ -13,8 +13,8 @@ socket:
     push  → relay   {"ask": "mirrors", "id": REPOSITORY, "incarnation": INCARNATION, "announced": 12}
                                                       only with `acknowledge = mirrors`, and only after the previous answer:
                                                       do all mirrors serve 12, and is its notice written?
-    relay → push    {"announced": 12, "mirrors": 2}   yes, 12 or a later one, on so many mirrors (left out if not known); a no is
-                                                      never sent
+    relay → push    {"announced": 12, "mirrors": 2}   yes, 12 or a later one; 12 on so many mirrors (left out if not known, or if it
+                                                      is a later one); a no is never sent
 
 A relay that does not know a message ends the conversation.
 

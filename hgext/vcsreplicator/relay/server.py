@@ -134,14 +134,15 @@ class Server:
     def announced(self, state: RepositoryState) -> None:
         """Answer every peer that waits for a notice which was written before this state.
 
-        The thread that reads states calls this method.
+        The state's count of mirrors is that of its newest notice. The thread that reads states calls this method.
         """
         with self._lock:
-            waiting = [peer for peer, notice in self._awaited.items() if notice.is_written(state)]
+            waiting = {peer: notice.seq for peer, notice in self._awaited.items() if notice.is_written(state)}
             for peer in waiting:
                 del self._awaited[peer]
-        mirrors = {} if state.served_by is None else {"mirrors": state.served_by}
-        _answer(waiting, {"announced": state.noticed, **mirrors})
+        for peer, seq in waiting.items():
+            is_counted = state.noticed == seq and state.served_by is not None
+            _answer([peer], {"announced": state.noticed, **({"mirrors": state.served_by} if is_counted else {})})
 
     def close(self) -> None:
         """End all conversations and close the socket."""
