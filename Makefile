@@ -14,7 +14,7 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 # The tests of `make check` start nothing: two plain pytests at once take half the time of one with two workers, which would import
 # every test twice and pass each result over a socket. The other pure tests run in `make test`.
-PURE := $(PYTEST) -q -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes" --hypothesis-profile=quick
+PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes" --hypothesis-profile=quick
 STAGES := tests/aggregator tests/mirror
 OTHERS := tests/words tests/outbox tests/relay tests/log tests/status tests/notifier tests/house
 INSTALL := testing/install_debian.sh

@@ -22,7 +22,7 @@ LOADING, MODULES = "load the extensions", "load what a push uses besides"
 # (what it does, where the function is); in the order of a push
 STEPS = (
     ("open the repository", "hgext.vcsreplicator.hg.registration", "reposetup"),
-    ("before the transaction", "hgext.vcsreplicator.hg.master.capture", "begin"),
+    ("before the transaction", "hgext.vcsreplicator.hg.master.capture", "compare_and_begin"),
     ("call the relay", "hgext.vcsreplicator.relay.client", "RelayLine.open"),
     ("pushlog: rows into SQLite", "pushlog.recording", "record"),
     ("sync the journal", "hgext.vcsreplicator.hg.master.durability", "sync_journal"),

@@ -10,6 +10,7 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, Reader, Record
 from hgext.vcsreplicator.log.table import (
+    FIRST_POLL,
     ReadStopped,
     find_beginnings,
     find_oldest_time,
@@ -19,6 +20,7 @@ from hgext.vcsreplicator.log.table import (
 )
 from hgext.vcsreplicator.words.errors import Expired, Rewound
 from testing.builders.log_storage import PARTITIONS, TOPICS, Storage
+from testing.builders.markedlog import MarkedLog
 from testing.builders.memorylog import MemoryLog
 
 pytestmark = pytest.mark.processes
@@ -146,6 +148,12 @@ def test_a_log_that_loses_its_newest_record_meanwhile_is_read_to_its_earlier_end
     losing = Losing(log=log)
     assert values(read_records(losing, {(NOTICES, 0): 0})) == [b"0"]  # type: ignore[arg-type]
     assert losing.asked == 2
+
+
+def test_the_marker_of_a_transaction_at_the_end_is_waited_for_briefly() -> None:
+    marked = MarkedLog()
+    assert values(read_records(marked, {(NOTICES, 0): 0})) == [b"{}"]  # type: ignore[arg-type]
+    assert marked.waits == [0.0, FIRST_POLL]
 
 
 def test_a_reader_at_the_end_is_polled_so_that_it_sees_a_log_that_lost_records() -> None:

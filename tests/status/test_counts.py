@@ -5,10 +5,11 @@ import pytest
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.log.table import find_beginnings, read_records
+from hgext.vcsreplicator.log.table import FIRST_POLL, find_beginnings, read_records
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.words.records import SUBMITTED_KEY
+from testing.builders.markedlog import MarkedLog
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes
@@ -35,3 +36,10 @@ def test_markers_of_transactions_are_no_notices_and_no_errors(kafka: Kafka, uniq
         assert picture.lags == {"notifier-none": 3, "notifier-some": 2, "notifier-all": 0}
         assert picture.oldest.keys() == {"notifier-none", "notifier-some"}
         assert picture.errors == 1
+
+
+def test_a_destination_without_new_notices_is_counted_without_a_long_wait() -> None:
+    marked, picture = MarkedLog(), Picture(groups={"notifier-hooks": 1})
+    look_at_destinations(marked, picture)  # type: ignore[arg-type]
+    assert picture.lags == {"notifier-hooks": 0}
+    assert max(marked.waits) <= 2 * FIRST_POLL

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from ..words.errors import Unavailable
 from . import Log, PartitionKey, Reader, Record
 
-# Seconds of one wait for records: how late `stop` is seen.
-POLL = 0.2
+# Seconds of one wait for records: the first, and the longest, up to which they double. No poll returns the transaction markers at
+# the end, so each wait may be for nothing. The longest is how late `stop` is seen.
+FIRST_POLL, POLL = 0.005, 0.2
 
 # Records of one read.
 BATCH = 5000
@@ -93,10 +94,15 @@ def read_on(log: Log, reader: Reader, *, stop: threading.Event | None = None) ->
         positions = reader.positions()
         if all(positions[place] >= end for place, end in ends.items()):
             return
-        if not records and wait:
+        if not records and wait == POLL:
             now = _find_ends(log, reader)
             ends = {place: min(end, now[place]) for place, end in ends.items()}
-        wait = POLL
+        wait = lengthen(wait)
+
+
+def lengthen(wait: float) -> float:
+    """Return the wait for records after this one, which the end did not end."""
+    return min(max(2 * wait, FIRST_POLL), POLL)
 
 
 def find_beginnings(log: Log, *topics: str) -> dict[PartitionKey, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record
-from ..log.table import find_beginnings
+from ..log.table import FIRST_POLL, find_beginnings, lengthen
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
 from ..words.records import SUBMITTED_KEY
@@ -107,7 +107,7 @@ class Follower:
             for record in self._reader.poll(patience, limit=5000):
                 self.picture.absorb(record)
                 came[record.topic, record.partition] = record.time
-            patience = 1.0
+            patience = lengthen(patience)
         if came:
             # Not the latest time that any record has: the clock may have been set back since.
             self._newest, self._came = max(came.values()), self._clock.monotonic()
@@ -194,8 +194,9 @@ def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> lis
     """Read at most `limit` records of a topic with one partition."""
     if start >= end:
         return []
-    found = list[Record]()
+    found, wait = list[Record](), FIRST_POLL
     with closing(log.reader({(topic, 0): start})) as reader:
         while len(found) < limit and reader.positions()[topic, 0] < end:
-            found += reader.poll(1.0, limit=limit - len(found))
+            found += reader.poll(wait, limit=limit - len(found))
+            wait = lengthen(wait)
     return found

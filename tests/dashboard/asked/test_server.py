@@ -2,6 +2,7 @@
 """The answering end: bounded in all that a peer may do, and it goes on after everything."""
 
 import contextlib
+import os
 import shutil
 import socket
 import tempfile
@@ -183,6 +184,18 @@ def test_a_stranger_gets_no_answer(serving: Serving, monkeypatch: pytest.MonkeyP
     with pytest.raises(Unavailable):
         serving.ask()
     assert serving.asked == []
+
+
+def test_strangers_fill_no_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldSocket(str(folder / "socket"), key="dashboard.socket", service="dashboard")
+    monkeypatch.setattr(held, "is_admitted", lambda connection: False)
+    made = Serving(held)
+    with capture_logs() as logs, AnswerServer(held, made.answer):
+        for _ in range(20):
+            with made.connect() as connection:
+                assert connection.recv(1) == b""
+    refused = [entry for entry in logs if entry["event"] == "peer refused"]
+    assert [(entry["user"], entry["count"]) for entry in refused] == [(os.getuid(), 1)]
 
 
 def test_a_process_without_file_descriptors_answers_again_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

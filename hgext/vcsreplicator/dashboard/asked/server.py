@@ -13,7 +13,7 @@ from typing import Self
 
 import structlog
 
-from ...relay.admission import HeldSocket
+from ...relay.admission import HeldSocket, read_peer
 from ...words.errors import MalformedEvent
 from ...words.shape import from_json, to_json
 from .question import ANSWER_LIMIT, PATIENCE, QUESTION_LIMIT, StatusAnswer, StatusQuestion, receive, set_time_left
@@ -23,6 +23,9 @@ CONNECTIONS = 4
 
 # Seconds between two attempts to accept a connection while the process has no file descriptor left.
 FULL_PAUSE = 1.0
+
+# Seconds between two log lines on refused peers: any user of the machine may connect as often as they like.
+REFUSED_PAUSE = 10.0
 
 logger = structlog.get_logger()
 
@@ -37,6 +40,7 @@ class AnswerServer:
     def __init__(self, held: HeldSocket, answer: Callable[[StatusQuestion, float], StatusAnswer]) -> None:
         self._held, self._answer = held, answer
         self._closing = threading.Event()
+        self._refused, self._warned, self._refusing = 0, float("-inf"), threading.Lock()
         self._listener: socket.socket | None = None
         self._threads = [
             threading.Thread(target=self._serve, name=f"answers-{number}", daemon=True) for number in range(CONNECTIONS)
@@ -74,11 +78,18 @@ class AnswerServer:
             except Exception:
                 logger.exception("question failed")
 
+    def _note_refusal(self, user: int) -> None:
+        with self._refusing:
+            self._refused += 1
+            if time.monotonic() - self._warned >= REFUSED_PAUSE:
+                logger.warning("peer refused", user=user, count=self._refused)
+                self._refused, self._warned = 0, time.monotonic()
+
     def _converse(self, connection: socket.socket) -> None:
         """Answer one question; raise OSError if the peer is too slow to ask or read."""
         deadline = time.monotonic() + PATIENCE
         if not self._held.is_admitted(connection):
-            logger.warning("peer refused")
+            self._note_refusal(read_peer(connection)[0])
             return
         try:
             received = receive(connection, limit=QUESTION_LIMIT, deadline=deadline)
