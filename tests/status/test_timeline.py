@@ -6,7 +6,7 @@ from dataclasses import replace
 from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord, topics
 from hgext.vcsreplicator.status.timeline import Stage, TimelineStep, find_event, find_notice, list_steps
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.records import MirrorProof, Notice
+from hgext.vcsreplicator.words.records import Beat, MirrorProof, Notice
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
@@ -96,6 +96,31 @@ def test_a_notice_names_the_mirrors_and_the_silent_aggregator_that_it_waits_for(
     assert list_all(installation, 3)[-1].text.endswith("; waits for alpha, gamma (never seen)")
     last = list_all(installation, 3, later=1000.0)[-1].text
     assert "; waits for the aggregator (silent for " in last
+
+
+def test_a_notice_does_not_wait_for_a_mirror_that_applied_an_event_which_is_not_released() -> None:
+    installation = prepare(noticed=2)
+    repository = installation.chain.repository
+    installation.write("roster", "roster", Roster(mirrors=(active("alpha"), active("gamma"))))
+    installation.write("acks", f"alpha/{repository}", installation.chain.ack("alpha", 3, 2))
+    installation.write("acks", f"gamma/{repository}", installation.chain.ack("gamma", 2))
+    installation.write("acks", "gamma", Beat(mirror="gamma", time=installation.clock.now(), positions={}, version="1"))
+    assert list_all(installation, 3)[-1].text.endswith("; waits for gamma")
+    installation.write("acks", f"gamma/{repository}", installation.chain.ack("gamma", 3, 2))
+    assert list_all(installation, 3)[-1].text.endswith("; waits for the aggregator")
+    last = list_all(installation, 3, later=42.0)[-1].text
+    assert last.endswith("; waits for the aggregator (silent for 42 s)")
+
+
+def test_a_notice_of_a_released_event_waits_for_the_mirrors_that_do_not_serve_it() -> None:
+    installation = prepare(noticed=2)
+    repository = installation.chain.repository
+    installation.write("state", repository, replace(installation.state, released=3))
+    installation.state = replace(installation.state, released=3)
+    installation.write("roster", "roster", Roster(mirrors=(active("alpha"), active("gamma"))))
+    installation.write("acks", f"alpha/{repository}", installation.chain.ack("alpha", 3, 2))
+    installation.write("acks", f"gamma/{repository}", installation.chain.ack("gamma", 3))
+    assert list_all(installation, 3)[-1].text.endswith("; waits for alpha")
 
 
 def active(name: str) -> Mirror:

@@ -15,7 +15,7 @@ from ..log.table import read_records
 from ..words import wire
 from ..words.errors import Rejected
 from ..words.event import Event
-from ..words.records import Ack, Notice, RepositoryState
+from ..words.records import Ack, Notice, RepositoryState, measure_lag
 from ..words.shape import from_json
 from . import AGGREGATOR, Picture
 from .mirrors import describe_detached
@@ -123,15 +123,24 @@ def _find_last_step(
 
 
 def _name_obstacles(picture: Picture, state: RepositoryState, event: Event, now: float) -> str:
-    """Name the silent aggregator and the gating mirrors that the notice waits for."""
-    found = [f"the aggregator ({_describe_silence(picture, AGGREGATOR, now)})"]
-    if picture.silence(AGGREGATOR, now) <= QUIET:
-        found.clear()
-    for name in picture.gating(state):
+    """Name the silent aggregator and the gating mirrors that the notice waits for.
+
+    These mirrors have not applied the event, or do not serve what is released of it and before it. If no mirror is late, it is the
+    aggregator's turn.
+    """
+    gating, is_present = picture.gating(state), event.incarnation == state.incarnation
+    released = min(event.seq, state.released) if is_present else event.seq
+    found = []
+    for name in gating:
         ack = picture.acks.get((name, state.repository))
-        if ack is None or ack.incarnation != event.incarnation or ack.serving < event.seq:
+        counts = ack if ack and ack.incarnation == event.incarnation else None
+        if measure_lag(counts, seq=event.seq, released=released).is_late:
             is_quiet = picture.silence(name, now) > QUIET
             found.append(f"{name} ({_describe_silence(picture, name, now)})" if is_quiet else name)
+    if picture.silence(AGGREGATOR, now) > QUIET:
+        found.insert(0, f"the aggregator ({_describe_silence(picture, AGGREGATOR, now)})")
+    elif gating and not found:
+        found.append("the aggregator")
     return f"; waits for {', '.join(found)}" if found else ""
 
 
