@@ -8,7 +8,6 @@ Unavailable.
 
 import fcntl
 import os
-import pwd
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hgext.vcsreplicator.log.ownership import give_to_owner
+from hgext.vcsreplicator.log.ownership import give_to_owner, name_owner
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing_for
 
@@ -167,25 +166,5 @@ def trouble(error: OSError | sqlite3.Error, key: str, path: str) -> ReplicationE
     """Translate an error of SQLite or the system to BadConfig or Unavailable."""
     kind = Unavailable if is_passing_for(path, error) else BadConfig
     said = (error.strerror if isinstance(error, OSError) else None) or error
-    remedy = _name_owner(path) if isinstance(error, PermissionError) else ""
+    remedy = name_owner(path) if isinstance(error, PermissionError) else ""
     return kind(f"{key}: {path}: cannot be used: {said}{remedy}")
-
-
-def _name_owner(path: str) -> str:
-    """Return what to type if another user owns the file.
-
-    Of a file that cannot be seen, the folder that leads to it counts.
-    """
-    for place in (Path(path), *Path(path).parents):
-        with suppress(OSError):
-            owner = os.stat(place).st_uid
-            break
-    else:
-        return ""
-    if owner in (0, os.geteuid()):
-        return ""
-    try:
-        name = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        name = f"'#{owner}'"
-    return f"; run it as its owner: sudo -u {name} ..."

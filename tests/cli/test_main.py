@@ -3,6 +3,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -25,9 +26,24 @@ def end_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_a_file_that_the_user_may_not_see_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/var/lib/vcsreplicator/notifier.db")
+    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/root/notifier.db")
     assert end_with(error, monkeypatch) == 2
-    assert capsys.readouterr().err == f"vcsreplicator: {error}\n"
+    assert capsys.readouterr().err == "vcsreplicator: /root/notifier.db: Permission denied\n"
+
+
+def test_a_file_of_another_user_names_the_owner_to_run_as(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if os.geteuid() == 0:  # root owns what may belong to no service
+        os.chown(tmp_path, 1, -1)
+    owner, missing = tmp_path.owner(), tmp_path / "~vcsreplicator" / "worker.17"
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    for named in (str(missing), os.fsencode(missing)):
+        assert end_with(PermissionError(errno.EACCES, "Permission denied", named), monkeypatch) == 2
+        said = f"vcsreplicator: {missing}: Permission denied; run it as its owner: sudo -u {owner} ...\n"
+        assert capsys.readouterr().err == said
+    assert end_with(PermissionError("no file is named"), monkeypatch) == 2
+    assert capsys.readouterr().err == "vcsreplicator: no file is named\n"
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,8 @@ def run() -> None:
     except OSError as error:
         if not isinstance(error, PermissionError) and not _is_passing(error):
             raise
-        click.echo(f"vcsreplicator: {error}", err=True)
+        told = _describe_denied(error) if isinstance(error, PermissionError) else str(error)
+        click.echo(f"vcsreplicator: {told}", err=True)
         sys.exit(2 if isinstance(error, PermissionError) else 1)
 
 
@@ -151,6 +152,17 @@ def _open_standard_streams() -> None:
                 os.close(nowhere)
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _describe_denied(error: PermissionError) -> str:
+    """Name the file that this user may not use, and the user who may."""
+    if not isinstance(error.filename, str | bytes):
+        return str(error)
+    # Imported only here: a verb that succeeds does not need it.
+    from ..log.ownership import name_owner
+
+    path = os.fsdecode(error.filename)
+    return f"{path}: {error.strerror}{name_owner(path)}"
 
 
 def _is_passing(error: BaseException) -> bool:

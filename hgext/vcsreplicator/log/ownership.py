@@ -7,6 +7,7 @@ of their folder. That owner could replace a new file by a link, so no link is fo
 
 import contextlib
 import os
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,3 +58,23 @@ def _open_folder(path: str | Path) -> Iterator[int]:
         yield folder
     finally:
         os.close(folder)
+
+
+def name_owner(path: str) -> str:
+    """Return what to type if another user owns the file, as the end of a message.
+
+    Of a file that cannot be seen, the folder that leads to it counts. Empty if the owner is root or this user.
+    """
+    for place in (Path(path), *Path(path).parents):
+        with contextlib.suppress(OSError):
+            owner = os.stat(place).st_uid
+            break
+    else:
+        return ""
+    if owner in (0, os.geteuid()):
+        return ""
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"'#{owner}'"
+    return f"; run it as its owner: sudo -u {name} ..."
