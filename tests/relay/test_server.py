@@ -252,6 +252,15 @@ def test_a_question_about_mirrors_of_another_shape_ends_the_conversation(
     assert not server._awaited
 
 
+def test_a_refused_user_is_named_in_the_log(folder: Path, work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    relay_socket = RelaySocket(str(folder / "socket"), group_of=str(folder))
+    monkeypatch.setattr(relay_socket, "is_admitted", lambda connection: False)
+    with capture_logs() as logs, serving(relay_socket, folder, work, find_none), socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(folder / "socket"))
+        assert peer.recv(1) == b""
+    assert logs == [{"event": "peer refused", "uid": os.getuid(), "log_level": "warning"}]
+
+
 def test_a_push_knows_a_relay_that_waits_for_the_log_from_one_that_is_gone(folder: Path, work: Work) -> None:
     relay_socket = RelaySocket(str(folder / "socket"), group_of=str(folder))
     with serving(relay_socket, folder, work, find_none):

@@ -127,6 +127,14 @@ def test_a_removed_mirror_is_neither_deactivated_nor_activated_for_one_repositor
     assert "is removed" in refused(removed, request(verb, repository=REPOSITORY))
 
 
+@pytest.mark.parametrize("state", [MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.REMOVED])
+def test_refused_removal_has_the_command_that_comes_first(state: MirrorState) -> None:
+    hint = "; deactivate it first: vcsreplicator roster deactivate alpha --yes"
+    reason = refused(with_alpha(state), request(Verb.REMOVE))
+    expected = "" if state is MirrorState.REMOVED else hint
+    assert reason == f"remove: mirror alpha is {state.value}, expected inactive{expected}"
+
+
 def test_removing_a_mirror_forgets_what_it_was_deactivated_for() -> None:
     roster = decided(
         with_alpha(MirrorState.INACTIVE, deactivated=(REPOSITORY,)), request(Verb.REMOVE), request(Verb.ADD)

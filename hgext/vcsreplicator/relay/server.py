@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from ..words.records import RepositoryState
-from .admission import RelaySocket
+from .admission import RelaySocket, read_peer
 from .work import Work
 
 logger = structlog.get_logger()
@@ -195,7 +195,7 @@ class Server:
             logger.info("connections are taken again")
         self._is_full = False
         if not self._socket.is_admitted(connection):
-            logger.warning("peer refused")
+            logger.warning("peer refused", uid=read_peer(connection)[0])
             connection.close()
             return
         connection.setblocking(False)

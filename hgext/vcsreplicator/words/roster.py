@@ -267,7 +267,9 @@ def _out_of_place(mirror: Mirror | None, request: RosterRequest) -> str | None:
     if mirror.state in _FROM[request.verb]:
         return None
     expected = " or ".join(state.value for state in _FROM[request.verb])
-    hint = "; deactivate it first" if request.verb is Verb.REMOVE else ""
+    hint = ""
+    if request.verb is Verb.REMOVE and mirror.state is not MirrorState.REMOVED:
+        hint = f"; deactivate it first: vcsreplicator roster deactivate {mirror.name} --yes"
     return f"{request.verb.value}: mirror {mirror.name} is {mirror.state.value}, expected {expected}{hint}"
 
 

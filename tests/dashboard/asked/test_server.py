@@ -77,6 +77,13 @@ def serving(folder: Path) -> Iterator[Serving]:
     assert not [entry for entry in logs if entry["event"] == "question failed"] or made.asked == ["a bug"]
 
 
+def test_a_refused_user_is_named_in_the_log(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving.held, "is_admitted", lambda connection: False)
+    with capture_logs() as logs, serving.connect() as peer:
+        assert peer.recv(1) == b""
+    assert logs == [{"event": "peer refused", "uid": os.getuid(), "log_level": "warning"}]
+
+
 def test_a_question_is_answered_again_and_again(serving: Serving) -> None:
     assert [serving.ask() for _ in range(3 * CONNECTIONS)] == [SUMMARY] * (3 * CONNECTIONS)
     assert serving.asked == [QUESTION] * (3 * CONNECTIONS)
@@ -195,7 +202,7 @@ def test_strangers_fill_no_log(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
             with made.connect() as connection:
                 assert connection.recv(1) == b""
     refused = [entry for entry in logs if entry["event"] == "peer refused"]
-    assert [(entry["user"], entry["count"]) for entry in refused] == [(os.getuid(), 1)]
+    assert [(entry["uid"], entry["count"]) for entry in refused] == [(os.getuid(), 1)]
 
 
 def test_a_process_without_file_descriptors_answers_again_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

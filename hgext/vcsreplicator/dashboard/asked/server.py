@@ -78,11 +78,11 @@ class AnswerServer:
             except Exception:
                 logger.exception("question failed")
 
-    def _note_refusal(self, user: int) -> None:
+    def _note_refusal(self, uid: int) -> None:
         with self._refusing:
             self._refused += 1
             if time.monotonic() - self._warned >= REFUSED_PAUSE:
-                logger.warning("peer refused", user=user, count=self._refused)
+                logger.warning("peer refused", uid=uid, count=self._refused)
                 self._refused, self._warned = 0, time.monotonic()
 
     def _converse(self, connection: socket.socket) -> None:
