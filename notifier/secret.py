@@ -36,6 +36,11 @@ class Secret:
         if self.file and not os.path.isabs(self.file):
             raise ValueError(f"file: expected an absolute path, got {self.file!r}")
 
+    @property
+    def place(self) -> str:
+        """Where an operator corrects the secret, for messages."""
+        return self.file or (f"the environment variable {self.env}" if self.env else self.command[0])
+
     def read(self, key: str = "secret") -> str:
         """Return the present secret.
 

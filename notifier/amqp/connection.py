@@ -72,6 +72,7 @@ def client(
     url: str,
     *,
     password: str | None = None,
+    password_place: str | None = None,
     ca_file: str | None = None,
     heartbeat: float,
     properties: Mapping[str, str],
@@ -80,10 +81,11 @@ def client(
 ) -> Any:
     """Return kombu's description of the broker.
 
-    `amqps://` verifies certificate and host name. Raises Unavailable if `ca_file` cannot be read.
+    `amqps://` verifies certificate and host name. A refused login names `password_place`. Raises Unavailable if `ca_file` cannot
+    be read.
     """
     options = {"on_blocked": on_blocked, "on_unblocked": on_unblocked, "client_properties": dict(properties)}
-    return _Connection(
+    made = _Connection(
         url,
         **({} if password is None else {"password": password}),
         ssl=_make_tls(url, ca_file),
@@ -92,6 +94,8 @@ def client(
         heartbeat=heartbeat,
         transport_options=options,
     )
+    made.password_place = password_place
+    return made
 
 
 def connect(kombu_client: Any) -> Any:
@@ -99,7 +103,11 @@ def connect(kombu_client: Any) -> Any:
     try:
         return kombu_client.transport.establish_connection()
     except AccessRefused as error:
-        what = f"login of user {kombu_client.userid or 'guest'} refused, mostly for a wrong password or an unknown user"
+        place = getattr(kombu_client, "password_place", None)
+        password = f"password (from {place})" if place else "password"
+        what = (
+            f"login of user {kombu_client.userid or 'guest'} refused, mostly for a wrong {password} or an unknown user"
+        )
         raise AccessRefused(f"{what}: {describe_error(error)}", reply_code=error.reply_code) from error
 
 

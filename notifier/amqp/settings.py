@@ -45,6 +45,7 @@ class BrokerSettings:
         return client(
             self.url,
             password=password,
+            password_place=None if self.password is None else self.password.place,
             ca_file=self.ca_file,
             heartbeat=self.heartbeat,
             properties={"product": "vcsreplicator", "destination": name},

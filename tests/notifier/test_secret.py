@@ -13,6 +13,18 @@ from notifier.secret import Secret
 from notifier.webhook.subscription import Subscription
 
 
+@pytest.mark.parametrize(
+    ("secret", "place"),
+    [
+        (Secret(file="/etc/a.password"), "/etc/a.password"),
+        (Secret(env="PULSE"), "the environment variable PULSE"),
+        (Secret(command=("pass", "show", "pulse")), "pass"),
+    ],
+)
+def test_a_message_can_name_the_place_of_a_secret(secret: Secret, place: str) -> None:
+    assert secret.place == place
+
+
 def test_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSE", "s3cret")
     assert Secret(env="PULSE").read() == "s3cret"
