@@ -77,13 +77,6 @@ def serving(folder: Path) -> Iterator[Serving]:
     assert not [entry for entry in logs if entry["event"] == "question failed"] or made.asked == ["a bug"]
 
 
-def test_a_refused_user_is_named_in_the_log(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving.held, "is_admitted", lambda connection: False)
-    with capture_logs() as logs, serving.connect() as peer:
-        assert peer.recv(1) == b""
-    assert logs == [{"event": "peer refused", "uid": os.getuid(), "log_level": "warning"}]
-
-
 def test_a_question_is_answered_again_and_again(serving: Serving) -> None:
     assert [serving.ask() for _ in range(3 * CONNECTIONS)] == [SUMMARY] * (3 * CONNECTIONS)
     assert serving.asked == [QUESTION] * (3 * CONNECTIONS)
