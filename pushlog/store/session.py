@@ -69,6 +69,8 @@ class PushlogTransaction:
         tr.addfinalize(b"pushlog", self._finalize)
         tr.addpostclose(b"!pushlog", self._commit)
         tr.addabort(b"pushlog", self._abort)
+        # Mercurial 6.3 calls nothing at the end of a transaction that wrote nothing.
+        log.repo._afterlock(lambda _success: self.connection.close())
 
     def record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
         """Record a push under the next id, or more changesets of this one."""

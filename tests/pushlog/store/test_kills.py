@@ -350,7 +350,8 @@ def test_killed_at_a_system_call(tmp_path, pushed, name, share, told):
                 reader.recover()
             assert_agrees(pushed(repository))
     told(f"{name}: killed at {kills} of {len(calls)} system calls")
-    assert kills >= 0.9 * len(chosen), f"only {kills} of {len(chosen)} kills struck"  # two runs are not always alike
+    # Two runs are not always alike.
+    assert kills >= len(chosen) - max(1, len(chosen) // 10), f"only {kills} of {len(chosen)} kills struck"
 
 
 @pytest.mark.parametrize("share", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
