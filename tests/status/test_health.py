@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,6 +25,7 @@ from hgext.vcsreplicator.service.listening import create_server
 from hgext.vcsreplicator.status import Picture, health
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, HealthVerdict, judge, late
 from hgext.vcsreplicator.words.clock import Silence
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat, ServiceReport
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
@@ -446,6 +448,20 @@ def test_the_first_reading_after_an_outage_of_mirrors_and_aggregator_finds_them_
     wait(1.0, "alpha", "aggregator")
     answer = ask()
     assert (answer["reasons"], answer["degraded"]) == ([], [])
+
+
+@pytest.mark.processes
+def test_the_first_reading_finds_the_aggregator_silent_also_if_the_log_was_away_before_it(
+    beating: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, wait = beating
+    wait(3600.0, "alpha")
+    with monkeypatch.context() as patch:
+        patch.setattr(ask._log, "ends", Mock(side_effect=Unavailable("away")))
+        assert not ask()["ready"]
+    wait(1.0, "alpha")
+    answer = ask()
+    assert (answer["reasons"], answer["degraded"]) == ([], ["the aggregator is silent for 3601 s"])
 
 
 @pytest.mark.processes

@@ -127,8 +127,8 @@ class Endpoint:
         self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
         self._follower: Follower | None = None
         self._silence = Silence(clock.monotonic())
-        # End of the last reading, on a clock that stops while the log hangs.
-        self._read_at = -math.inf
+        # End of the last reading, also a failed one, on a clock that stops while the log hangs.
+        self._read_at = 0.0
         self._since: dict[str, float] = {}
         self._known: HealthVerdict | None = None
         self._lock = threading.Lock()
@@ -175,7 +175,7 @@ class Endpoint:
             picture = self._follower.update()
             self._count_hang(began)
             newest = self._follower.newest_sign
-            if math.isinf(self._read_at):
+            if self._known is None:
                 # All signs of life may be equally old; then only the report of another service shows it.
                 newest = max(newest, self._follower.recent_report)
             self._known, self._trouble = self._judge(picture, newest), None
@@ -209,11 +209,12 @@ class Endpoint:
     def _judge(self, picture: Picture, newest: float) -> HealthVerdict:
         """Judge the picture of a log that has reached the time `newest` by its own clock.
 
-        The age of a sign of life comes from the log's timestamps, limited by the time since the last reading.
+        The age of a sign of life comes from the log's timestamps, after the first reading limited by the time since the last one.
         """
         now = self._measure_time()
+        limit = math.inf if self._known is None else now - self._read_at
         for name in (AGGREGATOR, self._mirror):
-            age = max(0.0, min(newest - picture.seen(name), now - self._read_at))
+            age = max(0.0, min(newest - picture.seen(name), limit))
             self._silence.heard(name, picture.heard.get(name), now - age)
         self._read_at = now
         self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
