@@ -61,3 +61,39 @@ def test_the_same_trouble_of_two_repositories_whose_paths_have_blanks_is_two_tro
     assert reports.name_trouble(first) != reports.name_trouble(second)
     assert reports.name_trouble(first) == reports.name_trouble(first.replace("3", "4"))
     assert reports.name_trouble("/repos/app1") == "/repos/app1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "subscription s{} of hooks is failing, last: 503",
+        "repository try-{} is not on the master any more (rm, mv?): put it back",
+        "repository {}/try is not on the master any more (rm, mv?): put it back",
+        "/repos/a: cannot be read: Permission denied: /repos/a/.hg/store/outbox.{}.log; as root, run: chown",
+        "destination pulse-{} is failing: away",
+    ],
+)
+def test_names_that_differ_in_a_digit_are_two_troubles(text: str) -> None:
+    assert reports.name_trouble(text.format(1)) != reports.name_trouble(text.format(2))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("7", "12"),
+        ("0.5s", "17s"),
+        ("-1", "85"),
+        ("12:03:04", "12:03:05"),
+        ("20261126T120304Z", "2026-11-26T12:03:05.2Z"),
+        ("0123456789ab", "f" * 32),
+        ("01234567-89ab-cdef-0123-456789abcdef", "01234567-89ab-cdef-0123-456789abcdee"),
+        ("<lock at 0x7f3a>", "<lock at 0x81bc>"),
+        ("offset=7", "offset=8"),
+        ("kafka-1:9092", "kafka-2:9092"),
+        ("[::1]:9092", "127.0.0.1:40001"),
+        ("('127.0.0.1', 9092)", "('127.0.0.2', 9093)"),
+    ],
+)
+def test_a_count_a_time_an_id_and_an_address_are_no_part_of_a_trouble(first: str, second: str) -> None:
+    for text in ("destination pulse is failing: broken at {}", "destination pulse is failing: {}: broken, {}."):
+        assert reports.name_trouble(text.format(first, first)) == reports.name_trouble(text.format(second, second))

@@ -25,6 +25,17 @@ TIMEOUT = 2.0
 # Troubles that a report names, and characters of each.
 NAMED, KEPT = 20, 1000
 
+# A word that may differ each time that the same trouble is found.
+_VARYING = re.compile(
+    r"""(?<![\w./@:-])(?:
+        [+-]?\d+(?:[.,:]\d+)*(?:m?s)?         # a count, a length of time, a time of day, an IPv4 address
+        | \d{4}(?:-?\d\d){2}T[\d:.]+Z?        # a time
+        | 0x[0-9a-f]+ | [0-9a-f]{12,} | [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}
+        | (?:[\w.-]+|\[[0-9a-f:.]+\]):\d+     # a host with a port
+    )(?![\w/@-]|[.:]\w)""",
+    re.VERBOSE,
+)
+
 logger = structlog.get_logger()
 
 
@@ -66,7 +77,8 @@ class ServiceReporter:
 def name_trouble(text: str) -> str:
     """Return a trouble's text without what differs each time that it is found.
 
-    This is each word with a digit: a time, a count, an address. The folder that the text may begin with stays; it ends at ": ".
+    This is each number, time, id, and address with a port that is a whole word; names such as `try-1` stay. So does the folder that
+    the text may begin with; it ends at ": ".
     """
     folder = re.match(r"/.*?(?=: )|/\S*|", text, re.DOTALL)[0]  # type: ignore[index]
-    return folder + re.sub(r"\w*\d\w*", "#", text[len(folder) :])
+    return folder + _VARYING.sub("#", text[len(folder) :])
