@@ -2,10 +2,12 @@
 """A mirror that cannot work where its settings say ends at its start."""
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,6 +100,25 @@ def test_a_mirror_whose_folder_is_on_a_mount_that_does_not_answer_names_its_erro
     with pytest.raises(BadConfig, match=f"{key}: {folder} cannot be used: {os.strerror(number)};") as refused:
         lock_folder(settings).__enter__()
     assert is_passing(refused.value)
+
+
+@pytest.mark.parametrize(("number", "passes"), [(errno.ENOLCK, False), (errno.EIO, True), (errno.ESTALE, True)])
+@pytest.mark.parametrize("state", [None, "state"])
+def test_a_mirror_that_cannot_lock_its_folder_names_the_error_and_no_other_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str | None, number: int, passes: bool
+) -> None:
+    settings = MirrorSettings(name="alpha", root=f"{tmp_path}/root", state=state and f"{tmp_path}/{state}")
+    key, folder = ("root", settings.root) if state is None else ("state", settings.folder)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, os.strerror(number))))
+    with pytest.raises(BadConfig, match=f"{key}: {folder} cannot be used: {os.strerror(number)};") as refused:
+        lock_folder(settings).__enter__()
+    assert is_passing(refused.value) is passes
+
+
+def test_a_second_mirror_in_one_folder_is_refused(tmp_path: Path) -> None:
+    settings = MirrorSettings(name="alpha", root=str(tmp_path))
+    with lock_folder(settings):
+        assert refusal(settings) == f"mirror.alpha.root: another mirror works in {tmp_path} already"
 
 
 def test_a_mirror_whose_disk_is_full_at_its_start_waits_for_room(

@@ -121,25 +121,30 @@ def _prepare(
 def lock_folder(settings: MirrorSettings) -> Iterator[None]:
     """Hold the state folder for this process within the block.
 
-    Raises BadConfig if another mirror works in it, if it or the root cannot be made or used, or if nothing can be moved from it to
-    the root.
+    Raises BadConfig if another mirror works in it, if it or the root cannot be made, used or locked, or if nothing can be moved
+    from it to the root.
     """
     with _naming_folder(settings, "root", settings.root):
         _make_folder(settings.root)
         os.scandir(settings.root).close()
-    with _naming_folder(settings, "state" if settings.state else "root", settings.state or settings.root):
+    place = ("state", settings.state) if settings.state else ("root", settings.root)
+    with _naming_folder(settings, *place):
         _make_folder(settings.folder)
         lock = os.open(os.path.join(settings.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise BadConfig(f"mirror.{settings.name}.root: another mirror works in {settings.root} already") from error
-    try:
+        with _naming_folder(settings, *place):
+            _take_lock(settings, lock)
         _expect_one_mount(settings)
         yield
     finally:
         os.close(lock)
+
+
+def _take_lock(settings: MirrorSettings, lock: int) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BadConfig(f"mirror.{settings.name}.root: another mirror works in {settings.root} already") from error
 
 
 def _make_folder(folder: str) -> None:
