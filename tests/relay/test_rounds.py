@@ -29,6 +29,7 @@ class Round:
         self.jobs: list[tuple[str, str]] = []
         self.confirmed = True
         self.failed: Failure | None = None
+        self.unrecovered: Failure | None = None
 
     def make(self, now: float) -> tuple[list[tuple[str, str]], list[str]]:
         """The jobs, and what is wrong."""
@@ -55,6 +56,9 @@ class Round:
 
     def failure(self, folder: str) -> Failure | None:
         return self.failed
+
+    def recovery_failure(self, folder: str) -> Failure | None:
+        return self.unrecovered
 
     def forget_failures(self, folders: Sequence[str]) -> None:
         self.remembered = folders
@@ -151,12 +155,17 @@ def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
     assert made.make(2_000_000_000.0)[1] == [told]
 
 
-def test_a_transaction_that_is_not_rolled_back_is_not_called_the_reason_why_events_wait(round_: Round) -> None:
-    """Events are sent behind it."""
+def test_a_transaction_that_is_not_rolled_back_and_events_that_wait_are_reported_each_with_its_reason(
+    round_: Round,
+) -> None:
+    """Events are sent behind the transaction, so neither is the reason of the other."""
     round_.create("a", 1, sent=False)
     (round_.root / "a/.hg/store/journal").touch()
-    round_.failed = Failure(Job.RECOVER, "Permission denied: lock", 1000.0)
-    assert round_.make(2_000_000_000.0)[1] == ["events wait in its outbox: see the relay's log lines"]
+    round_.unrecovered = Failure(Job.RECOVER, "Permission denied: journal", 1000.0)
+    stuck = "its transaction is not rolled back: Permission denied: journal"
+    assert round_.make(2_000_000_000.0)[1] == ["events wait in its outbox: see the relay's log lines", stuck]
+    round_.failed = Failure(Job.SEND, "Permission denied: outbox.sent", 1000.0)
+    assert round_.make(2_000_000_000.0)[1] == ["events wait in its outbox: Permission denied: outbox.sent", stuck]
 
 
 def test_a_repository_that_cannot_get_its_first_event_is_reported_after_a_while(round_: Round) -> None:
@@ -177,9 +186,9 @@ def test_an_abandoned_transaction_that_cannot_be_rolled_back_is_reported_after_a
     round_.create("a", 1)
     round_.confirmed = confirmed
     (round_.root / "a/.hg/store/journal").touch()
-    round_.failed = Failure(Job.RECOVER, "Permission denied: lock", 1000.0)
+    round_.unrecovered = Failure(Job.RECOVER, "Permission denied: lock", 1000.0)
     assert round_.make(1001.0 + SILENT)[1] == ["its transaction is not rolled back: Permission denied: lock"]
-    round_.failed = Failure(Job.SEND, "another process sends its events", 1000.0)
+    round_.unrecovered, round_.failed = None, Failure(Job.SEND, "another process sends its events", 1000.0)
     assert round_.make(1001.0 + SILENT)[1] == []
 
 

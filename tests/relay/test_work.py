@@ -286,9 +286,8 @@ def test_what_was_committed_before_a_transaction_that_nothing_rolls_back_is_sent
     monkeypatch.setattr(master.locked, "recover", Mock(side_effect=OSError("its journal is damaged")))
     master.work.recover(master.folder("a"))
     master.poke("a")
-    eventually(lambda: box.sent() is not None and reason_of(master, master.folder("a")))
+    eventually(lambda: box.sent() is not None and master.work.recovery_failure(master.folder("a")))
     assert master.sent() == [entries[0].event.id]
-    assert master.work.failure(master.folder("a")).job is Job.RECOVER  # type: ignore[union-attr]
     (store / "journal").unlink()  # as a commit does
     master.poke("a")
     master.until(lambda: master.sent() == [entry.event.id for entry in entries])
@@ -636,8 +635,8 @@ def run_all(jobs: Jobs, *failing: Job) -> tuple[list[Job], set[Job]]:
             raise Unavailable("away")
 
     jobs.work._table = {job: lambda folder, job=job: run(job) for job in Job}
-    retried, _ = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), set(Job))
-    return ran, retried
+    attempt = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), set(Job))
+    return ran, attempt.retried
 
 
 def test_jobs_run_in_their_order_and_none_behind_one_that_failed(jobs: Jobs) -> None:
@@ -678,8 +677,10 @@ def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:
 
     jobs.work._table = {Job.RECOVER: Mock(side_effect=RepositoryBusy("locked by 77")), Job.ANNOUNCE: fail}
     with capture_logs() as lines:
-        both = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.RECOVER, Job.ANNOUNCE})
-    assert both == ({Job.RECOVER, Job.ANNOUNCE}, Failure(Job.ANNOUNCE, "no room", jobs.clock.now()))
+        attempt = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.RECOVER, Job.ANNOUNCE})
+    assert attempt.retried == {Job.RECOVER, Job.ANNOUNCE}
+    assert attempt.failure == Failure(Job.ANNOUNCE, "no room", jobs.clock.now())
+    assert attempt.unrecovered == Failure(Job.RECOVER, "locked by 77", jobs.clock.now(), is_busy=True)
     assert [line["reason"] for line in lines if line["event"] == "will try again"] == ["no room"]
 
 
@@ -695,7 +696,9 @@ def test_a_transaction_that_cannot_be_rolled_back_is_known_since_its_first_failu
         task.jobs |= {Job.RECOVER, Job.SEND}
         jobs.work._run_task(folder, task)
         send.assert_called_once()
-        assert jobs.work.failure(folder) == stuck
+        assert jobs.work.recovery_failure(folder) == stuck
+        away = jobs.work.failure(folder)
+        assert (away and away.reason) == (send.side_effect and "away")
         jobs.clock.advance(600)
 
 
@@ -707,16 +710,17 @@ def test_a_transaction_that_is_left_alone_for_now_is_known_to_be_stuck(jobs: Job
     for _ in range(2):
         task = relay_work._RepositoryTask(jobs={Job.RECOVER}, failures=RECOVERY_RETRIES)
         jobs.work._run_task(folder, task)
-        assert jobs.work.failure(folder) == stuck
+        assert jobs.work.recovery_failure(folder) == stuck
         assert not task.jobs
         jobs.clock.advance(600)
 
 
 def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> None:
     jobs.work._failed = {name: Failure(Job.ANNOUNCE, "refused", 1.0) for name in ("a", "b")}
+    jobs.work._unrecovered = {name: Failure(Job.RECOVER, "broken", 1.0) for name in ("a", "b")}
     jobs.work.forget_failures(["b", "c"])
-    assert jobs.work.failure("a") is None
-    assert jobs.work.failure("b") is not None
+    for ask in (jobs.work.failure, jobs.work.recovery_failure):
+        assert [ask(name) is not None for name in "abc"] == [False, True, False]
 
 
 def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:

@@ -46,9 +46,7 @@ def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWa
         unreadable: list[OSError] = []
         for folder in find_repositories(root, unreadable.append):
             found.folders.append(folder)
-            trouble = _check_repository(folder, work, losses, now)
-            if trouble is not None:
-                found.troubles.append(trouble)
+            found.troubles.extend(filter(None, _check_repository(folder, work, losses, now)))
         for error in unreadable:
             _note_unreadable(found, root, error, now)
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
@@ -66,34 +64,34 @@ def _note_unreadable(found: RelayRound, root: str, error: OSError, now: float) -
         found.troubles.append(_report_unreadable(folder, error, now, is_urgent=folder == root))
 
 
-def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> ServiceTrouble | None:
-    """Start the jobs that are due in one repository; return its trouble.
+def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[ServiceTrouble | None, ...]:
+    """Start the jobs that are due in one repository; return its troubles.
 
     For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it.
     """
-    failure = work.failure(folder)
+    failure, unrecovered = work.failure(folder), work.recovery_failure(folder)
     try:
         names = set(os.listdir(os.path.join(folder, ".hg", "store")))
         stuck = None
         if "journal" in names:
             work.recover(folder)
-            stuck = _describe_failure(folder, Job.RECOVER, "its transaction is not rolled back", failure, now)
+            stuck = _describe_failure(folder, Job.RECOVER, "its transaction is not rolled back", unrecovered, now)
         if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
                 work.announce(folder)
-                return stuck or _describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now)
+                return stuck, _describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now)
         elif (is_due := not losses.is_confirmed(folder) or outbox_of(folder).has_unsent()) or "outbox.fork" in names:
             if is_due:
                 work.poke(folder)
             hint = "see the relay's log lines"
-            if failure is not None and (failure.job is not Job.RECOVER or failure.is_busy):
+            if failure is not None:
                 hint = failure.reason
-            return find_trouble(folder, outbox_of(folder), now, hint) or stuck
-        return stuck
+            return find_trouble(folder, outbox_of(folder), now, hint), stuck
+        return (stuck,)
     except FileNotFoundError:  # deleted or renamed meanwhile
-        return None
+        return ()
     except OSError as error:
-        return _report_unreadable(folder, error, now)
+        return (_report_unreadable(folder, error, now),)
 
 
 def _describe_failure(folder: str, job: Job, what: str, failure: Failure | None, now: float) -> ServiceTrouble | None:

@@ -66,6 +66,26 @@ class Failure:
     is_busy: bool = False
 
 
+@dataclass(slots=True)
+class _JobOutcomes:
+    """What came of the jobs in one repository.
+
+    These are the jobs to retry, a failure to roll back, and one of another job. `is_away` is true if the newest failure was that the log was away.
+    """
+
+    retried: set[Job] = field(default_factory=set)
+    unrecovered: Failure | None = None
+    failure: Failure | None = None
+    is_away: bool = False
+
+    def note(self, failure: Failure) -> None:
+        """Note a failure; of other jobs than RECOVER the first stays, unless it was busy."""
+        if failure.job is Job.RECOVER:
+            self.unrecovered = failure
+        elif self.failure is None or (self.failure.is_busy and not failure.is_busy):
+            self.failure = failure
+
+
 class Work:
     """The jobs to do, by repository folder; any thread may use it.
 
@@ -80,6 +100,7 @@ class Work:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
         self._failed: dict[str, Failure] = {}
+        self._unrecovered: dict[str, Failure] = {}
         self.on_failed: Callable[[str, str], None] = lambda folder, reason: None
         self._changed, self._has_tasks = threading.Condition(), threading.Event()
         self._timer = threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True)
@@ -106,14 +127,19 @@ class Work:
         self._add_job(folder, Job.ANNOUNCE)
 
     def failure(self, folder: str) -> Failure | None:
-        """Return why the newest attempt in a repository failed; None if it did not."""
+        """Return why the newest attempt at other jobs than RECOVER failed, if it did."""
         return self._failed.get(folder)
+
+    def recovery_failure(self, folder: str) -> Failure | None:
+        """Return why the newest attempt to roll back failed; None if it did not."""
+        return self._unrecovered.get(folder)
 
     def forget_failures(self, folders: Collection[str]) -> None:
         """Forget the failures in all other folders than these."""
         with self._changed:
-            for folder in self._failed.keys() - folders:
-                del self._failed[folder]
+            for failed in (self._failed, self._unrecovered):
+                for folder in failed.keys() - folders:
+                    del failed[folder]
 
     def drain(self, timeout: float) -> None:
         """Let running jobs end, up to `timeout` seconds, and start no other."""
@@ -146,21 +172,20 @@ class Work:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
             was_away, task.is_away = task.is_away, False
-        retried, failure = self._run_jobs(folder, task, jobs)
+        outcomes = self._run_jobs(folder, task, jobs)
         with self._changed:
             task.running = False
-            task.jobs |= retried
-            if retried:
+            task.jobs |= outcomes.retried
+            task.is_away = outcomes.is_away
+            if outcomes.retried:
                 task.failures += 1
                 task.not_before = self._clock.monotonic() + self._choose_delay(task)
             else:
                 task.failures, task.not_before = 0, 0.0
                 if was_away:
                     self._start_those_away()
-            known = self._failed.pop(folder, None)
-            if failure is not None:
-                since = known.since if known is not None and known.job is failure.job else failure.since
-                self._failed[folder] = replace(failure, since=since)
+            _replace_failure(self._unrecovered, folder, outcomes.unrecovered)
+            _replace_failure(self._failed, folder, outcomes.failure)
             if task.jobs:
                 self._start_task(folder, task)
             else:
@@ -190,44 +215,42 @@ class Work:
                 task.is_away, task.not_before = False, 0.0
                 self._start_task(folder, task)
 
-    def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> tuple[set[Job], Failure | None]:
-        """Run jobs in their order; return those to retry, and a failure.
+    def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> _JobOutcomes:
+        """Run jobs in their order; return what came of them.
 
         None runs behind one that failed, but for this: what was committed before a transaction that cannot be rolled back is sent.
         """
-        retried: set[Job] = set()
-        failure, now = None, self._clock.now()
+        outcomes, now = _JobOutcomes(), self._clock.now()
         for job in Job:
-            if job not in jobs - retried:
+            if job not in jobs - outcomes.retried:
                 continue
             try:
                 self._table[job](folder)
             except RepositoryBusy as error:
                 logger.debug("busy", job=job, folder=folder, reason=str(error))
-                # Later jobs may be busy because an earlier one was.
-                failure = failure or Failure(job, str(error), now, is_busy=True)
+                outcomes.note(Failure(job, str(error), now, is_busy=True))
                 if job is not Job.RECOVER or task.failures < RECOVERY_RETRIES:
-                    retried.add(job)
+                    outcomes.retried.add(job)
             except Refused as error:
                 logger.error("refused", job=job, folder=folder, **outbox_of(folder).names(), reason=str(error))
-                failure = failure or Failure(job, str(error), now)
+                outcomes.note(Failure(job, str(error), now))
             except Exception as error:
                 # Deleted or renamed: the next round finds it at its new place.
                 if not os.path.isdir(os.path.join(folder, ".hg")):
                     logger.info("repository gone", job=job, folder=folder)
-                    return retried, None
-                task.is_away = isinstance(error, Unavailable)
-                reason = explain(folder, error)  # tells more than that an earlier job was busy
+                    return _JobOutcomes(outcomes.retried)
+                outcomes.is_away = isinstance(error, Unavailable)
+                reason = explain(folder, error)
                 _report_failure(folder, job, task, error, reason)
+                outcomes.note(Failure(job, reason, now))
                 if job is Job.RECOVER:
-                    failure, retried = Failure(job, reason, now), {Job.RECOVER, Job.ANNOUNCE} & jobs
+                    outcomes.retried = {Job.RECOVER, Job.ANNOUNCE} & jobs
                     continue
                 if (denied := _find_denied(folder, error)) is not None:
                     self.on_failed(folder, denied[0])
-                if failure is None or failure.is_busy:  # another failure of an earlier job stays known
-                    failure = Failure(job, reason, now)
-                return jobs, failure
-        return retried, failure
+                outcomes.retried = jobs
+                break
+        return outcomes
 
     def _start_due_tasks(self) -> None:
         while self._has_tasks.wait() and not self._stop.wait(0.1):
@@ -236,6 +259,14 @@ class Work:
                     self._start_task(folder, task)
                 if not self._tasks:
                     self._has_tasks.clear()
+
+
+def _replace_failure(failures: dict[str, Failure], folder: str, failure: Failure | None) -> None:
+    """Replace a repository's failure; of the same job it keeps the first one's time."""
+    known = failures.pop(folder, None)
+    if failure is not None:
+        since = known.since if known is not None and known.job is failure.job else failure.since
+        failures[folder] = replace(failure, since=since)
 
 
 def explain(folder: str, error: Exception) -> str:
