@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import Mock
 
 import pytest
@@ -616,6 +616,36 @@ def test_what_one_repository_found_the_log_to_take_again_is_tried_at_once_in_the
     away = False
     jobs.poke("a", now=True)
     eventually(lambda: jobs.begun == {"a": 2, "b": 2, "c": 2}, "all were tried once more")
+
+
+def test_a_failed_attempt_costs_the_same_however_many_repositories_wait_for_the_log(jobs: Jobs) -> None:
+    class Unread(dict[str, relay_work._RepositoryTask]):
+        def values(self) -> NoReturn:  # type: ignore[override]
+            raise AssertionError("each was looked at")
+
+        items = values
+
+    jobs.stop.set()  # no retry beside this test's own
+    jobs.work._table = {Job.SEND: Mock(side_effect=Unavailable("away"))}
+    jobs.work._tasks = Unread()
+    for name in "abc":
+        (jobs.root / name / ".hg").mkdir(parents=True)
+        task = jobs.work._tasks[str(jobs.root / name)] = relay_work._RepositoryTask(jobs={Job.SEND})
+        for _ in range(2):
+            jobs.work._run_task(str(jobs.root / name), task)
+    jobs.work._tasks = dict(jobs.work._tasks)
+    assert jobs.work._away == 3
+    jobs.work._table = {Job.SEND: Mock()}
+    jobs.work._run_task(str(jobs.root / "a"), jobs.work._tasks[str(jobs.root / "a")])
+    assert jobs.work._away == 0
+
+
+def test_many_repositories_that_wait_for_the_log_are_not_tried_all_at_once(jobs: Jobs) -> None:
+    jobs.work._away = 1000
+    task = relay_work._RepositoryTask(is_away=True, failures=100)
+    delays = {jobs.work._choose_delay(task) for _ in range(20)}
+    assert len(delays) > 10
+    assert all(0.8 <= delay <= 1.2 for delay in delays)
 
 
 def test_no_job_begins_after_the_wish_to_stop(jobs: Jobs) -> None:

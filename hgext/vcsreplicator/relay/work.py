@@ -99,6 +99,8 @@ class Work:
         self._table, self._stop, self._clock = table, stop, clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
+        # How many tasks wait because the log was away.
+        self._away = 0
         self._failed: dict[str, Failure] = {}
         self._unrecovered: dict[str, Failure] = {}
         self.on_failed: Callable[[str, str], None] = lambda folder, reason: None
@@ -171,12 +173,13 @@ class Work:
     def _run_task(self, folder: str, task: _RepositoryTask) -> None:
         with self._changed:
             jobs, task.jobs = task.jobs, set()
-            was_away, task.is_away = task.is_away, False
+            was_away = task.is_away
+            self._set_away(task, is_away=False)
         outcomes = self._run_jobs(folder, task, jobs)
         with self._changed:
             task.running = False
             task.jobs |= outcomes.retried
-            task.is_away = outcomes.is_away
+            self._set_away(task, is_away=outcomes.is_away)
             if outcomes.retried:
                 task.failures += 1
                 task.not_before = self._clock.monotonic() + self._choose_delay(task)
@@ -201,9 +204,13 @@ class Work:
         longest = RECONNECT.delay(task.failures, random.random())
         if not task.is_away:
             return longest
-        waiting = sum(other.is_away for other in self._tasks.values())
-        often = FAILOVER.delay(task.failures, random.random()) * max(1.0, waiting / OFTEN)
-        return min(often, RECONNECT.longest)
+        often = FAILOVER.delay(task.failures, random.random()) * max(1.0, self._away / OFTEN)
+        return min(often, longest)
+
+    def _set_away(self, task: _RepositoryTask, *, is_away: bool) -> None:
+        """Note whether a task waits for the log; the caller holds the condition."""
+        self._away += is_away - task.is_away
+        task.is_away = is_away
 
     def _start_those_away(self) -> None:
         """Start what waits for the log, which took an event again.
@@ -212,7 +219,8 @@ class Work:
         """
         for folder, task in self._tasks.items():
             if task.is_away:
-                task.is_away, task.not_before = False, 0.0
+                self._set_away(task, is_away=False)
+                task.not_before = 0.0
                 self._start_task(folder, task)
 
     def _run_jobs(self, folder: str, task: _RepositoryTask, jobs: set[Job]) -> _JobOutcomes:
