@@ -618,6 +618,34 @@ def test_what_one_repository_found_the_log_to_take_again_is_tried_at_once_in_the
     eventually(lambda: jobs.begun == {"a": 2, "b": 2, "c": 2}, "all were tried once more")
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "starts"),
+    [
+        ({Job.RECOVER: OSError("broken")}, True),
+        ({Job.CHECK: RepositoryBusy("its events are not sent yet")}, True),
+        ({Job.CHECK: Unavailable("away")}, False),
+        ({Job.SEND: FileNotFoundError("gone")}, False),
+    ],
+    ids=["not rolled back", "more to send", "away again", "gone"],
+)
+def test_only_an_answer_of_the_log_starts_the_others(
+    jobs: Jobs, outcomes: Mapping[Job, Exception], *, starts: bool
+) -> None:
+    jobs.stop.set()  # no retry beside this test's own
+    tasks = {name: relay_work._RepositoryTask(jobs={Job.SEND}) for name in "ab"}
+    jobs.work._table = {Job.SEND: Mock(side_effect=Unavailable("away"))}
+    for name, task in tasks.items():
+        (jobs.root / name / ".hg").mkdir(parents=True)
+        jobs.work._tasks[str(jobs.root / name)] = task
+        jobs.work._run_task(str(jobs.root / name), task)
+    if isinstance(outcomes.get(Job.SEND), FileNotFoundError):
+        (jobs.root / "a" / ".hg").rmdir()
+    jobs.work._table = {job: Mock(side_effect=outcomes.get(job)) for job in Job}
+    tasks["a"].jobs = {Job.RECOVER, Job.SEND, Job.CHECK}
+    jobs.work._run_task(str(jobs.root / "a"), tasks["a"])
+    assert (tasks["b"].not_before == 0) is starts
+
+
 def test_a_failed_attempt_costs_the_same_however_many_repositories_wait_for_the_log(jobs: Jobs) -> None:
     class Unread(dict[str, relay_work._RepositoryTask]):
         def values(self) -> NoReturn:  # type: ignore[override]

@@ -70,13 +70,15 @@ class Failure:
 class _JobOutcomes:
     """What came of the jobs in one repository.
 
-    These are the jobs to retry, a failure to roll back, and one of another job. `is_away` is true if the newest failure was that the log was away.
+    These are the jobs to retry, a failure to roll back, and one of another job. `is_away` and `has_answered` say what the newest
+    failure, and a job that succeeded, showed of the log.
     """
 
     retried: set[Job] = field(default_factory=set)
     unrecovered: Failure | None = None
     failure: Failure | None = None
     is_away: bool = False
+    has_answered: bool = False
 
     def note(self, failure: Failure) -> None:
         """Note a failure; of other jobs than RECOVER the first stays, unless it was busy."""
@@ -185,8 +187,8 @@ class Work:
                 task.not_before = self._clock.monotonic() + self._choose_delay(task)
             else:
                 task.failures, task.not_before = 0, 0.0
-                if was_away:
-                    self._start_those_away()
+            if was_away and outcomes.has_answered and not outcomes.is_away:
+                self._start_those_away()
             _replace_failure(self._unrecovered, folder, outcomes.unrecovered)
             _replace_failure(self._failed, folder, outcomes.failure)
             if task.jobs:
@@ -213,7 +215,7 @@ class Work:
         task.is_away = is_away
 
     def _start_those_away(self) -> None:
-        """Start what waits for the log, which took an event again.
+        """Start what waits for the log, which answers again.
 
         Each is started once for the first success, not again for the next. The caller holds the condition.
         """
@@ -234,6 +236,7 @@ class Work:
                 continue
             try:
                 self._table[job](folder)
+                outcomes.has_answered |= job is not Job.RECOVER
             except RepositoryBusy as error:
                 logger.debug("busy", job=job, folder=folder, reason=str(error))
                 outcomes.note(Failure(job, str(error), now, is_busy=True))
