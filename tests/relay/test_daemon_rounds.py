@@ -18,7 +18,9 @@ from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon, fork
+from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
+from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport
@@ -265,3 +267,17 @@ def test_a_trouble_whose_text_has_another_number_each_round_lasts_since_the_firs
         eventually(lambda: len(bench.reports()[-1].troubles) == 2)
     assert [trouble.since for trouble in first.troubles] == [began]
     assert min(trouble.since for trouble in bench.reports()[-1].troubles) == began
+
+
+def test_events_that_are_sent_leave_the_report_before_the_next_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round finds them in the outbox, where they waited for a relay."""
+    monkeypatch.setattr(daemon, "RECHECK", 0.02)
+    bench.clock.advance(SILENT + 1)
+    with bench.running(scan=3600):
+        assert [trouble.text for trouble in bench.reports()[0].troubles] == [
+            f"{bench.folder}/repos/one: events wait in its outbox: {SENDS_NOW}"
+        ]
+        eventually(lambda: not bench.reports()[-1].troubles)
+        assert bench.port.rounds == 1

@@ -13,9 +13,10 @@ from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import rounds
 from hgext.vcsreplicator.relay.jobs import Job
+from hgext.vcsreplicator.relay.lacking import leave_out_sent
 from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.port import MasterPort
-from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, find_work
+from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, SENDS_NOW, find_work
 from hgext.vcsreplicator.relay.work import Failure, Work
 from hgext.vcsreplicator.status import SILENT
 from testing.builders.outboxes import Folder, Transaction, following
@@ -142,7 +143,7 @@ def test_a_deleted_repository_goes_once_the_log_has_all_of_it_and_what_is_being_
 @pytest.mark.parametrize(
     ("failure", "told"),
     [
-        (None, "events wait in its outbox: see the relay's log lines"),
+        (None, f"events wait in its outbox: {SENDS_NOW}"),
         ("blobs: /blobs: Permission denied", "events wait in its outbox: blobs: /blobs: Permission denied"),
     ],
 )
@@ -163,9 +164,25 @@ def test_a_transaction_that_is_not_rolled_back_and_events_that_wait_are_reported
     (round_.root / "a/.hg/store/journal").touch()
     round_.unrecovered = Failure(Job.RECOVER, "Permission denied: journal", 1000.0)
     stuck = "its transaction is not rolled back: Permission denied: journal"
-    assert round_.make(2_000_000_000.0)[1] == ["events wait in its outbox: see the relay's log lines", stuck]
+    assert round_.make(2_000_000_000.0)[1] == [f"events wait in its outbox: {SENDS_NOW}", stuck]
     round_.failed = Failure(Job.SEND, "Permission denied: outbox.sent", 1000.0)
     assert round_.make(2_000_000_000.0)[1] == ["events wait in its outbox: Permission denied: outbox.sent", stuck]
+
+
+def test_a_trouble_of_waiting_events_ends_once_all_are_sent_and_no_other_ends(round_: Round) -> None:
+    sent, partly, untried = (round_.create(name, 2, sent=False) for name in ("sent", "partly", "untried"))
+    round_.create("forked", 1).set_fork(Fork(reason="another history"))
+    round_.make(2_000_000_000.0)
+    round_.mark(sent)
+    first = next(partly.unsent()).sent()
+    partly.prepare_sent(first)
+    partly.move_sent(first)
+    names = [f"{round_.root}/{name}" for name in ("sent", "partly", "untried", "forked")]
+    kept, waiting = leave_out_sent(round_.found.troubles, [name for name in names if not name.endswith("untried")])
+    assert sorted(trouble.text.partition(":")[0] for trouble in kept) == sorted(names[1:])
+    assert waiting == {names[1]}
+    round_.mark(untried)
+    assert leave_out_sent(kept, []) == (kept, set())
 
 
 def test_a_repository_that_cannot_get_its_first_event_is_reported_after_a_while(round_: Round) -> None:

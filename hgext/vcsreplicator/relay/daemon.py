@@ -24,7 +24,7 @@ from ..words.records import ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
-from .lacking import find_gone
+from .lacking import WAITS, find_gone, leave_out_sent
 from .loss import LossWatch
 from .port import MasterPort
 from .rounds import find_work
@@ -37,6 +37,9 @@ logger = structlog.get_logger()
 
 # Seconds that running jobs get at the end.
 DRAIN = 8.0
+
+# Seconds after which events that waited are looked for again, once some are sent.
+RECHECK = 2.0
 
 # Seconds between two removals of old blobs.
 BLOB_SWEEP = 3600.0
@@ -86,12 +89,14 @@ class _Relay:
         self._work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)
-        jobs.on_sent, jobs.on_available = self._server.sent, self._server.available
+        jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"relay {settings.source}")
         self._log, self._blobs_due = log, float("-inf")
         self._gone: dict[str, float] = {}
         self._found: list[ServiceTrouble] = []
+        # Repositories of which events were sent since troubles were looked for; workers add to them.
+        self._sent: set[str] = set()
 
     def start(self) -> None:
         """Serve pushes, and make the first round."""
@@ -102,9 +107,12 @@ class _Relay:
     def make_rounds(self, stop: threading.Event) -> None:
         """Make rounds periodically until `stop`, and report in between."""
         due = time.monotonic() + self._settings.scan
-        while not stop.wait(min(INTERVAL, max(0.0, due - time.monotonic()))):
+        report_due = time.monotonic() + INTERVAL
+        while not stop.wait(max(0.0, min(report_due, due, self._choose_recheck()) - time.monotonic())):
             if time.monotonic() < due:
-                self._reporter.report(self._found, now=self._clock.now())
+                if self._leave_out_sent() or time.monotonic() >= report_due:
+                    self._reporter.report(self._found, now=self._clock.now())
+                    report_due = time.monotonic() + INTERVAL
                 continue
             try:
                 self._losses.check_partitions()
@@ -112,10 +120,29 @@ class _Relay:
                 logger.warning("log not readable", reason=str(error))
             self._make_round()
             due = time.monotonic() + self._settings.scan
+            report_due = time.monotonic() + INTERVAL
             try:
                 self._remove_old_blobs()
             except Unavailable as error:  # left to a later round
                 logger.warning("old blobs not removed", reason=str(error))
+
+    def _note_sent(self, folder: str, seq: int) -> None:
+        """Answer those that wait for this event; workers call this method."""
+        self._sent.add(folder)
+        self._server.sent(folder, seq)
+
+    def _choose_recheck(self) -> float:
+        """Return when to look again for events that wait; never, if none do."""
+        waits = any(WAITS in trouble.text for trouble in self._found)
+        return time.monotonic() + RECHECK if waits else float("inf")
+
+    def _leave_out_sent(self) -> bool:
+        """Leave out the troubles that ended by sending; return whether any did."""
+        sent, self._sent = self._sent, set()
+        before = len(self._found)
+        self._found, waiting = leave_out_sent(self._found, sent)
+        self._sent |= waiting
+        return len(self._found) < before
 
     def _remove_old_blobs(self) -> None:
         """Remove old blobs, if the last time is a while ago.

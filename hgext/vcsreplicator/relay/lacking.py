@@ -17,6 +17,9 @@ from ..words.errors import ReplicationError
 from ..words.records import RepositoryState, ServiceTrouble
 from .scan import find_repositories
 
+# Separates a repository's folder from the reason why its events wait.
+WAITS = ": events wait in its outbox: "
+
 ADOPT = "bring back the pushes that it lacks if you have them, then run `hg replicateadopt` in it (docs/push.md, Forks)"
 
 
@@ -49,8 +52,34 @@ def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrou
         return ServiceTrouble(text=f"{folder}: its outbox cannot be read: {error}", since=now, is_urgent=True)
     if first is None or now - first.entry.event.time <= SILENT:
         return None
-    text = f"{folder}: events wait in its outbox: {hint}"
-    return ServiceTrouble(text=text, since=first.entry.event.time, is_urgent=True)
+    return ServiceTrouble(text=f"{folder}{WAITS}{hint}", since=first.entry.event.time, is_urgent=True)
+
+
+def leave_out_sent(
+    troubles: Iterable[ServiceTrouble], folders: Collection[str]
+) -> tuple[list[ServiceTrouble], set[str]]:
+    """Leave out the troubles of those outboxes from which all events are sent.
+
+    `folders` are the repositories of which events were sent. Returns the other troubles, and those of the folders whose events
+    still wait.
+    """
+    kept, waiting = [], set()
+    for trouble in troubles:
+        folder, separator, _ = trouble.text.partition(WAITS)
+        if separator and folder in folders:
+            if not _has_unsent(folder):
+                continue
+            waiting.add(folder)
+        kept.append(trouble)
+    return kept, waiting
+
+
+def _has_unsent(folder: str) -> bool:
+    """Return whether events wait in the outbox, or it cannot be read."""
+    try:
+        return outbox_of(folder).has_unsent()
+    except (OSError, ReplicationError, TornRecord):
+        return True
 
 
 def find_gone(

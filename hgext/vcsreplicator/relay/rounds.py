@@ -22,6 +22,8 @@ logger = structlog.get_logger()
 
 # Seconds that `hg init` gets to announce its repository itself.
 ANNOUNCE_AFTER = 10.0
+# Why events may wait of which no attempt failed.
+SENDS_NOW = "the relay sends them now, look again in a minute; if they still wait, see the relay's log lines"
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
         elif (is_due := not losses.is_confirmed(folder) or outbox_of(folder).has_unsent()) or "outbox.fork" in names:
             if is_due:
                 work.poke(folder)
-            hint = "see the relay's log lines"
+            hint = SENDS_NOW
             if failure is not None:
                 hint = failure.reason
             return find_trouble(folder, outbox_of(folder), now, hint), stuck
