@@ -101,6 +101,19 @@ def test_a_summary_says_what_was_looked_at() -> None:
     assert summary.watched == "aggregator"
 
 
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        (0, "aggregator and relay are caught up"),
+        (1, "aggregator and relay are caught up (1 notice waits)"),
+        (2, "aggregator and relay are caught up (2 notices wait)"),
+    ],
+)
+def test_a_summary_without_findings_counts_the_notices_that_wait(busy: Installation, events: int, told: str) -> None:
+    summary = make_summary(busy.picture(), busy.clock.now(), Expectations())
+    assert replace(summary, watched="aggregator and relay", waiting_events=events).describe_well() == told
+
+
 def test_of_services_that_the_file_does_not_name_those_are_looked_at_that_reported_this_week() -> None:
     made = Installation()
     picture = made.picture()

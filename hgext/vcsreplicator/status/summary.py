@@ -99,8 +99,11 @@ class Summary:
     notes: tuple[str, ...]
 
     def describe_well(self) -> str:
-        """Say that all that was looked at is caught up."""
-        return f"{self.watched} {'are' if ' and ' in self.watched else 'is'} caught up"
+        """Say that all that was looked at is caught up, and how many notices wait."""
+        waiting, count = "", self.waiting_events
+        if count:
+            waiting = f" ({count} notice{' waits' if count == 1 else 's wait'})"
+        return f"{self.watched} {'are' if ' and ' in self.watched else 'is'} caught up{waiting}"
 
     def measure_silence(self, service: str) -> float:
         """Return the seconds since this service reported; many if it never did.
