@@ -211,3 +211,18 @@ def test_a_mirror_of_the_file_that_the_roster_lacks_is_noted_and_is_a_warning_on
     made.clock.advance(61.0)
     summary = make_summary(made.picture(), made.clock.now(), expected)
     assert (len(summary.notes), summary.findings) == (1, ()), "it was stopped"
+
+
+def test_an_inactive_mirror_is_a_note_with_the_command_that_makes_it_gate_again() -> None:
+    made = Installation()
+    made.ack(3)
+    since = made.clock.now() - 600.0
+    beta = Mirror(name="beta", state=MirrorState.INACTIVE, since=since)
+    backup = Mirror(name="copy", state=MirrorState.INACTIVE, role=MirrorRole.BACKUP)
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta, backup)))
+    expected = Expectations(destinations=("lines",), mirrors=("alpha", "beta"))
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    [note] = summary.notes
+    assert note.startswith("mirror beta is inactive (for 10 min, since ")
+    assert note.endswith("UTC), so no notice waits for it; to change that: vcsreplicator roster join beta")
+    assert summary.findings == ()

@@ -8,7 +8,7 @@ from ..words.clock import DAY
 from ..words.records import ServiceTrouble
 from ..words.shape import plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
-from .mirrors import find_detached, find_mirror_troubles, find_refused_rules, find_removed, find_unlisted
+from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
 from .wording import Finding, Severity, describe_lag, format_lasting, format_since, name_paths
 
 # Seconds after which a stalled destination is critical.
@@ -231,5 +231,5 @@ def as_data(
             plain(finding)
             for finding in findings(picture, now, destinations=destinations, relay=relay, mirrors=mirrors, lags=lags)
         ],
-        "notes": find_unlisted(picture, now, mirrors)[1],
+        "notes": find_notes(picture, now, mirrors),
     }

@@ -156,3 +156,17 @@ def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple
         else:
             notes.append(f"section [mirror.{name}] of the file {text}")
     return found, tuple(notes)
+
+
+def find_notes(picture: Picture, now: float, named: Collection[str]) -> tuple[str, ...]:
+    """Find what an operator may want to know of mirrors for which no notice waits.
+
+    These are the inactive ones, but for backups, and those of the services' file that do not run and were never in the roster.
+    """
+    notes = list(find_unlisted(picture, now, named)[1])
+    for mirror in picture.roster.mirrors if picture.roster else ():
+        if mirror.state is rosters.MirrorState.INACTIVE and mirror.role is not rosters.MirrorRole.BACKUP:
+            since = f" ({format_since(mirror.since, now)})" if mirror.since else ""
+            way_out = f"to change that: vcsreplicator roster join {mirror.name}"
+            notes.append(f"mirror {mirror.name} is inactive{since}, so no notice waits for it; {way_out}")
+    return tuple(notes)

@@ -13,7 +13,7 @@ from ..words.clock import DAY
 from ..words.shape import Count, NumberRange, Time
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, findings
-from .mirrors import find_unlisted
+from .mirrors import find_notes
 from .wording import Finding
 
 # Most repositories with waiting notices that a summary lists.
@@ -158,7 +158,7 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
             )
         ),
         watched=_describe_watched(picture, now, expected),
-        notes=find_unlisted(picture, now, expected.mirrors)[1],
+        notes=find_notes(picture, now, expected.mirrors),
     )
 
 
