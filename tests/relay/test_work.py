@@ -4,6 +4,7 @@
 import contextlib
 import errno
 import fcntl
+import grp
 import os
 import pwd
 import shlex
@@ -28,7 +29,7 @@ from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import Job, RepositoryBusy, RepositoryJobs
 from hgext.vcsreplicator.relay.loss import FRESH, KnownPlace, LossWatch
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
-from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work
+from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work, explain
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
 from testing.builders.memorylog import MemoryLog
@@ -372,6 +373,24 @@ def reason_of(master: Master, folder: str) -> str | None:
     return failure.reason if failure else None
 
 
+def give(folder: str) -> str:
+    """The command that gives a repository to this user."""
+    user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name
+    return f"chown -R {user}:{group} {shlex.quote(folder)}"
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o2775], ids=["one user", "a group pushes"])
+def test_a_group_that_may_write_beside_a_repository_gets_the_same_right_in_it(tmp_path: Path, mode: int) -> None:
+    """But none on its hgrc, whose hooks run as the user who serves it."""
+    tmp_path.chmod(mode)
+    folder = f"{tmp_path}/a"
+    expected = give(folder)
+    if mode & 0o20:
+        expected += f" && chmod -R g+rwX {folder} && chmod -f g-w {folder}/.hg/hgrc"
+    denied = PermissionError(errno.EACCES, "Permission denied", f"{folder}/.hg/store")
+    assert explain(folder, denied) == f"Permission denied: {folder}/.hg/store; as root, run: {expected}"
+
+
 def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_it_to_the_relay(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,8 +404,7 @@ def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_i
         master.poke("it's")
         reason = eventually(lambda: reason_of(master, folder))
         master.work.on_failed.assert_called_with(folder, "Permission denied")  # type: ignore[attr-defined]
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    assert reason == f"Permission denied: {lock}; as root, run: chown -R {user} {shlex.quote(folder)}"
+    assert reason == f"Permission denied: {lock}; as root, run: {give(folder)}"
     master.until(lambda: not box.has_unsent())
 
 

@@ -2,6 +2,7 @@
 """A round over all repositories: the relay finds work that no push asked for."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from .lacking import find_trouble
 from .loss import LossWatch
 from .port import MasterPort
 from .scan import find_repositories, may_hold_repositories
-from .work import Failure, Work, explain
+from .work import Failure, Work, explain, give_repository, name_owner
 
 logger = structlog.get_logger()
 
@@ -42,13 +43,15 @@ def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWa
     """Start the jobs that are due in every repository below the roots."""
     found = RelayRound()
     for root in roots:
-        for problem in port.finish(root):
-            logger.error("interrupted act not finished", reason=problem)
-            found.troubles.append(ServiceTrouble(text=problem, since=now, is_urgent=True))
+        problems = port.finish(root)
         unreadable: list[OSError] = []
         for folder in find_repositories(root, unreadable.append):
             found.folders.append(folder)
             found.troubles.extend(filter(None, _check_repository(folder, work, losses, now)))
+        # Of a root that cannot be read, one trouble is enough.
+        for problem in problems if all(error.filename != root for error in unreadable) else ():
+            logger.error("interrupted act not finished", reason=problem)
+            found.troubles.append(ServiceTrouble(text=problem, since=now, is_urgent=True))
         for error in unreadable:
             _note_unreadable(found, root, error, now)
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
@@ -63,7 +66,7 @@ def _note_unreadable(found: RelayRound, root: str, error: OSError, now: float) -
     found.unreadable.append(folder)
     is_ours = may_hold_repositories(error) and not any(folder.startswith(f"{each}/") for each in found.folders)
     if is_ours:
-        found.troubles.append(_report_unreadable(folder, error, now, is_urgent=folder == root))
+        found.troubles.append(_report_unreadable(folder, error, now, is_root=folder == root))
 
 
 def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[ServiceTrouble | None, ...]:
@@ -104,11 +107,20 @@ def _describe_failure(folder: str, job: Job, what: str, failure: Failure | None,
     return ServiceTrouble(text=text, since=failure.since, is_urgent=not failure.is_busy)
 
 
-def _report_unreadable(folder: str, error: OSError, now: float, *, is_urgent: bool = False) -> ServiceTrouble:
-    """Describe a folder that cannot be read, with a command only for a repository."""
+def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool = False) -> ServiceTrouble:
+    """Describe a folder that cannot be read, and the command that gives the right.
+
+    Only in a folder with `.hg` it is certain that a repository is there; below a root there may be what other users own.
+    """
     logger.warning("repository not readable", folder=folder, reason=str(error))
-    reason = explain(folder, error) if "/.hg" in str(error.filename) else str(error)
-    return ServiceTrouble(text=f"{folder}: cannot be read: {reason}", since=now, is_urgent=is_urgent)
+    reason, quoted = f"{error.strerror}: {error.filename}", shlex.quote(folder)
+    if "/.hg" in str(error.filename):
+        reason = explain(folder, error)
+    elif isinstance(error, PermissionError) and is_root:
+        reason += f"; as root, run: chown {name_owner()} {quoted} && chmod u+rwx {quoted}"
+    elif isinstance(error, PermissionError):
+        reason += f"; if it holds repositories, as root, run: {give_repository(folder)}"
+    return ServiceTrouble(text=f"{folder}: cannot be read: {reason}", since=now, is_urgent=is_root)
 
 
 def _list_deleted(folder: str) -> list[str]:

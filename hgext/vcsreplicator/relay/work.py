@@ -5,10 +5,12 @@ It works in many repositories at once, on one job at a time in each, and retries
 """
 
 import contextlib
+import grp
 import os
 import pwd
 import random
 import shlex
+import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -286,10 +288,29 @@ def explain(folder: str, error: Exception) -> str:
     if denied is None:
         return str(error)
     reason, path = denied
-    user = str(os.geteuid())
+    return f"{reason}: {path}; as root, run: {give_repository(folder)}"
+
+
+def give_repository(folder: str) -> str:
+    """Return the command that gives a repository to this user.
+
+    If a group may write in the folder above, it gets this right in the repository too, but not on its hgrc: that has hooks.
+    """
+    quoted, is_shared = shlex.quote(folder), False
+    with contextlib.suppress(OSError):
+        is_shared = bool(os.stat(os.path.dirname(folder)).st_mode & stat.S_IWGRP)
+    rights = f" && chmod -R g+rwX {quoted} && chmod -f g-w {quoted}/.hg/hgrc" if is_shared else ""
+    return f"chown -R {name_owner()} {quoted}{rights}"
+
+
+def name_owner() -> str:
+    """Return this process's user and group as `chown` takes them."""
+    user, group = str(os.geteuid()), str(os.getegid())
     with contextlib.suppress(KeyError):
         user = pwd.getpwuid(os.geteuid()).pw_name
-    return f"{reason}: {path}; as root, run: chown -R {user} {shlex.quote(folder)}"
+    with contextlib.suppress(KeyError):
+        group = grp.getgrgid(os.getegid()).gr_name
+    return f"{user}:{group}"
 
 
 def _find_denied(folder: str, error: Exception) -> tuple[str, str] | None:

@@ -85,7 +85,7 @@ class MasterRepositories(RepositoryOpener):
         try:
             files = intents.files(real)
         except OSError as problem:
-            return [str(problem)]
+            return [f"{root}: its interrupted acts cannot be read: {problem.strerror}: {problem.filename}"]
         for file in files:
             try:
                 intent = intents.load(file)
