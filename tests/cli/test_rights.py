@@ -14,7 +14,7 @@ FILE = """
 log = "sqlite:///log.db"
 blobs = "file://{folder}/blobs"
 [mirror.alpha]
-root = "/repos"
+root = "{folder}/mirrored"
 master-auth = "{folder}/master.hgrc"
 blobs = "file://{folder}/shared%20blobs"
 [notifier.pulse]
@@ -45,7 +45,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_all(folder: Path) -> None:
     """Everything that the file names."""
-    for name in ("blobs", "shared blobs"):
+    for name in ("blobs", "shared blobs", "mirrored"):
         (folder / name).mkdir()
     for name in ("pulse.password", "ci.secret", "master.hgrc"):
         (folder / name).touch(mode=0o600)
@@ -60,6 +60,7 @@ def test_blobs_and_secrets_that_the_user_cannot_use_are_named(tmp_path: Path, mo
     secret = "but the user of the service must"
     assert said(tmp_path) == [
         "FOLDER/x.toml: blobs: this user may not write to FOLDER/blobs, but the relay's user must",
+        "FOLDER/x.toml: mirror.alpha.root: this user may not write to FOLDER/mirrored, but the mirror's user must",
         f"FOLDER/x.toml: mirror.alpha.master-auth: this user may not read FOLDER/master.hgrc, {secret}",
         "FOLDER/x.toml: mirror.alpha.blobs: this user may not read FOLDER/shared blobs, but the mirror's user must",
         f"FOLDER/x.toml: notifier.pulse.password: this user may not read FOLDER/pulse.password, {secret}",
@@ -126,3 +127,38 @@ def test_a_root_of_the_relay_that_is_missing_or_may_not_be_written_is_named(
         "FOLDER/x.toml: relay.roots: this user may not write to FOLDER/file:, but the relay's user must",
         "FOLDER/x.toml: relay.roots: FOLDER/none is missing, or this user may not see it",
     ]
+
+
+@pytest.mark.usefixtures("user")
+def test_a_root_of_a_mirror_that_it_may_not_write_or_make_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = (
+        'log = "sqlite:///log.db"\n[mirror.alpha]\nroot = "{folder}/there"\n[mirror.beta]\nroot = "{folder}/a/b/new"\n'
+    )
+    (tmp_path / "there").mkdir()
+    assert said(tmp_path, file) == [], "a mirror makes its root"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert said(tmp_path, file) == [
+        "FOLDER/x.toml: mirror.alpha.root: this user may not write to FOLDER/there, but the mirror's user must",
+        "FOLDER/x.toml: mirror.beta.root: FOLDER/a/b/new is missing, and this user may not make it, but the mirror's user must",
+    ]
+
+
+@pytest.mark.usefixtures("user")
+def test_a_folder_of_blobs_that_is_missing_and_cannot_be_made_is_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert said(tmp_path, 'log = "sqlite:///log.db"\nblobs = "file://{folder}/blobs"\n') == [
+        "FOLDER/x.toml: blobs: FOLDER/blobs is missing, and this user may not make it, but the relay's user must"
+    ]
+
+
+@pytest.mark.parametrize("user_id", [0, 1000])
+def test_users_of_the_socket_that_this_machine_lacks_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user_id: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user_id)
+    file = 'log = "sqlite:///log.db"\n[dashboard]\nsocket = "{folder}/s"\nsocket-users = ["root", "no-such-user"]\n'
+    assert said(tmp_path, file) == ["FOLDER/x.toml: dashboard.socket-users: this machine has no user no-such-user"]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`config check` for the rights of the user that runs it.
 
-The question is whether it may use the blobs, the secrets and the relay's roots that the file names. Nothing here is a mistake: each
+The question is whether it may use the blobs, the secrets and the roots that the file names. Nothing here is a mistake: each
 service has its own user and machine, and the file does not say which.
 """
 
 import os
+import pwd
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +18,12 @@ from urllib.parse import unquote, urlsplit
 from ..config import DEFAULT_FILE, Config
 from ..words.secrecy import describe_readers
 
+_ALL = os.R_OK | os.W_OK | os.X_OK
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededRight:
-    """A right that the user of a service needs: `mode` is that of `os.access`.
+    """A right that the user `who` of a service needs: `mode` is that of `os.access`.
 
     `is_made` says that the service makes the path if it is missing, `is_secret` that it refuses a file that others may read.
     """
@@ -29,6 +32,7 @@ class NeededRight:
     path: str
     mode: int
     text: str
+    who: str
     is_made: bool = False
     is_secret: bool = False
 
@@ -50,12 +54,25 @@ def report_rights(config: Config, report: Callable[[str], object]) -> None:
         if not os.path.exists(right.path) and not right.is_made:
             hidden = "" if is_root else ", or this user may not see it"
             report(f"{config.file}: {right.key}: {right.path} is missing{hidden}")
-        elif not is_root and not os.access(
-            right.path if os.path.exists(right.path) else os.path.dirname(right.path), right.mode
-        ):
-            report(f"{config.file}: {right.key}: this user may not {right.text}")
+        elif not is_root and not os.access(_find_existing(right.path), right.mode):
+            refusal = f"this user may not {right.text}"
+            if not os.path.exists(right.path):
+                refusal = f"{right.path} is missing, and this user may not make it"
+            report(f"{config.file}: {right.key}: {refusal}, but {right.who} must")
         elif right.is_secret and (wrong := describe_readers(right.path, os.stat(right.path).st_mode)):
             report(f"{config.file}: {right.key}: {wrong}")
+    for name in config.tables.get("dashboard", {}).get("socket-users", ()):
+        try:
+            pwd.getpwnam(name)
+        except KeyError:
+            report(f"{config.file}: dashboard.socket-users: this machine has no user {name}")
+
+
+def _find_existing(path: str) -> str:
+    """Return the path, or the nearest folder above it that exists."""
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRight]:
@@ -63,16 +80,19 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
     for name, value in tables.items():
         key = f"{above}{name}"
         if above == "relay.roots.":
-            text = f"write to {name}, but the relay's user must"
-            yield NeededRight(key="relay.roots", path=name, mode=os.R_OK | os.W_OK | os.X_OK, text=text)
+            yield NeededRight(key="relay.roots", path=name, mode=_ALL, text=f"write to {name}", who="the relay's user")
         elif isinstance(value, str):
             if name == "blobs" and urlsplit(value).scheme == "file":
                 yield _need_blobs(key, unquote(urlsplit(value).path))
+            if name == "root" and above.startswith("mirror.") and not above.endswith(".paths."):
+                text, who = f"write to {value}", "the mirror's user"
+                yield NeededRight(key=key, path=value, mode=_ALL, text=text, who=who, is_made=True)
             if name == "master-auth":
                 yield _need_secret(key, value)
             if key == "dashboard.users":
-                text = f"read {value}, but the user of the dashboard must"
-                yield NeededRight(key=key, path=value, mode=os.R_OK, text=text)
+                yield NeededRight(
+                    key=key, path=value, mode=os.R_OK, text=f"read {value}", who="the user of the dashboard"
+                )
         elif name == "headers":
             continue
         elif isinstance(value, Mapping) and value.keys() == {"file"}:
@@ -84,8 +104,9 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
 
 
 def _need_secret(key: str, path: str) -> NeededRight:
-    text = f"read {path}, but the user of the service must"
-    return NeededRight(key=key, path=path, mode=os.R_OK, text=text, is_secret=True)
+    return NeededRight(
+        key=key, path=path, mode=os.R_OK, text=f"read {path}", who="the user of the service", is_secret=True
+    )
 
 
 def _need_blobs(key: str, folder: str) -> NeededRight:
@@ -94,8 +115,6 @@ def _need_blobs(key: str, folder: str) -> NeededRight:
     A mirror reads it, the relay writes it.
     """
     if key.startswith("mirror."):
-        return NeededRight(
-            key=key, path=folder, mode=os.R_OK | os.X_OK, text=f"read {folder}, but the mirror's user must"
-        )
-    text = f"write to {folder}, but the relay's user must"
-    return NeededRight(key=key, path=folder, mode=os.W_OK | os.X_OK, text=text, is_made=True)
+        return NeededRight(key=key, path=folder, mode=os.R_OK | os.X_OK, text=f"read {folder}", who="the mirror's user")
+    text, who = f"write to {folder}", "the relay's user"
+    return NeededRight(key=key, path=folder, mode=os.W_OK | os.X_OK, text=text, who=who, is_made=True)
