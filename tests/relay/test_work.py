@@ -287,7 +287,7 @@ def test_what_was_committed_before_a_transaction_that_nothing_rolls_back_is_sent
     monkeypatch.setattr(master.locked, "recover", Mock(side_effect=OSError("its journal is damaged")))
     master.work.recover(master.folder("a"))
     master.poke("a")
-    eventually(lambda: box.sent() is not None and master.work.recovery_failure(master.folder("a")))
+    master.until(lambda: box.sent() is not None and master.work.recovery_failure(master.folder("a")))
     assert master.sent() == [entries[0].event.id]
     (store / "journal").unlink()  # as a commit does
     master.poke("a")
