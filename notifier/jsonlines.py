@@ -13,10 +13,12 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.shape import absolute
 
 from .destination import DOCUMENTED, DeliveryOutcome, Destination
 from .message import Message, to_text
@@ -36,8 +38,7 @@ class JsonLinesSettings:
     patience: Patience = PATIENCE
 
     def __post_init__(self) -> None:
-        if not os.path.isabs(self.file):
-            raise ValueError(f"file: expected an absolute path, got {self.file!r}")
+        absolute(self, "file")
 
     def open(self, name: str, clock: Clock) -> Destination:
         return JsonLines(self.file)
@@ -120,7 +121,7 @@ class JsonLines:
             _write_all(file, lines)
             os.fsync(file)
             if not self._name_synced:
-                _sync_folder(self.path)
+                sync_folder(os.path.dirname(self.path))
                 self._name_synced = True
         except OSError:
             os.ftruncate(file, begin)
@@ -189,9 +190,9 @@ def _write_all(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def _sync_folder(path: str) -> None:
+def sync_folder(path: str | Path) -> None:
     """Sync the folder of a new file: a loss of power could undo the file's name."""
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:

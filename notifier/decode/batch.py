@@ -23,6 +23,7 @@ import zstandard
 from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.words.errors import Refused
 
+from ..jsonlines import sync_folder
 from ..raw import RawMessage, to_line
 from .decoding import Decoded, Tools, decode, reject_repeat
 from .rejection import DecodeReject, ErrorType
@@ -149,11 +150,7 @@ class _OutputFolder:
             final = self._path / f"{name}.ndjson"
             os.replace(self._name_partial(name), final)
             self._renamed.append(final)
-        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._path)
         self._renamed.clear()
 
     def close(self) -> None:

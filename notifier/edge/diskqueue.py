@@ -26,6 +26,7 @@ import structlog
 
 from hgext.vcsreplicator.words.errors import BadConfig
 
+from ..jsonlines import sync_folder
 from .metrics import DAMAGED, QUEUED, SET_ASIDE
 
 # Bytes after which a file is full, and the next is begun.
@@ -155,7 +156,7 @@ class DiskQueue:
             file.write(b"\n" * _is_torn(file) + _line_of(value))
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         SET_ASIDE.inc()
         logger.error("message set aside: the log refuses it", file=str(path), size=len(value))
 
@@ -197,7 +198,7 @@ class DiskQueue:
                 view = view[os.write(self._tail, view) :]
             os.fdatasync(self._tail)
             if is_new:
-                _sync_folder(self._folder)
+                sync_folder(self._folder)
         except OSError:
             # Its part on disk is unknown: cut it, and begin another file next time.
             with suppress(OSError):
@@ -263,11 +264,3 @@ def _cut_torn_tail(path: Path) -> None:
             file.truncate(sound_end)
             os.fsync(file.fileno())
             logger.warning("torn tail cut", file=str(path), size=end - sound_end)
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

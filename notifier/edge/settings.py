@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The section `[edge]` of the services' file."""
 
-import os
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.log import LARGEST
-from hgext.vcsreplicator.words.shape import GIB, Bytes, Seconds, within
+from hgext.vcsreplicator.words.shape import GIB, Bytes, Seconds, absolute, within
 
 from ..raw import DEFAULT_PLACE, topic_of
 
@@ -34,8 +33,7 @@ class EdgeSettings:
     log_timeout: Seconds = 5.0
 
     def __post_init__(self) -> None:
-        if not os.path.isabs(self.queue):
-            raise ValueError(f"queue: expected an absolute path, got {self.queue!r}")
+        absolute(self, "queue")
         try:
             topic = topic_of(self.output)
         except ValueError as error:

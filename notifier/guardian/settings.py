@@ -2,14 +2,13 @@
 """The section `[guardian]` of the TOML file."""
 
 import enum
-import os
 import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.secrecy import split_url
-from hgext.vcsreplicator.words.shape import Seconds, within
+from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
 from ..amqp.connection import is_broker
 from ..secret import Secret
@@ -57,8 +56,7 @@ class GuardianSettings:
         for name in ("sender", "operator"):
             if not ADDRESS.match(getattr(self, name)):
                 raise ValueError(f"{name}: expected a mail address, got {getattr(self, name)!r}")
-        if not os.path.isabs(self.state):
-            raise ValueError(f"state: expected an absolute path, got {self.state!r}")
+        absolute(self, "state")
         within(self, every=(1, DAY), warn_at=(1, 10**9), limit=(2, 10**9))
         if self.warn_at >= self.limit:
             raise ValueError(f"warn_at: expected less than limit ({self.limit}), got {self.warn_at}")

@@ -2,12 +2,11 @@
 """The section `[poll]` of the TOML file."""
 
 import enum
-import os
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.secrecy import split_url
-from hgext.vcsreplicator.words.shape import Seconds, within
+from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
 from ..hgpush.destination import check_source
 from ..hgpush.queue import QueueSettings
@@ -48,8 +47,7 @@ class PollSettings(QueueSettings):
     def __post_init__(self) -> None:
         QueueSettings.__post_init__(self)
         check_source(self.source)
-        if not os.path.isabs(self.state):
-            raise ValueError(f"state: expected an absolute path, got {self.state!r}")
+        absolute(self, "state")
         within(self, interval=(0.01, DAY), per_host=(1, 1000), timeout=(0.1, 3600), page=(1, 100_000))
         if not self.repositories:
             raise ValueError("repositories: expected one URL at least")

@@ -5,12 +5,11 @@ They say where the table of deliveries is, when attempts repeat, and to which ad
 """
 
 import ipaddress
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.shape import Seconds, within
+from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
 from ..destination import ALL_TYPES
 from ..window import PATIENCE, Patience, check_number
@@ -44,8 +43,7 @@ class DeliverySettings:
             check_number("ladder", delay, 0, 30 * DAY, unit="seconds")
         long = (0, 3650 * DAY)
         within(self, jitter=(0, 1), workers=(1, 200), pause_after=long, keep_delivered=long, keep_failed=long)
-        if not os.path.isabs(self.database):
-            raise ValueError(f"database: expected an absolute path, got {self.database!r}")
+        absolute(self, "database")
         self.networks()
 
     def check_subscriptions(self) -> None:

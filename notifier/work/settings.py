@@ -2,13 +2,12 @@
 """The section `[work]` of the TOML file."""
 
 import enum
-import os
 import re
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.retry import Backoff
-from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
+from hgext.vcsreplicator.words.shape import Bytes, Seconds, absolute, within
 
 from ..hgpush.queue import QueueSettings
 from ..secret import Secret
@@ -51,8 +50,7 @@ class WorkSettings(QueueSettings):
 
     def __post_init__(self) -> None:
         QueueSettings.__post_init__(self)
-        if not os.path.isabs(self.clones):
-            raise ValueError(f"clones: expected an absolute path, got {self.clones!r}")
+        absolute(self, "clones")
         if not self.database_url.startswith(("sqlite:////", "postgresql+psycopg://")):
             raise ValueError("database_url: expected sqlite:////path or postgresql+psycopg://USER@HOST/NAME")
         _check_port(self.database_url)

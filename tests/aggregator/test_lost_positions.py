@@ -13,7 +13,7 @@ from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Sessi
 from hgext.vcsreplicator.aggregator.rereading import Rereading
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, PENDING, STATE, Log, NewRecord, Record, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, ErrorRecord, Notice
@@ -316,7 +316,7 @@ def test_what_neither_pending_nor_events_has_is_reported_everywhere_and_the_rest
     def told() -> bool:
         follower = Follower(log)
         try:
-            seen[:] = [finding.text for finding in findings(follower.update(), 0.0)]
+            seen[:] = [finding.text for finding in findings(follower.update(), 0.0, Expectations())]
         finally:
             follower.close()
         return noticed(log, chain) == [4, 5] and any("events lost: 3 lost, 1 repositories" in text for text in seen)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import asking, program
+from hgext.vcsreplicator.cli import asking, program, progress
 from hgext.vcsreplicator.dashboard.asked import client
 from hgext.vcsreplicator.dashboard.server import _answer_questions
 from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log
@@ -61,7 +61,7 @@ class Verbs:
             self.opened += 1
             yield installation.log
 
-        monkeypatch.setattr(asking, "metered_log", open_log)
+        monkeypatch.setattr(progress, "log_of", open_log)
         # One clock for the log, the dashboard and the verbs: ages are equal.
         monkeypatch.setattr(SystemClock, "now", lambda clock: installation.clock.now())
         monkeypatch.setattr(SystemClock, "monotonic", lambda clock: installation.clock.monotonic())
@@ -234,9 +234,7 @@ def test_a_record_that_was_committed_just_before_is_in_the_answer(verbs: Verbs) 
 
 
 def test_the_whole_picture_is_read_from_the_log(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hgext.vcsreplicator.cli import status
 
-    monkeypatch.setattr(status, "metered_log", asking.metered_log)
     with verbs.dashboard():
         code, _ = verbs.read_in_doubt("status", "--json")
     assert code == 0

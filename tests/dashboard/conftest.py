@@ -32,6 +32,7 @@ from hgext.vcsreplicator.log import (
     partition_of,
     topics,
 )
+from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import (
@@ -157,8 +158,7 @@ class Installation:
         return Sources(
             log=self.log,
             url="memory:",
-            destinations=["hooks"],
-            relay="hg.example",
+            expected=Expectations(destinations=("hooks",), relay="hg.example"),
             is_public=lambda path: path.startswith("public/"),
             describe_delivery=lambda name, event, is_passed: "delivered" if is_passed else "not yet delivered",
             notifier=self.notifier,
@@ -245,9 +245,7 @@ def fill() -> Installation:
 
 @contextmanager
 def watching(sources: Sources, log: Log | None = None) -> Iterator[LogWatcher]:
-    watcher = LogWatcher(
-        log or sources.log, destinations=sources.destinations, relay=sources.relay, clock=sources.clock
-    )
+    watcher = LogWatcher(log or sources.log, sources.expected, sources.clock)
     watcher.start()
     try:
         yield watcher

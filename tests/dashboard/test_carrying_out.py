@@ -31,6 +31,7 @@ from hgext.vcsreplicator.dashboard.sources import Sources
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ROSTER, Log, NewRecord
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
@@ -96,8 +97,7 @@ def site(config: Config, log: Log, tmp_path: Path) -> Iterator[Site]:
     sources = Sources(
         log=log,
         url=config.log,
-        destinations=["lines", "hooks"],
-        relay=None,
+        expected=Expectations(destinations=("lines", "hooks")),
         is_public=lambda path: True,
         describe_delivery=lambda name, event, is_passed: "",
         notifier=NotifierDatabases(read_notifier(config.tables, config.file)),

@@ -19,11 +19,12 @@ from structlog.testing import capture_logs
 from hgext.vcsreplicator.dashboard.asked.client import ask
 from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion
 from hgext.vcsreplicator.dashboard.asked.users import LOOK_AGAIN, SocketUsers
-from hgext.vcsreplicator.dashboard.server import _answer_questions, _open_socket, run
+from hgext.vcsreplicator.dashboard.server import _answer_questions, run
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log.opening import identify_log
+from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
-from hgext.vcsreplicator.status.summary import Expectations, Summary, make_summary
+from hgext.vcsreplicator.status.summary import Summary, make_summary
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from testing.clock import HandClock
 from testing.waiting import eventually
@@ -166,16 +167,25 @@ def test_a_user_whom_the_system_learns_of_after_the_start_is_looked_for_again(mo
 
 def test_the_socket_is_open_to_a_user_who_is_not_found_yet(path: str, tmp_path: Path) -> None:
     made, installation = settings(tmp_path, socket=path, socket_users=("nobody-of-this-machine",)), fill()
-    with watching(installation.sources) as followed, _open_socket(made, installation.sources, followed):
+    with (
+        watching(installation.sources) as followed,
+        _answer_questions(made.socket, "memory:", followed, users=made.socket_users),
+    ):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
 
 
 def test_the_settings_say_who_may_ask(path: str, tmp_path: Path) -> None:
     made, installation = settings(tmp_path, socket=path, socket_users=("bin",)), fill()
-    with watching(installation.sources) as followed, _open_socket(made, installation.sources, followed):
+    with (
+        watching(installation.sources) as followed,
+        _answer_questions(made.socket, "memory:", followed, users=made.socket_users),
+    ):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
     made = replace(made, socket_users=())
-    with watching(installation.sources) as followed, _open_socket(made, installation.sources, followed):
+    with (
+        watching(installation.sources) as followed,
+        _answer_questions(made.socket, "memory:", followed, users=made.socket_users),
+    ):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 

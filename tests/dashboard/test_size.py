@@ -9,6 +9,7 @@ import pytest
 from hgext.vcsreplicator.dashboard.recent import RecentEvents
 from hgext.vcsreplicator.dashboard.settings import DashboardRole
 from hgext.vcsreplicator.dashboard.view import View, make_view
+from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.status.follower import Follower
 from tests.dashboard.conftest import AS_READER, Installation, Site, client, settings
 
@@ -33,7 +34,7 @@ def view() -> View:
         for mirror in installation.mirrors:
             applied = 4 if mirror == "m3" and number % 50 == 0 else 5
             picture.acks[mirror, name] = replace(ack, mirror=mirror, repository=name, applied=applied, serving=noticed)
-    return make_view(picture, events, installation.clock.now(), destinations=["hooks"], relay=None)
+    return make_view(picture, events, installation.clock.now(), Expectations(destinations=("hooks",)))
 
 
 @pytest.fixture(scope="module")

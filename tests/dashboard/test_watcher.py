@@ -11,6 +11,7 @@ from hgext.vcsreplicator.dashboard import watcher
 from hgext.vcsreplicator.dashboard.watcher import LogWatcher
 from hgext.vcsreplicator.log import STATE
 from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.status.follower import WATCH
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.waiting import eventually
@@ -82,7 +83,7 @@ def test_a_picture_is_lent_while_records_keep_coming(monkeypatch: pytest.MonkeyP
 
 
 def test_no_picture_is_lent_before_the_log_was_read_nor_after_the_end() -> None:
-    followed = LogWatcher(fill().sources.log, destinations=None, relay=None)
+    followed = LogWatcher(fill().sources.log, Expectations())
     with pytest.raises(Unavailable, match="was not read yet"):
         ask(followed)
     with watching(fill().sources) as followed:

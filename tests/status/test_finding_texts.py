@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE
-from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, Reason, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
@@ -41,7 +41,7 @@ def texts(installation: Installation, *, beat: Beat | None = None, after: float 
     seen = installation.picture(after=after)
     if beat is not None:
         seen.beats["alpha"] = replace(beat, time=beat.time + after)
-    found = findings(seen, installation.clock.now(), destinations=("lines",), **limits)  # type: ignore[arg-type]
+    found = findings(seen, installation.clock.now(), Expectations(destinations=("lines",), **limits))  # type: ignore[arg-type]
     return [finding.text for finding in found]
 
 
@@ -87,7 +87,7 @@ def test_a_repository_that_the_aggregator_does_not_know_is_healed_by_its_id() ->
     detach(installation, detached_since=installation.clock.now())
     seen = installation.picture()
     seen.states.clear()
-    [found] = findings(seen, installation.clock.now(), destinations=("lines",))
+    [found] = findings(seen, installation.clock.now(), Expectations(destinations=("lines",)))
     assert found.text.startswith(f"{installation.chain.repository} is detached on alpha: ")
     assert found.text.endswith(f"vcsreplicator heal alpha {installation.chain.repository}")
 
@@ -175,11 +175,11 @@ def test_every_finding_says_who_since_when_and_what_to_type() -> None:
     seen.reports["relay other"], seen.heard["relay other"] = report, (1, now)
     names = ("lines", "pulse")
     seen.beats["delta"], seen.heard["delta"] = replace(seen.beats["alpha"], mirror="delta"), (1, now)
-    found = findings(seen, now, warn=1, critical=2, destinations=names, relay="hg", mirrors=("delta",))
+    found = findings(seen, now, Expectations(warn=1, critical=2, destinations=names, relay="hg", mirrors=("delta",)))
     seen.has_services = False
-    found += findings(seen, now, warn=1, destinations=names)
+    found += findings(seen, now, Expectations(warn=1, destinations=names))
     seen.heard["destination lines"], seen.has_services = (1, now), True
-    found += findings(replace(seen, lags={}, reports={}), now, destinations=names)
+    found += findings(replace(seen, lags={}, reports={}), now, Expectations(destinations=names))
     check_words(texts := [finding.text for finding in found])
     kinds = (
         "the aggregator", "makes no progress", "events behind", "cannot write", "is silent", "leaves nothing out", "delta runs and",

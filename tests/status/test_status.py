@@ -7,7 +7,7 @@ import pytest
 
 from hgext.vcsreplicator import status
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord, topics
-from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
@@ -61,7 +61,7 @@ class Installation:
         return picture
 
     def found(self, after: float = 0.0, destinations: tuple[str, ...] = ("lines",)) -> list[tuple[int, str]]:
-        found = findings(self.picture(after), self.clock.now(), destinations=destinations)
+        found = findings(self.picture(after), self.clock.now(), Expectations(destinations=destinations))
         return [(finding.level, finding.text) for finding in found]
 
 
@@ -152,7 +152,7 @@ def test_a_forked_repository_is_not_named_again_if_the_relay_names_it(
     refuses = ServiceTrouble(text="/repos/group/one: refuses pushes: the log has event 3", since=now, is_urgent=True)
     seen.reports["relay hg"] = ServiceReport(time=now, version="1", count=1, troubles=(refuses,))
     seen.heard["relay hg"] = (1, now)
-    texts = [found.text for found in findings(seen, now) if found.level == 2]
+    texts = [found.text for found in findings(seen, now, Expectations()) if found.level == 2]
     assert texts[0].startswith(refuses.text)
     assert [text.partition(":")[0] for text in texts[1:]] == ([f"{marked} is forked"] if is_named else [])
 
@@ -162,7 +162,7 @@ def test_a_mirror_whose_disk_is_full_is_critical_at_once_with_the_path(installat
     seen = installation.picture()
     full = replace(seen.beats["alpha"], trouble="/repos/~vcsreplicator: the mirror's notes: database or disk is full")
     seen.beats["alpha"] = replace(full, trouble_since=full.time - 100)
-    [found] = findings(seen, installation.clock.now(), destinations=("lines",))
+    [found] = findings(seen, installation.clock.now(), Expectations(destinations=("lines",)))
     text = f"mirror alpha cannot write on its disk, make room there: {full.trouble}"
     since = "for 100 s, since 2023-11-14 22:11:40 UTC"
     assert (found.level, found.text) == (2, f"{text} ({since}); see `disk` in docs/runbook.md")
@@ -196,7 +196,7 @@ def test_the_cause_of_a_stalled_destination_is_said_once_and_is_as_severe(
             seen.heard["destination lines"] = (1, now)
             late = replace(trouble, since=now - 100)  # a restarted notifier says since when it knows
             seen.reports["destination lines"] = ServiceReport(time=now, version="1", count=1, troubles=(late,))
-        found = findings(seen, now, destinations=("lines",))
+        found = findings(seen, now, Expectations(destinations=("lines",)))
         [own] = [each for each in found if each.text.startswith("destination lines ")]
         assert own.text.startswith(cause)
         assert own.level == level
@@ -236,7 +236,7 @@ def test_a_trouble_lasts_on_while_its_reporter_says_nothing_and_an_urgent_one_co
     seen.heard["relay hg://other"] = (1, now)
 
     def texts(after: float) -> list[str]:
-        return [finding.text[:7] for finding in findings(seen, now + after, patience=60.0)]
+        return [finding.text[:7] for finding in findings(seen, now + after, Expectations(patience=60.0))]
 
     assert texts(0.0) == ["urgent "]
     assert set(texts(11.0)) == {"urgent ", "passing"}
@@ -302,7 +302,7 @@ def test_services_that_give_signs_of_life_are_alive_after_the_clock_of_the_log_w
     now = follower.present(lambda _: installation.picture(after=5.0))
     assert now == installation.clock.now()
     look_at_destinations(installation.log, follower.picture)
-    assert findings(follower.picture, now, destinations=("lines",)) == []
+    assert findings(follower.picture, now, Expectations(destinations=("lines",))) == []
     installation.picture(after=5.0)
     follower.update()
     assert follower.now() == installation.clock.now()

@@ -9,8 +9,8 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, NewRecord
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.findings import as_data, findings
-from hgext.vcsreplicator.status.summary import Expectations, Summary, make_summary
+from hgext.vcsreplicator.status.findings import Expectations, as_data, findings
+from hgext.vcsreplicator.status.summary import Summary, make_summary
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.records import Beat, Lag, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
@@ -55,7 +55,7 @@ def test_a_summary_finds_what_findings_find_with_the_same_limits(busy: Installat
     for limits in ({}, {"warn": 1}, {"warn": 1, "critical": 1}, {"patience": 200.0}, {"relay": "x"}):
         for names in (None, ("lines", "pulse")):
             expected = Expectations(destinations=names, **limits)  # type: ignore[arg-type]
-            wanted = findings(picture, now, destinations=names, **limits)  # type: ignore[arg-type]
+            wanted = findings(picture, now, expected)
             assert list(make_summary(picture, now, expected).findings) == wanted
             seen.add(tuple(wanted))
     assert len(seen) == 10, "each limit makes a difference"
@@ -148,7 +148,7 @@ def test_a_removed_mirror_is_shown_while_it_runs_and_again_once_it_is_added() ->
     made.log.append([NewRecord(topic=ACKS, key=f"old/{'0' * 32}", value=None)])  # the aggregator forgets a level
     silent = summary()
     assert ([line.name for line in silent.mirrors], silent.findings) == (["alpha"], ()), "it was stopped"
-    data = as_data(made.picture(), made.clock.now(), destinations=("lines",))
+    data = as_data(made.picture(), made.clock.now(), Expectations(destinations=("lines",)))
     assert ([each["name"] for each in data["mirrors"]], data["detached"]) == (["alpha"], [])  # type: ignore[attr-defined]
     made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, replace(removed, state=MirrorState.JOINING))))
     assert [line.name for line in summary().mirrors] == ["alpha", "old"]

@@ -6,7 +6,7 @@ import pytest
 from hgext.vcsreplicator.aggregator.alarms import SILENT
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, NewRecord, topics
-from hgext.vcsreplicator.status.findings import findings
+from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings
 from hgext.vcsreplicator.words.clock import Silence
@@ -126,7 +126,7 @@ def texts(machines: Machines, *, mirror: bool, aggregator: bool) -> list[str]:
         machines.beat(mirror=mirror, aggregator=aggregator)
 
     now = follower.present(pause)
-    found = [finding.text for finding in findings(follower.picture, now)]
+    found = [finding.text for finding in findings(follower.picture, now, Expectations())]
     follower.close()
     return found
 

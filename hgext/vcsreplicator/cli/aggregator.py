@@ -32,7 +32,7 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
 
     One request at a time reads the log. Others wait a short while: a log that hangs must not take all threads of the HTTP server.
     """
-    from ..status.findings import as_data
+    from ..status.findings import Expectations, as_data
     from ..status.follower import Follower, look_at_destinations
 
     lock = threading.Lock()
@@ -44,7 +44,7 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
         try:
             now = follower().present()
             look_at_destinations(log, follower().picture)
-            return as_data(follower().picture, now)
+            return as_data(follower().picture, now, Expectations())
         finally:
             lock.release()
 

@@ -3,7 +3,6 @@
 
 import contextlib
 import functools
-import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,10 +15,11 @@ from ..dashboard.asked.client import ask
 from ..dashboard.asked.question import StatusQuestion
 from ..log import Log
 from ..log.opening import identify_log
+from ..status.findings import Expectations
 from ..status.follower import Follower, look_at_destinations
-from ..status.summary import Expectations, Summary, make_summary
+from ..status.summary import Summary, make_summary
 from ..words.errors import Unavailable
-from .options import destinations, relay_of
+from .options import relay_of
 from .progress import metered_log
 
 
@@ -32,8 +32,9 @@ def opening_log(config: Config) -> Iterator[Callable[[], Log]]:
 
 def expect(config: Config, **limits: Any) -> Expectations:
     """Return the services that the file names; `limits` are the other members."""
-    wanted, relay = destinations(config), relay_of(config)
-    names = None if wanted is None else tuple(wanted)
+    relay, names = relay_of(config), None
+    if "notifier" in config.tables:
+        names = tuple(name for name in config.names("notifier") if name != "state")
     mirrors = tuple(config.names("mirror")) if "mirror" in config.tables else ()
     return Expectations(destinations=names, relay=relay.source if relay else None, mirrors=mirrors, **limits)
 
@@ -52,23 +53,8 @@ def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectat
             if "\0" not in path and os.access(path, os.W_OK):
                 click.echo(f"dashboard not asked: {error}; the log was read instead", err=True)
     log = open_log()
-    with closing(Follower(log)) as follower, _pausing_collection():
+    with closing(Follower(log)) as follower:
         return follow_summary(follower, log, expected)
-
-
-@contextlib.contextmanager
-def _pausing_collection() -> Iterator[None]:
-    """Look for no garbage cycles in the block.
-
-    What is read has none, and the search takes a tenth of the time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summary:

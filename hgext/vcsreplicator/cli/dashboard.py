@@ -4,6 +4,7 @@
 import functools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from ..words.errors import BadConfig
 from ..words.event import Event
 from ..words.secrecy import Exposure
 from .delivering import describe_delivery, read_notifier
-from .options import destinations, needing, relay_of, run_daemon, with_config
+from .options import needing, run_daemon, with_config
 
 
 @click.command()
@@ -27,11 +28,13 @@ def command(config: Config) -> None:
     from ..dashboard.deliveries import NotifierDatabases
     from ..dashboard.sources import Sources
     from .acting import carry_out
+    from .asking import expect
 
     settings = read_settings(config)
     where = address(settings.listen, f"{config.file}: dashboard.listen")
-    relay, wanted, is_public = relay_of(config), destinations(config), _read_public(config)
-    notifier = read_notifier(config)
+    # That a section of a mirror has none in the roster is for the verbs to say.
+    expected = replace(expect(config), mirrors=())
+    is_public, notifier = _read_public(config), read_notifier(config)
 
     def run(settings: Any, log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
         def describe(name: str, event: Event, is_passed: bool) -> str:
@@ -40,8 +43,7 @@ def command(config: Config) -> None:
         sources = Sources(
             log=log,
             url=config.log,
-            destinations=wanted,
-            relay=relay.source if relay else None,
+            expected=expected,
             is_public=is_public,
             describe_delivery=describe,
             notifier=NotifierDatabases(notifier) if notifier else None,

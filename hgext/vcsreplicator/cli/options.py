@@ -186,10 +186,3 @@ def relay_of(config: Config) -> "RelaySettings | None":
     from ..relay.settings import RelaySettings
 
     return config.settings(RelaySettings, "relay", blobs=config.blobs) if "relay" in config.tables else None
-
-
-def destinations(config: Config) -> list[str] | None:
-    """Return the names of the destinations; None without a section [notifier]."""
-    if "notifier" not in config.tables:
-        return None
-    return [name for name in config.names("notifier") if name != "state"]

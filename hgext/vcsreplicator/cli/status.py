@@ -15,9 +15,9 @@ from rich.text import Text
 
 from ..config import Config
 from ..log import Log
-from ..status.findings import as_data
+from ..status.findings import Expectations, as_data
 from ..status.follower import Follower, look_at_destinations
-from ..status.summary import Expectations, Summary
+from ..status.summary import Summary
 from ..status.wording import Severity
 from ..words.errors import Unavailable, visible
 from .asking import expect, find_summary, follow_summary, opening_log
@@ -49,8 +49,7 @@ def _print_data(log: Log, expected: Expectations) -> None:
     with closing(Follower(log)) as follower:
         now = follower.present()
         look_at_destinations(log, follower.picture)
-        wanted, relay, mirrors = expected.destinations, expected.relay, expected.mirrors
-        print_json(as_data(follower.picture, now, destinations=wanted, relay=relay, mirrors=mirrors))
+        print_json(as_data(follower.picture, now, expected))
 
 
 def _watch(view: Callable[[], Group]) -> NoReturn:

@@ -48,8 +48,9 @@ def run(
     """
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
     journal = ActJournal(settings.acts) if settings.acts else None
-    watcher = LogWatcher(sources.log, destinations=sources.destinations, relay=sources.relay, clock=sources.clock)
-    with asgi.bind(*address, "dashboard.listen") as listener, _open_socket(settings, sources, watcher):
+    watcher = LogWatcher(sources.log, sources.expected, sources.clock)
+    answers = _answer_questions(settings.socket, sources.url, watcher, users=settings.socket_users)
+    with asgi.bind(*address, "dashboard.listen") as listener, answers:
         watcher.start()
         try:
             config = asgi.configure(
@@ -66,10 +67,6 @@ def run(
             watcher.close()
     if watcher.failure is not None:
         raise watcher.failure
-
-
-def _open_socket(settings: DashboardSettings, sources: Sources, watcher: LogWatcher) -> AbstractContextManager[object]:
-    return _answer_questions(settings.socket, sources.url, watcher, users=settings.socket_users)
 
 
 def _answer_questions(

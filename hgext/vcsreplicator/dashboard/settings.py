@@ -2,12 +2,12 @@
 """The section `[dashboard]` of the services' file."""
 
 import enum
-import os
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from ..words.secrecy import is_loopback
+from ..words.shape import absolute
 
 # The name of a header: a token of HTTP.
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
@@ -58,9 +58,7 @@ class DashboardSettings:
     def __post_init__(self) -> None:
         if self.users is None and self.anonymous is None:
             raise ValueError('users: expected the path of a file of users, or anonymous = "guest"')
-        for name, path in (("users", self.users), ("acts", self.acts), ("socket", self.socket)):
-            if path is not None and not os.path.isabs(path):
-                raise ValueError(f"{name}: expected an absolute path, got {path!r}")
+        absolute(self, "users", "acts", "socket")
         if self.socket_users and self.socket is None:
             raise ValueError("socket-users: expected together with socket")
         if any(not name or name.isdigit() for name in self.socket_users):

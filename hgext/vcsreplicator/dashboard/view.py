@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..status import AGGREGATOR, DESTINATION, MirrorLags, Picture
-from ..status.findings import DESTINATION_KEY, RELAY_KEY, findings
+from ..status.findings import DESTINATION_KEY, RELAY_KEY, Expectations, findings
 from ..status.wording import Finding
 from ..words.records import Ack, RepositoryState
 from ..words.roster import Mirror, MirrorState, Verb
@@ -164,9 +164,7 @@ class View:
         return Verb.DEACTIVATE if mirror.gates(state.repository, state.path) else None
 
 
-def make_view(
-    picture: Picture, recent: RecentEvents, now: float, *, destinations: Collection[str] | None, relay: str | None
-) -> View:
+def make_view(picture: Picture, recent: RecentEvents, now: float, expected: Expectations) -> View:
     """Make a view that shares nothing with the picture, which goes on changing."""
     kept = replace(
         picture,
@@ -185,9 +183,9 @@ def make_view(
     return View(
         now=now,
         picture=kept,
-        findings=tuple(findings(kept, now, destinations=destinations, relay=relay, lags=lags)),
+        findings=tuple(findings(kept, now, expected, lags)),
         mirrors=tuple(_list_mirrors(kept, recent, lags, now)),
-        services=tuple(_list_services(kept, relay)),
+        services=tuple(_list_services(kept, expected.relay)),
         repositories=tuple(_list_repositories(kept, now)),
         newest=tuple(events[:NEWEST]),
         events=by_repository,

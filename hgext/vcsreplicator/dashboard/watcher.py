@@ -8,7 +8,7 @@ its owner stops the service, so that no page shows an old view as if it were new
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ import structlog
 
 from ..log import Log
 from ..status import Picture
+from ..status.findings import Expectations
 from ..status.follower import Follower, look_at_destinations
 from ..words.clock import Clock, SystemClock
 from ..words.errors import Expired, Unavailable
@@ -57,15 +58,8 @@ class LogWatcher:
     shows the view calls `fetch_view`.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        *,
-        destinations: Collection[str] | None,
-        relay: str | None,
-        clock: Clock = SystemClock(),  # noqa: B008
-    ) -> None:
-        self._log, self._destinations, self._relay, self._clock = log, destinations, relay, clock
+    def __init__(self, log: Log, expected: Expectations, clock: Clock = SystemClock()) -> None:  # noqa: B008
+        self._log, self._expected, self._clock = log, expected, clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._changed = threading.Condition()
@@ -242,7 +236,7 @@ class LogWatcher:
         if present is None:
             self._due = began + WAIT
             return
-        view = make_view(picture, recent, present, destinations=self._destinations, relay=self._relay)
+        view = make_view(picture, recent, present, self._expected)
         if self.trouble is not None:
             logger.info("log read", repositories=len(picture.states))
         cost = time.monotonic() - began

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..words.clock import DAY
 from ..words.path import check_prefix
-from ..words.shape import Days, Seconds, within
+from ..words.shape import Days, Seconds, absolute, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,7 @@ class RelaySettings:
             if not os.path.isabs(folder):
                 raise ValueError(f"roots: expected an absolute folder, got {folder!r}")
             check_prefix(prefix, "roots")
-        if not os.path.isabs(self.socket):
-            raise ValueError(f"socket: expected an absolute path, got {self.socket!r}")
+        absolute(self, "socket")
         if not self.source:
             raise ValueError("source: expected a name of this master such as hg://master.example, got nothing")
         within(self, workers=(1, 1000), scan=(0.01, DAY), blob_age=(0.01, 36_500))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Findings for an operator in the picture that the log gives. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from ..words.clock import DAY
 from ..words.records import ServiceTrouble
-from ..words.shape import plain
+from ..words.shape import Count, NumberRange, plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
 from .wording import Finding, Severity, describe_lag, format_lasting, format_since, name_paths
@@ -30,23 +31,29 @@ FORGOTTEN = 7 * DAY
 START = "systemctl start vcsreplicator-"
 
 
-def findings(
-    picture: Picture,
-    now: float,
-    *,
-    warn: int = 150,
-    critical: int = 600,
-    patience: float = SILENT,
-    destinations: Collection[str] | None = None,
-    relay: str | None = None,
-    mirrors: Collection[str] = (),
-    lags: Mapping[str, MirrorLags] | None = None,
-) -> list[Finding]:
-    """Find the troubles that an operator must know, the worst first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectations:
+    """The services that must exist, and the thresholds of findings.
 
     `destinations`, if given, names those that must be there; findings about others are left out. `relay` is the source of the relay
     that must be there, `mirrors` names the mirrors of the services' file. `patience` is the number of seconds for which a relay or
-    a destination may be silent or in trouble. `lags` are those of all mirrors, if the caller has measured them.
+    a destination may be silent or in trouble.
+    """
+
+    destinations: tuple[str, ...] | None = None
+    relay: str | None = None
+    mirrors: tuple[str, ...] = ()
+    warn: Count = 150
+    critical: Count = 600
+    patience: Annotated[float, NumberRange(0, 31 * DAY)] = SILENT
+
+
+def findings(
+    picture: Picture, now: float, expected: Expectations, lags: Mapping[str, MirrorLags] | None = None
+) -> list[Finding]:
+    """Find the troubles that an operator must know, the worst first.
+
+    `lags` are those of all mirrors, if the caller has measured them.
     """
     found = []
     if picture.aggregator is None or picture.silence(AGGREGATOR, now) > 30:
@@ -57,13 +64,14 @@ def findings(
         Finding(level=Severity.CRITICAL, text=text)
         for text in (picture.aggregator.alarms if picture.aggregator else ())
     ]
-    found += find_mirror_troubles(picture, now, lags or picture.measure_all_lags(now), warn, critical)
+    measured = lags or picture.measure_all_lags(now)
+    found += find_mirror_troubles(picture, now, measured, expected.warn, expected.critical)
     found += find_refused_rules(picture)
-    found += find_unlisted(picture, now, mirrors)[0]
+    found += find_unlisted(picture, now, expected.mirrors)[0]
     found += find_removed(picture, now)
-    reported = _find_reported(picture, now, patience, destinations, relay)
-    found += _find_destinations(picture, now, destinations, warn, critical)
-    found += _find_stalled(picture, now, destinations, reported)
+    reported = _find_reported(picture, now, expected)
+    found += _find_destinations(picture, now, expected)
+    found += _find_stalled(picture, now, expected.destinations, reported)
     found += _find_forked(picture, now, reported)
     gone = picture.gone(now)
     found += [find_detached(picture, ack, now) for ack in picture.detached() if ack.mirror not in gone]
@@ -87,21 +95,19 @@ def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
     )
 
 
-def _find_reported(
-    picture: Picture, now: float, patience: float, destinations: Collection[str] | None, relay: str | None
-) -> list[Finding]:
+def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[Finding]:
     """Find silent relays and destinations, and the troubles that others report."""
     if not picture.has_services:
         text = "the log has no topic `services`, so nothing is known of the relay; run: vcsreplicator topics create"
         return [Finding(level=Severity.WARNING, text=text)]
-    expected = [f"{DESTINATION_KEY}{name}" for name in destinations or ()]
-    expected += [f"{RELAY_KEY}{relay}"] if relay else []
+    expected = [f"{DESTINATION_KEY}{name}" for name in wanted.destinations or ()]
+    expected += [f"{RELAY_KEY}{wanted.relay}"] if wanted.relay else []
     found = []
     for service in sorted(set(expected) | picture.reports.keys()):
         report, silence = picture.reports.get(service), picture.silence(service, now)
-        if service.startswith(DESTINATION_KEY) and destinations is not None and service not in expected:
+        if service.startswith(DESTINATION_KEY) and wanted.destinations is not None and service not in expected:
             continue
-        if report is None or silence > max(patience, REPORTED_WITHIN):
+        if report is None or silence > max(wanted.patience, REPORTED_WITHIN):
             if service in expected or silence < FORGOTTEN:
                 told = _describe_silence(picture.seen(service) if report else None, now)
                 text = f"{service} {told}; start its notifier: {START}notifier"
@@ -111,7 +117,7 @@ def _find_reported(
             continue
         for trouble in report.troubles:
             lasts = report.time - trouble.since + silence
-            if trouble.is_urgent or lasts > patience:
+            if trouble.is_urgent or lasts > wanted.patience:
                 found.append(finding_of(trouble, lasts, now))
         if report.count > len(report.troubles):
             unit = "relay" if service.startswith(RELAY_KEY) else "notifier"
@@ -120,9 +126,8 @@ def _find_reported(
     return found
 
 
-def _find_destinations(
-    picture: Picture, now: float, wanted: Collection[str] | None, warn: int, critical: int
-) -> list[Finding]:
+def _find_destinations(picture: Picture, now: float, expected: Expectations) -> list[Finding]:
+    wanted = expected.destinations
     lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.lags.items())}
     # One that never reported is named already.
     found = [
@@ -136,18 +141,20 @@ def _find_destinations(
     for name, lag in lags.items():
         if wanted is not None and name not in wanted:
             continue
-        if lag >= warn:
+        if lag >= expected.warn:
             oldest = picture.oldest.get(f"{DESTINATION}{name}", now)
             since = f"the oldest {format_since(oldest, now)}"
             command = "vcsreplicator destination list"
             found.append(
-                describe_lag(f"destination {name}", f"{lag} notices", since, command, is_critical=lag >= critical)
+                describe_lag(
+                    f"destination {name}", f"{lag} notices", since, command, is_critical=lag >= expected.critical
+                )
             )
     return found
 
 
 def _find_stalled(
-    picture: Picture, now: float, wanted: Collection[str] | None, reported: Sequence[Finding]
+    picture: Picture, now: float, wanted: Sequence[str] | None, reported: Sequence[Finding]
 ) -> list[Finding]:
     """Find stalled destinations; return them with the `reported` findings.
 
@@ -201,14 +208,7 @@ def _describe_silence(seen: float | None, now: float) -> str:
     return f"has given no sign of life {format_since(seen, now)}"
 
 
-def as_data(
-    picture: Picture,
-    now: float,
-    *,
-    destinations: Collection[str] | None = None,
-    relay: str | None = None,
-    mirrors: Collection[str] = (),
-) -> dict[str, object]:
+def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, object]:
     """Return the picture as JSON data."""
     lags, gone = picture.measure_all_lags(now), picture.gone(now)
     return {
@@ -227,9 +227,6 @@ def as_data(
         },
         "destinations": dict(picture.lags),
         "errors": picture.errors,
-        "findings": [
-            plain(finding)
-            for finding in findings(picture, now, destinations=destinations, relay=relay, mirrors=mirrors, lags=lags)
-        ],
-        "notes": find_notes(picture, now, mirrors),
+        "findings": [plain(finding) for finding in findings(picture, now, expected, lags)],
+        "notes": find_notes(picture, now, expected.mirrors),
     }

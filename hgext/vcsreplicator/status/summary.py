@@ -7,33 +7,15 @@ A summary travels as JSON from a running dashboard to these verbs (`dashboard.as
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
 
-from ..words.clock import DAY
-from ..words.shape import Count, NumberRange, Time
-from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
-from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, findings
+from ..words.shape import Count, Time
+from . import AGGREGATOR, DESTINATION, MirrorLags, Picture, count_unapplied
+from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, Expectations, findings
 from .mirrors import find_notes
 from .wording import Finding
 
 # Most repositories with waiting notices that a summary lists.
 SHOWN = 15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectations:
-    """The services that must exist, and the thresholds of findings.
-
-    `destinations` names those that must be there, None if any may; `relay` is the source of the relay that must be there,
-    `mirrors` names the mirrors of the services' file. The others are those of `findings`.
-    """
-
-    destinations: tuple[str, ...] | None = None
-    relay: str | None = None
-    mirrors: tuple[str, ...] = ()
-    warn: Count = 150
-    critical: Count = 600
-    patience: Annotated[float, NumberRange(0, 31 * DAY)] = SILENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,19 +126,7 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
             )
             for state in waiting[:SHOWN]
         ),
-        findings=tuple(
-            findings(
-                picture,
-                now,
-                warn=expected.warn,
-                critical=expected.critical,
-                patience=expected.patience,
-                destinations=expected.destinations,
-                relay=expected.relay,
-                mirrors=expected.mirrors,
-                lags=lags,
-            )
-        ),
+        findings=tuple(findings(picture, now, expected, lags)),
         watched=_describe_watched(picture, now, expected),
         notes=find_notes(picture, now, expected.mirrors),
     )

@@ -54,8 +54,6 @@ def format_lasting(seconds: float, now: float) -> str:
 def format_since(then: float, now: float) -> str:
     """Say how long something lasts, and since when."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(then))
-    return f"for {_format_span(max(0.0, now - then))}, since {at} UTC"
-
-
-def _format_span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    seconds = max(0.0, now - then)
+    span = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"for {span}, since {at} UTC"

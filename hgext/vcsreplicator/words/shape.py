@@ -16,6 +16,7 @@ import enum
 import functools
 import json
 import math
+import os
 import reprlib
 import types
 import typing
@@ -340,3 +341,11 @@ def within(settings: Any, **limits: tuple[float, float]) -> None:
             kind = typing.get_type_hints(type(settings), include_extras=True)[name]
             of_unit = "".join(f" of {unit.name}" for unit in typing.get_args(kind) if isinstance(unit, Unit))
             raise ValueError(f"{name}: expected a number{of_unit} from {least:.12g} to {most:.12g}, got {value}")
+
+
+def absolute(settings: Any, *names: str) -> None:
+    """Raise ValueError naming the first member that is a path, but not an absolute one."""
+    for name in names:
+        path = getattr(settings, name)
+        if path is not None and not os.path.isabs(path):
+            raise ValueError(f"{name}: expected an absolute path, got {path!r}")

@@ -18,7 +18,8 @@ from hgext.vcsreplicator.dashboard.asked import client
 from hgext.vcsreplicator.dashboard.asked.client import _is_believed, ask
 from hgext.vcsreplicator.dashboard.asked.question import ANSWER_LIMIT, StatusAnswer, StatusQuestion
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.status.summary import Expectations, make_summary
+from hgext.vcsreplicator.status.findings import Expectations
+from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
 

@@ -5,7 +5,8 @@ import socket
 import time
 from dataclasses import dataclass
 
-from ...status.summary import Expectations, Summary
+from ...status.findings import Expectations
+from ...status.summary import Summary
 from ...words.errors import MalformedEvent
 from ...words.shape import MAX_TEXT
 from ...words.version import VERSION
