@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.words import roster as rosters
-from hgext.vcsreplicator.words.roster import Mirror, MirrorRole, MirrorState, Refusal, Roster, RosterRequest, Verb
+from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.roster import Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 
@@ -20,16 +21,14 @@ def request(verb: Verb, mirror: str | None = "alpha", **members: object) -> Rost
 
 def decided(roster: Roster, *requests: RosterRequest, positions: dict[int, int] | None = None) -> Roster:
     for one in requests:
-        outcome = rosters.decide(roster, one, positions=positions or {0: 7, 1: 9}, now=10.0)
-        assert isinstance(outcome, Roster), outcome
-        roster = outcome
+        roster = rosters.decide(roster, one, positions=positions or {0: 7, 1: 9}, now=10.0)
     return roster
 
 
 def refused(roster: Roster, one: RosterRequest) -> str:
-    outcome = rosters.decide(roster, one, positions={}, now=10.0)
-    assert isinstance(outcome, Refusal)
-    return outcome.reason
+    with pytest.raises(Refused) as refusal:
+        rosters.decide(roster, one, positions={}, now=10.0)
+    return str(refusal.value)
 
 
 def with_alpha(state: MirrorState, **members: object) -> Roster:
@@ -165,7 +164,7 @@ def test_a_decision_is_remembered_with_who_and_why_and_old_ones_are_forgotten() 
     roster = Roster(version=2)
     for number in range(rosters.RECENT + 5):
         one = RosterRequest(id=str(number), verb=Verb.JOIN, mirror="x", who="dana", time=1.0, reason="because")
-        roster = rosters.remember(roster, one, now=2.0, refusal=Refusal(reason="no"))
+        roster = rosters.remember(roster, one, now=2.0, refusal="no")
     assert len(roster.recent) == rosters.RECENT
     assert roster.decision("0") is None
     newest = roster.decision(str(rosters.RECENT + 4))

@@ -11,7 +11,7 @@ from ..log import ROSTER, ROSTER_REQUESTS, STATE, Log, NewRecord
 from ..log.table import read_records
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
-from ..words.roster import Decision, Refusal, Roster, RosterRequest, Verb
+from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 from .loading import GROUP, IDENTITY, load_roster
 
@@ -47,13 +47,11 @@ def decide_offline(log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
     transactor = log.transactor(IDENTITY)
     try:
         roster = load_roster(log)
-        overtaken = Refusal(reason=f"request {request.id} was decided offline before it; ask again")
+        overtaken = f"request {request.id} was decided offline before it; ask again"
         waiting = _read_waiting(log, roster)
         if len(waiting) >= rosters.RECENT:
             raise Refused(f"{len(waiting)} requests wait for the aggregator; start it")
         decided = rosters.decide(roster, request, positions={}, now=request.time)
-        if isinstance(decided, Refusal):
-            raise Refused(decided.reason)
         for each in waiting:
             decided = rosters.remember(decided, each, now=request.time, refusal=overtaken)
         decided = rosters.remember(decided, request, now=request.time)

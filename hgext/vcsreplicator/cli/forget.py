@@ -17,6 +17,7 @@ from ..outbox.file import outbox_of
 from ..relay.lacking import find_places
 from ..relay.scan import find_repositories, may_hold_repositories
 from ..relay.settings import RelaySettings
+from ..status.follower import read_picture
 from ..status.timeline import find_event
 from ..words import wire
 from ..words.errors import MalformedEvent, Refused
@@ -24,7 +25,6 @@ from ..words.event import Changes, Event, Type
 from ..words.records import RepositoryState
 from .options import relay_of, with_config, with_yes
 from .progress import metered_log
-from .repositories import find_repository, read_picture
 
 
 @click.command()
@@ -41,7 +41,7 @@ def command(config: Config, repository: str, yes: bool) -> None:
     if relay is None or not all(os.path.isdir(root) for root in relay.roots):
         raise Refused(f"{config.file}: the folders of [relay.roots] are not all here; run this on the master's machine")
     with metered_log(config) as log:
-        state = find_repository(read_picture(log), repository, is_living=True)
+        state = read_picture(log).find_repository(repository, is_living=True)
         _refuse_present(relay, state)
         event = _make_deletion(log, state)
         if not yes:

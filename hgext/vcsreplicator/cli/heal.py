@@ -12,11 +12,11 @@ import click
 
 from ..config import Config
 from ..mirror.notes import Notes
+from ..status.follower import read_picture
 from ..words.errors import Refused
 from .completion import complete_mirror
 from .options import mirror_settings, with_config, with_yes
 from .progress import metered_log
-from .repositories import find_repository, read_picture
 
 
 @click.command()
@@ -35,7 +35,7 @@ def command(config: Config, name: str, repositories: tuple[str, ...], yes: bool)
         picture = read_picture(log)
     detached = {ack.repository for ack in picture.detached() if ack.mirror == name}
     if repositories:
-        wanted = [find_repository(picture, named, is_living=True) for named in repositories]
+        wanted = [picture.find_repository(named, is_living=True) for named in repositories]
     else:
         wanted = [state for state in picture.states.values() if state.repository in detached]
     sound = [state.path for state in wanted if state.repository not in detached]

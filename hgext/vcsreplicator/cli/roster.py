@@ -15,6 +15,7 @@ from rich.table import Table
 from ..config import Config
 from ..log import Log
 from ..status import Picture
+from ..status.follower import read_picture
 from ..words import roster as rosters
 from ..words.errors import Refused
 from ..words.records import RepositoryState
@@ -25,7 +26,6 @@ from .completion import complete_mirror
 from .display import console, print_json, table
 from .options import with_config, with_json, with_wait, with_yes
 from .progress import metered_log
-from .repositories import find_repository, read_picture
 from .requests import ask_aggregator, make_request, when
 
 # A running aggregator gives a sign of life within this many of its beats.
@@ -60,9 +60,8 @@ def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
         with metered_log(config) as log:
             picture = read_picture(log)
             request = function(picture, reason, *arguments, **options)
-            known = rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
-            if isinstance(known, rosters.Refusal):  # as the aggregator would refuse it now
-                raise Refused(known.reason)
+            # Raises Refused as the aggregator would now.
+            rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
             if not yes and request.verb is not Verb.ADD:
                 raise Refused(f"{_describe_effect(picture, request)}; add --yes to do it")
             if not yes:
@@ -209,7 +208,7 @@ def allow_empty(picture: Picture, reason: str, answer: str) -> RosterRequest:
 
 
 def _repository_id(picture: Picture, named: str | None) -> str | None:
-    return None if named is None else find_repository(picture, named).repository
+    return None if named is None else picture.find_repository(named).repository
 
 
 def _describe_effect(picture: Picture, request: RosterRequest) -> str:

@@ -4,17 +4,17 @@
 import datetime
 import os
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import click
 
 from ..config import Config
-from ..log import Record
 from ..outbox.file import outbox_of
 from ..relay.lacking import find_places
 from ..relay.settings import RelaySettings
 from ..status import DESTINATION, Picture
 from ..status.findings import RELAY_KEY
+from ..status.follower import read_picture
 from ..status.timeline import NoticeRecord, find_event, find_notice, is_wanted, list_steps
 from ..words.errors import Refused, visible
 from ..words.event import Event
@@ -24,8 +24,10 @@ from .delivering import describe_delivery, read_notifier
 from .display import print_listing
 from .options import relay_of, with_config, with_json
 from .progress import metered_log
-from .repositories import find_repository, read_picture
 from .requests import when
+
+# When a step happened, None if it has not yet, and what it is.
+Step = tuple[float | None, str]
 
 
 @click.command()
@@ -42,14 +44,16 @@ def command(config: Config, repository: str, push: int | None, seq: int | None, 
         picture = read_picture(log)
         unsent = _find_unsent(config, picture, repository, push, seq)
         if unsent is not None:
-            _show(_trace_unsent(picture, unsent, relay_of(config)), as_json=as_json)
+            _show(unsent, _describe_unsent(picture, unsent, relay_of(config)), {}, as_json=as_json)
             return
-        state = find_repository(picture, repository)
+        state = picture.find_repository(repository)
         found = find_event(log, state, push, seq)
         if found is None:
             raise Refused(_describe_missing(picture, state, push, seq))
-        notice = find_notice(log, state, found[0])
-    _show(_trace_sent(config, picture, state, *found, notice), as_json=as_json)
+        event, record = found
+        notice = find_notice(log, state, event)
+    steps = [(step.at, step.text) for step in list_steps(picture, state, event, record, notice, time.time())]
+    _show(event, steps, _describe_deliveries(config, picture, event, notice), as_json=as_json)
 
 
 def _find_unsent(config: Config, picture: Picture, named: str, push: int | None, seq: int | None) -> Event | None:
@@ -80,41 +84,28 @@ def _describe_missing(picture: Picture, state: RepositoryState, push: int | None
     return "; ".join([text, *relays, f"{older}: run this there"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTrace:
-    """The history of an event.
-
-    `steps` have their times, None for a step that has not happened yet. `deliveries` describe its delivery to each destination.
-    """
-
-    event: Event
-    steps: list[tuple[float | None, str]]
-    deliveries: dict[str, str] = field(default_factory=dict)
-
-
-def _trace_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> EventTrace:
-    """Trace an event that the log does not have yet."""
+def _describe_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> list[Step]:
+    """Return the steps of an event that the log does not have yet."""
     late, name = time.time() - event.time, RELAY_KEY + (relay.source if relay else "")
     seen = f"was last seen {when(picture.seen(name))} UTC" if picture.seen(name) else "was never seen"
     waits = f"waits in the outbox for {late:.0f} s: not in the log, nothing is delivered; the {name} {seen}"
-    return EventTrace(event=event, steps=[(event.time, "committed on the master"), (None, waits)])
+    return [(event.time, "committed on the master"), (None, waits)]
 
 
-def _trace_sent(
-    config: Config, picture: Picture, state: RepositoryState, event: Event, record: Record, notice: NoticeRecord | None
-) -> EventTrace:
-    steps = [(step.at, step.text) for step in list_steps(picture, state, event, record, notice, time.time())]
-    deliveries = {}
-    if notice:
-        settings = read_notifier(config)
-        for group, position in sorted(picture.groups.items()):
-            name = group.removeprefix(DESTINATION)
-            deliveries[name] = describe_delivery(settings, name, event, is_passed=position > notice[1].offset)
-    return EventTrace(event=event, steps=steps, deliveries=deliveries)
+def _describe_deliveries(config: Config, picture: Picture, event: Event, notice: NoticeRecord | None) -> dict[str, str]:
+    """Describe the delivery of an event to each destination, once it has a notice."""
+    if notice is None:
+        return {}
+    settings = read_notifier(config)
+    positions = {group.removeprefix(DESTINATION): at for group, at in sorted(picture.groups.items())}
+    return {
+        name: describe_delivery(settings, name, event, is_passed=at > notice[1].offset)
+        for name, at in positions.items()
+    }
 
 
-def _show(trace: EventTrace, *, as_json: bool) -> None:
-    event, push = trace.event, trace.event.changes.push
+def _show(event: Event, steps: Sequence[Step], deliveries: Mapping[str, str], *, as_json: bool) -> None:
+    push = event.changes.push
     data = {
         "repository": event.repository,
         "path": event.path,
@@ -122,16 +113,16 @@ def _show(trace: EventTrace, *, as_json: bool) -> None:
         "type": event.type.value,
         "id": event.id,
         "push": plain(push) if push else None,
-        "steps": [{"at": at, "what": what} for at, what in trace.steps],
-        "destinations": trace.deliveries,
+        "steps": [{"at": at, "what": what} for at, what in steps],
+        "destinations": deliveries,
     }
     if not as_json:
         by = f", push {push.id} by {push.user}" if push else ""
         click.echo(visible(f"{event.path}  event {event.seq} ({event.type}), id {event.id}{by}"))
-    rows = [(_format_instant(at), _format_delay(at, event), what) for at, what in trace.steps]
+    rows = [(_format_instant(at), _format_delay(at, event), what) for at, what in steps]
     print_listing(data, ("when (UTC)", "after", "what"), rows, as_json=as_json)
     if not as_json:
-        for name, said in trace.deliveries.items():
+        for name, said in deliveries.items():
             click.echo(visible(f"{name}: {said}"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..log import ACKS, ROSTER, SERVICES, STATE, Record
 from ..words import roster as rosters
-from ..words.errors import MalformedEvent
+from ..words.errors import MalformedEvent, Refused
 from ..words.records import Ack, AggregatorBeat, Beat, Lag, RepositoryState, ServiceReport, measure_lag
 from ..words.shape import from_json
 
@@ -114,6 +114,21 @@ class Picture:
             self._stirred.add(key)
         elif topic == ACKS and "/" in key:
             self._stirred.add(key.partition("/")[2])
+
+    def find_repository(self, named: str, *, is_living: bool = False) -> RepositoryState:
+        """Find the repository with this id or path.
+
+        If several have had the path, return the newest that is not deleted, or else the newest. With `is_living`, deleted ones do
+        not count. Raises Refused if there is none.
+        """
+        found = [
+            state
+            for state in self.states.values()
+            if named.strip("/") in (state.path, state.repository) and not (is_living and state.deleted)
+        ]
+        if not found:
+            raise Refused(f"repository {named}: neither a path nor an id that the log knows")
+        return max(found, key=lambda state: (state.repository == named, not state.deleted, state.generation))
 
     def detached(self) -> list[Ack]:
         """Return the levels of detached repositories, sorted by mirror."""

@@ -28,7 +28,13 @@ COUNTED, COUNTED_ERRORS = 1000, 100
 
 
 class Follower:
-    """Keeps a picture up to date; used by one thread."""
+    """Keeps a picture up to date; used by one thread.
+
+    `newest_sign` is the log's time of the newest sign of life, 0 without one. It is the newest record of `acks` and `state`, where
+    mirrors and the aggregator write all the time: it was not written before the log's clock was last set. `recent_report` is the
+    log's time of the newest recent report of a service, 0 without one. A report is recent if this machine's own clock found it so
+    at the last update that read one.
+    """
 
     def __init__(self, log: Log, clock: Clock = SystemClock()) -> None:  # noqa: B008
         self._log, self._clock = log, clock
@@ -42,27 +48,10 @@ class Follower:
         self.picture, self._topics = Picture(has_services=has_services), topics
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
-        self._newest_sign = self._recent_report = 0.0
+        self.newest_sign = self.recent_report = 0.0
         # Bounds of the log's time minus this machine's monotonic time; the third is the same difference for this machine's own
         # clock at the last update.
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
-
-    @property
-    def newest_sign(self) -> float:
-        """Return the log's time of the newest sign of life; 0 without one.
-
-        It is the newest record of `acks` and `state`, where mirrors and the aggregator write all the time: it was not written
-        before the log's clock was last set.
-        """
-        return self._newest_sign
-
-    @property
-    def recent_report(self) -> float:
-        """Return the log's time of the newest recent report of a service; 0 without one.
-
-        A report is recent if this machine's own clock found it so at the last update that read one.
-        """
-        return self._recent_report
 
     def close(self) -> None:
         """Free the reader."""
@@ -112,11 +101,11 @@ class Follower:
             # Not the latest time that any record has: the clock may have been set back since.
             self._newest, self._came = max(came.values()), self._clock.monotonic()
         signs = [time for (topic, _), time in came.items() if topic in (ACKS, STATE)]
-        self._newest_sign = max(signs, default=self._newest_sign)
+        self.newest_sign = max(signs, default=self.newest_sign)
         reports = [time for (topic, _), time in came.items() if topic == SERVICES]
         if reports:
             recent = (time for time in reports if -FRESH <= self._clock.now() - time <= REPORTED)
-            self._recent_report = max(recent, default=0.0)
+            self.recent_report = max(recent, default=0.0)
         if came or not self._newest:
             self._compare_clocks()
         self._updated = began
@@ -164,6 +153,12 @@ class Follower:
             pause(0.2)
             self.update()
         return self._least + self._clock.monotonic() if now is None else now
+
+
+def read_picture(log: Log) -> Picture:
+    """Read the present picture of the log."""
+    with closing(Follower(log)) as follower:
+        return follower.update()
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:

@@ -24,7 +24,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from .errors import MalformedEvent
+from .errors import MalformedEvent, Refused
 from .event import is_identifier
 from .rules import Rules, check_rules
 from .shape import Count, Time, to_json
@@ -163,24 +163,15 @@ class Roster:
         return next((decision for decision in self.recent if decision.request.id == request), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """The reason for refusing a request, one line for the operator who asked."""
-
-    reason: str
-
-
-def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, int], now: float) -> Roster | Refusal:
-    """Return the roster after the request, as its next version, or the refusal.
+def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, int], now: float) -> Roster:
+    """Return the roster after the request, as its next version.
 
     `positions` are the aggregator's in `events`, the joining point of a mirror that joins now. The decision itself is not yet
-    among `recent`: see `remember`.
+    among `recent`: see `remember`. Raises Refused with the reason, one line for the operator who asked.
     """
-    problem = _find_problem(request)
-    if problem is None:
-        problem = _out_of_place(roster.mirror(request.mirror), request)
+    problem = _find_problem(request) or _out_of_place(roster.mirror(request.mirror), request)
     if problem is not None:
-        return Refusal(reason=problem)
+        raise Refused(problem)
     if request.verb is Verb.ALLOW_EMPTY:
         return replace(roster, version=roster.version + 1, allow_empty=bool(request.allow))
     changed = _change_mirror(roster.mirror(request.mirror), request, positions, now)
@@ -194,10 +185,9 @@ def with_mirror(roster: Roster, changed: Mirror) -> Roster:
     return replace(roster, version=roster.version + 1, mirrors=mirrors)
 
 
-def remember(roster: Roster, request: RosterRequest, *, now: float, refusal: Refusal | None = None) -> Roster:
+def remember(roster: Roster, request: RosterRequest, *, now: float, refusal: str | None = None) -> Roster:
     """Return the roster with the decision about this request as the newest."""
-    reason = refusal.reason if refusal else None
-    decision = Decision(request=request, version=roster.version, time=now, refusal=reason)
+    decision = Decision(request=request, version=roster.version, time=now, refusal=refusal)
     return replace(roster, recent=(*roster.recent, decision)[-RECENT:])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ...log import ACKS, EVENTS, ROSTER, NewRecord, Record
 from ...words import roster as rosters
 from ...words import shape
-from ...words.errors import Rejected
+from ...words.errors import Refused, Rejected
 from ...words.roster import Mirror, MirrorState, Roster, RosterRequest
 from .memory import Memory, RecordOutcome
 from .repository import Repository
@@ -32,9 +32,10 @@ class RosterMembership:
         if self.roster.decision(request.id) is not None:
             return RecordOutcome.REPEAT
         points = {partition: at for (topic, partition), at in self._memory.positions.items() if topic == EVENTS}
-        decided = rosters.decide(self.roster, request, positions=points, now=now)
-        if isinstance(decided, rosters.Refusal):
-            self._set_roster(rosters.remember(self.roster, request, now=now, refusal=decided))
+        try:
+            decided = rosters.decide(self.roster, request, positions=points, now=now)
+        except Refused as error:
+            self._set_roster(rosters.remember(self.roster, request, now=now, refusal=str(error)))
             return RecordOutcome.REJECTED
         returns = request.verb is rosters.Verb.ADD and self.roster.mirror(request.mirror) is not None
         if (returns or request.verb is rosters.Verb.REMOVE) and not self._forget(request.mirror or ""):
@@ -45,18 +46,11 @@ class RosterMembership:
     def survey(self) -> None:
         """Compare every joining mirror again with every repository.
 
-        The mirror must serve everything that is released now.
+        The mirror must serve everything that is released now. Call this again once a repository has moved, is deleted, or has
+        another history.
         """
         joining = [mirror for mirror in self.roster.mirrors if mirror.state is MirrorState.JOINING]
         self._behind = {mirror.name: dict(self._find_behind(mirror)) for mirror in joining}
-
-    def survey_joining(self) -> None:
-        """Compare again if any mirror joins.
-
-        Call this once a repository has moved, is deleted, or has another history.
-        """
-        if self._behind:
-            self.survey()
 
     def hear(self, mirror: str, repository: Repository) -> None:
         """Take another level of the mirror for this repository."""

@@ -3,7 +3,6 @@
 
 import pytest
 
-from hgext.vcsreplicator.cli.repositories import find_repository
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import RepositoryState
@@ -37,10 +36,10 @@ PICTURE = Picture(states={each.repository: each for each in KNOWN})
     ],
 )
 def test_a_path_means_the_repository_that_is_there_and_an_id_comes_before_a_path(named: str, found: str) -> None:
-    assert find_repository(PICTURE, named).repository == found
+    assert PICTURE.find_repository(named).repository == found
 
 
 @pytest.mark.parametrize("named", ["group/two", "old", "nowhere"])
 def test_a_deleted_repository_cannot_be_meant_where_a_living_one_is_needed(named: str) -> None:
     with pytest.raises(Refused, match="neither a path nor an id"):
-        find_repository(PICTURE, named, is_living=True)
+        PICTURE.find_repository(named, is_living=True)
