@@ -100,7 +100,8 @@ class Conversion:
         found: dict[str, SourceSections] = {}
         for each in self.files.values():
             if "consumer" in each:
-                wanted = name = _name_of(each["consumer"].get("group") or "mirror")
+                group = each["consumer"].get("group") or "mirror"
+                wanted = name = re.sub(r"[^a-z0-9]+", "-", group.lower())[:50].strip("-") or "mirror"
                 while name in found:
                     name = f"{wanted}-{len(found) + 1}"
                 found[name] = each
@@ -254,11 +255,6 @@ def _convert_milliseconds(milliseconds: str) -> str:
     if not milliseconds.isascii() or not milliseconds.isdigit() or len(milliseconds) > 9:
         raise BadConfig(f"[replicationproducer] acktimeout: expected milliseconds, got {milliseconds!r}")
     return f"{int(milliseconds) / 1000:.10g}"
-
-
-def _name_of(group: str) -> str:
-    """Return a mirror's name for a consumer's group."""
-    return re.sub(r"[^a-z0-9]+", "-", group.lower())[:50].strip("-") or "mirror"
 
 
 def _check_folder(wire: str, value: str | None) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator check`: one line and an exit code for monitoring systems."""
 
+import functools
 import json
 import os
 import sys
@@ -20,22 +21,12 @@ from ..words.shape import plain
 from .asking import expect, find_summary, opening_log
 from .options import SECONDS, relay_of, with_config, with_json
 
+_with_limit = functools.partial(click.option, type=click.IntRange(1), show_default=True)
+
 
 @click.command()
-@click.option(
-    "--warn",
-    default=150,
-    type=click.IntRange(1),
-    show_default=True,
-    help="Warning from this many events or notices behind.",
-)
-@click.option(
-    "--critical",
-    default=600,
-    type=click.IntRange(1),
-    show_default=True,
-    help="Critical from this many events or notices behind.",
-)
+@_with_limit("--warn", default=150, help="Warning from this many events or notices behind.")
+@_with_limit("--critical", default=600, help="Critical from this many events or notices behind.")
 @click.option(
     "--patience",
     default=SILENT,

@@ -33,26 +33,19 @@ def _make_completion(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Com
     return complete
 
 
-def _name_mirrors(tables: Mapping[str, Any]) -> Iterable[str]:
-    names: Mapping[str, Any] = tables["mirror"]
-    return names
+def _name_destinations(tables: Mapping[str, Any], kind: str | None = None) -> list[str]:
+    return [
+        name
+        for name, table in tables["notifier"].items()
+        if name != "state" and (kind is None or table["type"] == kind)
+    ]
 
 
-def _name_destinations(tables: Mapping[str, Any]) -> Iterable[str]:
-    return (name for name in tables["notifier"] if name != "state")
-
-
-def _name_webhooks(tables: Mapping[str, Any]) -> Iterable[str]:
-    destinations: Mapping[str, Any] = tables["notifier"]
-    return (name for name in _name_destinations(tables) if destinations[name]["type"] == "webhook")
-
-
-def _name_subscriptions(tables: Mapping[str, Any]) -> Iterable[str]:
-    destinations: Mapping[str, Any] = tables["notifier"]
-    return (name for each in _name_destinations(tables) for name in destinations[each].get("subscriptions", ()))
-
-
-complete_mirror = _make_completion(_name_mirrors)
+complete_mirror = _make_completion(lambda tables: tables["mirror"])
 complete_destination = _make_completion(_name_destinations)
-complete_webhook = _make_completion(_name_webhooks)
-complete_subscription = _make_completion(_name_subscriptions)
+complete_webhook = _make_completion(lambda tables: _name_destinations(tables, "webhook"))
+complete_subscription = _make_completion(
+    lambda tables: [
+        name for each in _name_destinations(tables) for name in tables["notifier"][each].get("subscriptions", ())
+    ]
+)

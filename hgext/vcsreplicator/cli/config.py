@@ -4,7 +4,6 @@
 import importlib.resources
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,12 +12,9 @@ from ..log import topics
 from ..words.errors import BadConfig, ReplicationError, TopicMissing
 from ..words.shape import nearest
 from .display import print_json
-from .hgrc import RelaySection, check_hgrc
+from .hgrc import check_hgrc
 from .options import log_of, mirror_settings, naming, relay_of, with_config_file, with_json
 from .rights import report_rights
-
-if TYPE_CHECKING:
-    from notifier.webhook.settings import DeliverySettings
 
 # Services that have an address in [listen], beside mirrors.
 _ROLES = ("relay", "aggregator", "notifier", "verify", "dashboard", "edge", "decode", "poll", "work", "guardian")
@@ -67,7 +63,7 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
     report("the log answers")
     report_rights(config, report)
     for file in files or (None,):
-        check_hgrc(file, report, is_decoded=_is_decoded(config), relay=_relay_here(config))
+        check_hgrc(file, config, report)
     if missing:
         raise TopicMissing(f"the log lacks the topics {', '.join(missing)}; run: vcsreplicator topics create")
 
@@ -125,31 +121,16 @@ def _check_notices(config: Config) -> None:
     if config.tables.keys() & {"notifier", "public"}:  # the dashboard reads [public] alone, too
         for name, destination in read(config.tables, config.file).destinations.items():
             if isinstance(destination, DeliverySettings):
-                _check_subscriptions(destination, f"{config.file}: notifier.{name}")
+                try:
+                    destination.check_subscriptions()
+                except ValueError as error:
+                    raise BadConfig(f"{config.file}: notifier.{name}.{error}") from error
     if "edge" in config.tables:
         address(config.settings(EdgeSettings, "edge").listen, f"{config.file}: edge.listen")
     kinds = {"poll": PollSettings, "guardian": GuardianSettings, "decode": DecodeSettings, "work": WorkSettings}
     for section, kind in kinds.items():
         if section in config.tables:
             config.settings(kind, section)
-
-
-def _check_subscriptions(settings: "DeliverySettings", where: str) -> None:
-    try:
-        settings.check_subscriptions()
-    except ValueError as error:
-        raise BadConfig(f"{where}.{error}") from error
-
-
-def _relay_here(config: Config) -> RelaySection | None:
-    relay = relay_of(config)
-    return RelaySection(file=config.file, socket=relay.socket, roots=relay.roots) if relay else None
-
-
-def _is_decoded(config: Config) -> bool:
-    """Return whether a destination hands pushes to the decoder."""
-    sections = config.tables.get("notifier", {}).values()
-    return any(isinstance(section, dict) and section.get("type") == "decode" for section in sections)
 
 
 def _check_dashboard(config: Config) -> None:

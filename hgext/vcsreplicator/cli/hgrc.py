@@ -6,10 +6,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..config import Config
 from ..words.errors import BadConfig
+from .options import relay_of
 
 EXTENSIONS = ("vcsreplicator", "pushlog")
 ROOTS = "vcsreplicator-roots."
@@ -17,22 +18,11 @@ ROOTS = "vcsreplicator-roots."
 _TRUE = {"1", "yes", "true", "on", "always"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelaySection:
-    """The relay in the services' file: socket, and prefixes by folder."""
-
-    file: str
-    socket: str
-    roots: Mapping[str, str]
-
-
-def check_hgrc(
-    file: str | None, report: Callable[[str], object], *, is_decoded: bool, relay: RelaySection | None = None
-) -> None:
+def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]) -> None:
     """Report where `hg` finds the extensions.
 
-    `hg` reads the hgrc `file` or, if that is None, HGRCPATH. `is_decoded`: a destination takes the connections of pushes. Raises
-    BadConfig if `hg` aborts, could run without an extension, or is a master whose pushes `relay` would not find.
+    `hg` reads the hgrc `file` or, if that is None, HGRCPATH. Raises BadConfig if `hg` aborts, could run without an extension, or is
+    a master whose pushes the relay of `config` would not find.
     """
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
@@ -67,9 +57,9 @@ def check_hgrc(
         for name, wire in found.items()
         if name.startswith(ROOTS)
     }
-    if relay is not None and found.get("vcsreplicator.role") == "master":
-        _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, relay)
-    if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not is_decoded:
+    if found.get("vcsreplicator.role") == "master":
+        _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, config)
+    if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not _is_decoded(config):
         report(f"{where}: [vcsreplicator] record-connection is on, but no destination of type decode takes connections")
     _name_twins(roots, report)
 
@@ -85,29 +75,32 @@ def _expect_required(where: str, found: Mapping[str, str]) -> None:
             )
 
 
-def _expect_same_relay(where: str, socket: str | None, roots: dict[str, str], relay: RelaySection) -> None:
+def _is_decoded(config: Config) -> bool:
+    """Return whether a destination hands pushes, and where they came from, to the decoder."""
+    sections = config.tables.get("notifier", {}).values()
+    return any(isinstance(section, dict) and section.get("type") == "decode" for section in sections)
+
+
+def _expect_same_relay(where: str, socket: str | None, roots: dict[str, str], config: Config) -> None:
     """Raise BadConfig if the relay has another socket, or lacks a root of this hgrc.
 
     Another hgrc may have its other roots. Pushes that send their events themselves need no relay.
     """
-    if not socket:
+    relay = relay_of(config)
+    if relay is None or not socket:
         return
     if os.path.realpath(socket) != os.path.realpath(relay.socket):
         raise BadConfig(
-            f"{where}: [vcsreplicator] relay: expected {relay.socket}, the socket of [relay] in {relay.file}, got {socket}"
+            f"{where}: [vcsreplicator] relay: expected {relay.socket}, the socket of [relay] in {config.file}, got {socket}"
         )
     known = {os.path.realpath(folder): prefix for folder, prefix in relay.roots.items()}
+    described = ", ".join(f"{folder} = {prefix or '.'}" for folder, prefix in sorted(known.items())) or "nothing"
     for folder, prefix in roots.items():
         if known.get(folder) != prefix:
             raise BadConfig(
-                f"{where}: [vcsreplicator-roots]: {folder} = {prefix or '.'}: not in [relay.roots] of {relay.file}, "
-                f"which has: {_describe_roots(known)}"
+                f"{where}: [vcsreplicator-roots]: {folder} = {prefix or '.'}: not in [relay.roots] of {config.file}, "
+                f"which has: {described}"
             )
-
-
-def _describe_roots(roots: dict[str, str]) -> str:
-    """Return these roots as an hgrc names them."""
-    return ", ".join(f"{folder} = {prefix or '.'}" for folder, prefix in sorted(roots.items())) or "nothing"
 
 
 def _name_twins(roots: dict[str, str], report: Callable[[str], object]) -> None:

@@ -133,7 +133,6 @@ class _MeteredReader:
         self, reader: Reader, meter: Meter, begins: Mapping[tuple[str, int], int], ends: Mapping[str, Mapping[int, int]]
     ) -> None:
         self._reader, self._meter = reader, meter
-        self._begins = begins
         self._ends = {(topic, partition): ends[topic].get(partition, 0) for topic, partition in begins}
         self._total = sum(max(0, end - begins[place]) for place, end in self._ends.items())
 

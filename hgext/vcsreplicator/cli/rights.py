@@ -31,10 +31,14 @@ class NeededRight:
     key: str
     path: str
     mode: int
-    text: str
     who: str
     is_made: bool = False
     is_secret: bool = False
+
+    @property
+    def text(self) -> str:
+        """What the user does with the path."""
+        return f"{'write to' if self.mode & os.W_OK else 'read'} {self.path}"
 
 
 def report_rights(config: Config, report: Callable[[str], object]) -> None:
@@ -80,19 +84,16 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
     for name, value in tables.items():
         key = f"{above}{name}"
         if above == "relay.roots.":
-            yield NeededRight(key="relay.roots", path=name, mode=_ALL, text=f"write to {name}", who="the relay's user")
+            yield NeededRight(key="relay.roots", path=name, mode=_ALL, who="the relay's user")
         elif isinstance(value, str):
             if name == "blobs" and urlsplit(value).scheme == "file":
                 yield _need_blobs(key, unquote(urlsplit(value).path))
             if name == "root" and above.startswith("mirror.") and not above.endswith(".paths."):
-                text, who = f"write to {value}", "the mirror's user"
-                yield NeededRight(key=key, path=value, mode=_ALL, text=text, who=who, is_made=True)
+                yield NeededRight(key=key, path=value, mode=_ALL, who="the mirror's user", is_made=True)
             if name == "master-auth":
                 yield _need_secret(key, value)
             if key == "dashboard.users":
-                yield NeededRight(
-                    key=key, path=value, mode=os.R_OK, text=f"read {value}", who="the user of the dashboard"
-                )
+                yield NeededRight(key=key, path=value, mode=os.R_OK, who="the user of the dashboard")
         elif name == "headers":
             continue
         elif isinstance(value, Mapping) and value.keys() == {"file"}:
@@ -104,9 +105,7 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
 
 
 def _need_secret(key: str, path: str) -> NeededRight:
-    return NeededRight(
-        key=key, path=path, mode=os.R_OK, text=f"read {path}", who="the user of the service", is_secret=True
-    )
+    return NeededRight(key=key, path=path, mode=os.R_OK, who="the user of the service", is_secret=True)
 
 
 def _need_blobs(key: str, folder: str) -> NeededRight:
@@ -115,6 +114,5 @@ def _need_blobs(key: str, folder: str) -> NeededRight:
     A mirror reads it, the relay writes it.
     """
     if key.startswith("mirror."):
-        return NeededRight(key=key, path=folder, mode=os.R_OK | os.X_OK, text=f"read {folder}", who="the mirror's user")
-    text, who = f"write to {folder}", "the relay's user"
-    return NeededRight(key=key, path=folder, mode=os.W_OK | os.X_OK, text=text, who=who, is_made=True)
+        return NeededRight(key=key, path=folder, mode=os.R_OK | os.X_OK, who="the mirror's user")
+    return NeededRight(key=key, path=folder, mode=os.W_OK | os.X_OK, who="the relay's user", is_made=True)
