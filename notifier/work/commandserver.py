@@ -4,7 +4,7 @@
 Its time, memory and output are limited. A command that does not end in time costs the process.
 
 Clones come from other hosts. So Mercurial reads no configuration of a user, host or repository, there are no hooks and no
-subrepositories. Of our two extensions one lets a host name no other address, and one ends Mercurial with the worker.
+subrepositories. Our extension `confinement` lets a host name no other address, and ends Mercurial with the worker.
 """
 
 import os
@@ -44,10 +44,8 @@ _NO_ROOM = ("No space left on device", "Disk quota exceeded")
 _NO_REPOSITORY = "does not appear to be an hg repository"
 
 _OPTIONS = {
-    "extensions.leash": str(Path(__file__).with_name("leash.py")),
-    "extensions.leash:required": "yes",
-    "extensions.redirects": str(Path(__file__).with_name("redirects.py")),
-    "extensions.redirects:required": "yes",
+    "extensions.confinement": str(Path(__file__).with_name("confinement.py")),
+    "extensions.confinement:required": "yes",
     "ui.detailed-exit-code": "yes",
     "ui.interactive": "no",
     "ui.ssh": "false",

@@ -57,7 +57,7 @@ CLIENTS = {
     "httptools": "notifier.edge.",
 }
 MERCURIAL = {"mercurial", "hgdemandimport"}
-WORKERS_EXTENSION = "notifier.work.redirects"  # loaded by the worker's Mercurial, in a process of its own
+WORKERS_EXTENSION = "notifier.work.confinement"  # loaded by the worker's Mercurial, in a process of its own
 APPEND_ONLY_FILE = "pushlog.store.appendfile"  # the file tied to a transaction, which the outbox is too
 PUSH_ONLY = {"pushlog", "hooks"}  # loaded in each push: standard library and Mercurial
 OWN = {"hgext", "pushlog", "hooks", "notifier"}

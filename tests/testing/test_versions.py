@@ -57,10 +57,10 @@ def test_every_place_of_the_matrix_has_tests() -> None:
 def test_the_matrix_has_every_series_that_the_extensions_name() -> None:
     import pushlog
     from hgext import vcsreplicator
-    from notifier.work import leash, redirects
+    from notifier.work import confinement
 
     series = [*OLDER, NEWEST]
-    for extension in (pushlog, leash, redirects):
+    for extension in (pushlog, confinement):
         assert extension.testedwith.decode().split() == series
     replicated = [version for version in series if is_supported(version, "mirror")]
     assert vcsreplicator.testedwith.decode().split() == replicated != series

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An extension that confines the worker's Mercurial: it ends with the worker, and follows no redirect.
+
+Without it a pull would survive a worker that is killed, and keep the lock of a clone that the next worker needs. A host must not
+send the worker into the worker's own network, neither by a redirect nor by a bundle that names another address. The command server
+loads this file by its path; no module imports it.
+"""
+
+import ctypes
+import signal
+import urllib.error
+import urllib.request
+from typing import Any
+
+from mercurial import bundle2, url
+
+testedwith = b"6.3 6.9 7.0 7.1 7.2"
+
+# Of prctl: the signal that a process gets when the thread that started it ends.
+_PR_SET_PDEATHSIG = 1
+
+# Characters of an address that are shown.
+_SHOWN = 200
+
+# The part of a bundle that names the address of changesets, and the capability to read it.
+_REMOTE = b"remote-changegroup"
+
+
+class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
+        raise urllib.error.URLError(f"it redirects to {newurl[:_SHOWN]!r}, which is not followed")
+
+
+def extsetup(ui: Any) -> None:
+    """Have the kernel kill this process when the worker is gone; refuse other addresses.
+
+    The worker sends the first command after this, so no command begins without a worker. Raises KeyError if this Mercurial keeps
+    parts of bundles elsewhere; then the required extension is not loaded, and no command runs.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    url.handlerfuncs.append(lambda ui, passwords: _RefusedRedirects())
+    del bundle2.parthandlermapping[_REMOTE], bundle2.capabilities[_REMOTE]
