@@ -105,7 +105,7 @@ class WorkDatabase:
 
         It also raises BadConfig if the server refuses the worker.
         """
-        with self._translate_errors(), self._engine.connect() as connection:
+        with self.reading() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
         expected = ScriptDirectory(str(_MIGRATIONS)).get_current_head()
         if found != expected:
@@ -116,7 +116,7 @@ class WorkDatabase:
 
     def migrate(self) -> None:
         """Bring the tables up to date, whole or not at all."""
-        with self._translate_errors(), self._engine.begin() as connection:
+        with self.writing() as connection:
             if self._engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's module begins none for tables
             else:
@@ -128,7 +128,7 @@ class WorkDatabase:
 
     def known(self, nodes: Sequence[str]) -> set[str]:
         """Return which of these changesets are recorded."""
-        with self._translate_errors(), self._engine.connect() as connection:
+        with self.reading() as connection:
             return _find_known(connection, nodes)
 
     def present_url(self, repository: RepositoryKey, date: int) -> str:
@@ -137,7 +137,7 @@ class WorkDatabase:
         That is the message's URL, unless a later push is recorded: then the repository may have moved since. The numbers of pushes
         do not tell, since a repository that is restored counts from an earlier one.
         """
-        with self._translate_errors(), self._engine.connect() as connection:
+        with self.reading() as connection:
             return _present_url(connection, repository, date)
 
     def add_changesets(self, changesets: Sequence[ChangesetRecord]) -> None:
@@ -145,15 +145,41 @@ class WorkDatabase:
 
         Raises Rejected for data that the database cannot keep.
         """
-        with self._translate_errors(), self._engine.begin() as connection:
-            self._add_changesets(connection, changesets)
+        with self.writing() as connection:
+            known = _find_known(connection, [each.node for each in changesets])
+            new = sorted((each for each in changesets if each.node not in known), key=lambda each: each.node)
+            names = sorted({each.branch for each in new})
+            if any(len(name) > LONGEST_BRANCH for name in names):
+                raise Rejected(f"a branch with a name of more than {LONGEST_BRANCH} characters")
+            self._insert(connection, BRANCHES, [{"name": kept_text(name)} for name in names], key=("name",))
+            ids: dict[str, int] = {}
+            for portion in _cut_portions([kept_text(name) for name in names]):
+                found = connection.execute(select(BRANCHES.c.name, BRANCHES.c.id).where(BRANCHES.c.name.in_(portion)))
+                ids.update({row.name: row.id for row in found})
+            rows = (
+                {
+                    "node": each.node,
+                    "author": kept_text(each.author),
+                    "date": each.date,
+                    "description": kept_text(each.description),
+                    "branch_id": ids[kept_text(each.branch)],
+                }
+                for each in new
+            )
+            self._insert(connection, CHANGESETS, rows)
+            files = (
+                {"node": each.node, "position": position, "path": kept_text(path)}
+                for each in new
+                for position, path in enumerate(each.files)
+            )
+            self._insert(connection, FILES, files)
 
     def record(self, repository: RepositoryKey, pushes: Sequence[QueuedPush]) -> None:
         """Record pushes, whose changesets are recorded already; durable on return.
 
         Raises Rejected for data that the database cannot keep.
         """
-        with self._translate_errors(), self._engine.begin() as connection:
+        with self.writing() as connection:
             number = self._find_repository(connection, repository, max((push.date for push in pushes), default=0))
             rows = [
                 {"repository_id": number, "id": push.id, "date": push.date, "user": kept_text(push.user)}
@@ -198,35 +224,6 @@ class WorkDatabase:
             values = {"source": repository.source, "number": repository.number, "url": url}
             self._insert(connection, REPOSITORIES, [values], update=("url",), key=("source", "number"))
         return int(connection.execute(select(REPOSITORIES.c.id).where(*_match_repository(repository))).scalar_one())
-
-    def _add_changesets(self, connection: Connection, changesets: Sequence[ChangesetRecord]) -> None:
-        known = _find_known(connection, [each.node for each in changesets])
-        new = sorted((each for each in changesets if each.node not in known), key=lambda each: each.node)
-        names = sorted({each.branch for each in new})
-        if any(len(name) > LONGEST_BRANCH for name in names):
-            raise Rejected(f"a branch with a name of more than {LONGEST_BRANCH} characters")
-        self._insert(connection, BRANCHES, [{"name": kept_text(name)} for name in names], key=("name",))
-        ids: dict[str, int] = {}
-        for portion in _cut_portions([kept_text(name) for name in names]):
-            found = connection.execute(select(BRANCHES.c.name, BRANCHES.c.id).where(BRANCHES.c.name.in_(portion)))
-            ids.update({row.name: row.id for row in found})
-        rows = (
-            {
-                "node": each.node,
-                "author": kept_text(each.author),
-                "date": each.date,
-                "description": kept_text(each.description),
-                "branch_id": ids[kept_text(each.branch)],
-            }
-            for each in new
-        )
-        self._insert(connection, CHANGESETS, rows)
-        files = (
-            {"node": each.node, "position": position, "path": kept_text(path)}
-            for each in new
-            for position, path in enumerate(each.files)
-        )
-        self._insert(connection, FILES, files)
 
     def _insert(
         self,

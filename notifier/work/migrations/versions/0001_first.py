@@ -53,9 +53,3 @@ def upgrade() -> None:
         sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("path", sa.Text, nullable=False),
     )
-
-
-def downgrade() -> None:
-    """Drop the tables."""
-    for table in ("files", "push_changesets", "changesets", "branches", "pushes", "repositories"):
-        op.drop_table(table)

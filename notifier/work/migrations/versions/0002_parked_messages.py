@@ -22,8 +22,3 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("parked_messages_by_repository", "parked_messages", ["source", "number", "id"])
-
-
-def downgrade() -> None:
-    """Drop the table."""
-    op.drop_table("parked_messages")
