@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One question to a host over HTTP, and the answer.
+"""One question to a host over HTTP, the answer, and the limits of how often a host is asked.
 
-The answer is untrusted: its size and time are bounded, redirects are not followed, and cookies are not kept.
+A host gets at most `at_once` requests at a time, and none while it rests after a failure. The answer is untrusted: its size and
+time are bounded, redirects are not followed, and cookies are not kept.
 """
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from urllib.parse import urljoin, urlsplit
@@ -13,16 +16,61 @@ import httpx
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.retry import read_retry_after
+from hgext.vcsreplicator.words.retry import Backoff, read_retry_after
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
 from ..hgpush.message import LARGEST, PushesAnswer, read_answer
-from .hosts import HostUnavailable
 from .settings import PollSettings
+
+# How long a host in trouble rests, in seconds.
+REST = Backoff(first=1.0, longest=300.0)
+
+# The longest rest that a host may ask for, in seconds.
+LONGEST = 3600.0
 
 # Statuses after which the host itself is left alone for a while.
 _HOST_TROUBLE = {429, 500, 502, 503, 504}
+
+
+class HostUnavailable(Unavailable):
+    """A host does not answer, or asks for fewer questions.
+
+    `retry_after` is the wait that the host asked for, in seconds.
+    """
+
+    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class Host:
+    """One host; times are those of the event loop."""
+
+    def __init__(self, at_once: int, chance: Callable[[], float]) -> None:
+        self._slots = asyncio.Semaphore(at_once)
+        self._chance = chance
+        self._failures = 0
+        self._rests_until = 0.0
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for the right to ask, and hold it within the block.
+
+        If the block raises HostUnavailable, the host rests.
+        """
+        async with self._slots:
+            loop = asyncio.get_running_loop()
+            while (wait := self._rests_until - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            try:
+                yield
+            except HostUnavailable as error:
+                self._failures += 1
+                rest = max(REST.delay(self._failures, self._chance()), min(error.retry_after, LONGEST))
+                self._rests_until = max(self._rests_until, loop.time() + rest)
+                raise
+            self._failures = 0
 
 
 class AnswerTooLarge(Unavailable):

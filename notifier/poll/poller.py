@@ -22,7 +22,7 @@ from hgext.vcsreplicator.words.retry import Backoff
 from ..amqp.settings import check_credentials
 from ..database import alone
 from ..hgpush.message import PushesAnswer
-from .asking import AnswerTooLarge, Asked, Asker
+from .asking import AnswerTooLarge, Asked, Asker, Host
 from .following import (
     UNDECIDED,
     Followed,
@@ -33,7 +33,6 @@ from .following import (
     next_question,
     split,
 )
-from .hosts import Host
 from .outgoing import PushSender
 from .settings import OnReplaced, PollSettings, StartAt
 from .state import KEY, PollDatabase

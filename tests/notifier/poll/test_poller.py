@@ -25,10 +25,9 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.message import LARGEST, QueuedPush, read_answer
-from notifier.poll import hosts, poller
-from notifier.poll.asking import AnswerTooLarge, Asked, Asker
+from notifier.poll import asking, poller
+from notifier.poll.asking import AnswerTooLarge, Asked, Asker, HostUnavailable
 from notifier.poll.following import Followed
-from notifier.poll.hosts import HostUnavailable
 from notifier.poll.poller import Poller
 from notifier.poll.settings import OnReplaced, PollSettings, StartAt
 from notifier.poll.state import PollDatabase
@@ -206,13 +205,13 @@ def test_link_to_another_page_is_not_followed(host: PushHost, queue: HgQueue, po
 
 def test_host_that_asks_for_a_very_long_rest_gets_an_hour() -> None:
     async def ask_after_trouble() -> float:
-        host = hosts.Host(1, lambda: 0.5)
+        host = asking.Host(1, lambda: 0.5)
         with pytest.raises(HostUnavailable):
             async with host.slot():
                 raise HostUnavailable("busy", 1e9)
         return host._rests_until - asyncio.get_running_loop().time()
 
-    assert hosts.LONGEST - 60 < asyncio.run(ask_after_trouble()) <= hosts.LONGEST
+    assert asking.LONGEST - 60 < asyncio.run(ask_after_trouble()) <= asking.LONGEST
 
 
 @pytest.mark.parametrize(
@@ -652,7 +651,7 @@ class SimulatedHosts:
 def simulate(
     repositories: int, seconds: float, monkeypatch: pytest.MonkeyPatch, *, interval: float = 60
 ) -> SimulatedHosts:
-    monkeypatch.setattr(hosts, "REST", hosts.Backoff(first=0.2, longest=5.0))
+    monkeypatch.setattr(asking, "REST", asking.Backoff(first=0.2, longest=5.0))
     world = SimulatedHosts(random.Random(7))
     known = [Followed(number=number, url=f"http://h{number % 10}/r{number}") for number in range(repositories)]
     for followed in known:
