@@ -55,7 +55,10 @@ def load(
     else:
         state, table = _read_rest(log, state, stop), read_table(log, ROSTER, PENDING, stop=stop)
     cut, beginnings = _find_cut(log, _read_beat(state)), log.beginnings(EVENTS)
-    positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS), **_find_recorded(log)}
+    positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS)}
+    # Up to where unreadable levels are recorded; a position counts for nothing if the log ends before it.
+    ends, recorded = log.ends(ACKS), log.stored(GROUP, ACKS)
+    positions.update(((ACKS, partition), at) for partition, at in recorded.items() if at <= ends[partition])
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut)
     aggregation = Aggregation(_read_roster(table), positions, limit=limit, poison=poison)
     aggregation.events.cut = cut
@@ -137,15 +140,6 @@ def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[No
         except MalformedEvent as error:
             names = names_of(record.key, record.headers)
             logger.error("notice cannot be read", **names, offset=record.offset, reason=str(error))
-
-
-def _find_recorded(log: Log) -> dict[PartitionKey, int]:
-    """Find up to where unreadable levels are recorded.
-
-    A position counts for nothing if the log ends before it.
-    """
-    ends = log.ends(ACKS)
-    return {(ACKS, partition): at for partition, at in log.stored(GROUP, ACKS).items() if at <= ends[partition]}
 
 
 def _find_cut(log: Log, beat: AggregatorBeat | None) -> dict[int, int]:

@@ -49,7 +49,7 @@ from ..words.wire import names_of
 from .ahead import AheadLevels
 from .decisions.aggregation import Aggregation
 from .decisions.memory import RecordOutcome
-from .decisions.outgoing import OutputBatch
+from .decisions.outgoing import Outgoing
 from .decisions.poison import Poison, Poisoned
 from .loading import GROUP, IDENTITY, load, read_state
 from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, RELEASES_TOTAL
@@ -320,7 +320,7 @@ class Session:
 
     def finish(self) -> None:
         """Write what is left, so that the next aggregator reads nothing twice."""
-        if self.aggregation.output.has_output or self.aggregation.output.passed:
+        if self.aggregation.output.has_output or self.aggregation.output.positions:
             self.commit(self._watch.make_beat())
 
     def _expect(self, *topics: str) -> None:
@@ -391,7 +391,7 @@ def _wake_at_stop(stop: threading.Event, sessions: list[Session]) -> None:
         session.wake()
 
 
-def _count(batch: OutputBatch) -> None:
+def _count(batch: Outgoing) -> None:
     RELEASES_TOTAL.inc(batch.releases)
     NOTICES_TOTAL.inc(batch.notices)
     if batch.errors:

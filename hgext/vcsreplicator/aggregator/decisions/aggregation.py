@@ -17,7 +17,7 @@ from .intake import EventIntake
 from .levels import MirrorLevels
 from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
-from .outgoing import Outgoing, OutputBatch
+from .outgoing import Outgoing
 from .poison import Poison, blaming
 from .repository import Repository
 from .succession import Succession
@@ -135,7 +135,7 @@ class Aggregation:
         """The content of the next batch."""
         return self._memory.output
 
-    def batch(self, *, may_defer: bool = False) -> OutputBatch:
+    def batch(self, *, may_defer: bool = False) -> Outgoing:
         """Return all that changed since the last batch, to be written in one transaction.
 
         With `may_defer`, positions that only say which events were taken wait for a later batch: after a crash those events come
@@ -145,7 +145,7 @@ class Aggregation:
 
     def renew(self) -> None:
         """Store every position with the next batch, also those that did not move."""
-        self._memory.output.passed = dict(self.positions)
+        self._memory.output.positions = dict(self.positions)
 
     def write_again(self, names: Iterable[str]) -> None:
         """Write the states of these repositories with the next batch."""

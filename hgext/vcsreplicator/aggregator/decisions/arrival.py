@@ -83,7 +83,9 @@ def follow(
     With an adopted history releases and notices start over.
     """
     fresh = state is None or arrival is Arrival.ADOPTED
-    before = event.seq - 1
+    before, base = event.seq - 1, state.base if state else 0
+    if state and arrival is Arrival.ADOPTED:
+        base += state.seq
     return RepositoryState(
         repository=event.repository,
         incarnation=event.incarnation,
@@ -99,7 +101,7 @@ def follow(
         streams=state.streams if state else None,
         retired=_follow_retired(state, event, arrival),
         fork=None if fresh or state is None else state.fork,
-        base=_follow_base(state, arrival),
+        base=base,
         stays=_follow_stays(state, event, arrival),
         source=source or (state.source if state else None),
         forked_at=None if fresh or state is None else state.forked_at,
@@ -158,12 +160,6 @@ def _follow_stays(state: RepositoryState | None, event: Event, arrival: Arrival)
     if event.path == state.path and event.type is not Type.DELETED:
         return before
     return (*before, FormerPath(path=state.path, generation=state.generation, until=event.seq))
-
-
-def _follow_base(state: RepositoryState | None, arrival: Arrival) -> int:
-    if state is None:
-        return 0
-    return state.base + state.seq if arrival is Arrival.ADOPTED else state.base
 
 
 def _follow_retired(state: RepositoryState | None, event: Event, arrival: Arrival) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from ...log import Record
-from .outgoing import Outgoing, OutputBatch
+from .outgoing import Outgoing
 from .poison import Poison, blaming, place_of
 from .repository import Repository
 
@@ -47,7 +47,7 @@ class Memory:
         self.repositories: dict[str, Repository] = {}
         self.touched: dict[str, Repository] = {}
         self.lost: Counter[str] = Counter()
-        self.output = Outgoing(passed=dict(positions))
+        self.output = Outgoing(positions=dict(positions))
 
     def repository(self, name: str) -> Repository:
         """Return the repository with this id, an empty one if it is not known."""
@@ -56,15 +56,15 @@ class Memory:
             found = self.repositories[name] = Repository(name)
         return found
 
-    def batch(self, *, may_defer: bool = False) -> OutputBatch:
+    def batch(self, *, may_defer: bool = False) -> Outgoing:
         """Return all that changed since the last batch.
 
         With `may_defer`, positions wait for a later batch if they may.
         """
         output, self.output = self.output, Outgoing()
         if may_defer and output.may_repeat:
-            self.output.passed, output.passed = output.passed, {}
-        return output.batch()
+            self.output.positions, output.positions = output.positions, {}
+        return output.complete()
 
     def guarded(
         self,
@@ -92,5 +92,5 @@ class Memory:
         """Move the position past the record, unless the outcome asks for it again."""
         if not outcome.is_asked_again:
             place = (record.topic, record.partition)
-            self.positions[place] = self.output.passed[place] = record.offset + 1
+            self.positions[place] = self.output.positions[place] = record.offset + 1
         return outcome

@@ -5,8 +5,8 @@ Messages, states and positions are gathered until they are committed.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from ...log import ERRORS, EVENTS, PENDING, STATE, NewRecord, Record
 from ...words import shape, wire
@@ -29,25 +29,12 @@ MESSAGE_BYTES = 256
 VALUE_KEPT = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputBatch:
-    """The content of one transaction: messages, in this order, and group positions.
-
-    It also says how many decisions it holds. Most transactions store no position, which on Kafka costs half as much.
-    """
-
-    messages: Sequence[NewRecord]
-    positions: Mapping[tuple[str, int], int]
-    releases: int
-    notices: int
-    errors: int
-
-
 @dataclass(slots=True, kw_only=True)
 class Outgoing:
-    """The content of the next batch.
+    """The content of the next transaction: messages, in this order, and group positions.
 
-    `passed` are the positions that moved. They alone are not worth a transaction.
+    `positions` are those that moved. They alone are not worth a transaction, and most transactions store none, which on Kafka costs
+    half as much. `releases`, `notices` and `errors` count decisions.
     """
 
     messages: list[NewRecord] = field(default_factory=list)
@@ -59,7 +46,7 @@ class Outgoing:
     size: int = 0
     errors: int = 0
     kept: int = 0
-    passed: dict[tuple[str, int], int] = field(default_factory=dict)
+    positions: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def add(self, message: NewRecord) -> None:
         self.messages.append(message)
@@ -93,26 +80,19 @@ class Outgoing:
         and a request decided again. Where a record is kept for a newer aggregator, events before it would be taken for later ones
         and kept, too.
         """
-        return not (self.errors or self.kept) and all(topic == EVENTS for topic, _ in self.passed)
+        return not (self.errors or self.kept) and all(topic == EVENTS for topic, _ in self.positions)
 
-    def batch(self) -> OutputBatch:
-        """Return all of it, to be written in one transaction."""
-        messages = self.messages
+    def complete(self) -> Self:
+        """Add the messages about what changed, and return all of it."""
         for repository in self.fresh.values():
-            messages += [
+            self.messages += [
                 NewRecord(topic=PENDING, key=f"{repository.id}/{held.seq}", value=held.store(), headers=held.headers)
                 for held in repository.unwritten()
             ]
         for repository in self.dirty.values():
             if repository.state is not None:
-                messages.append(NewRecord(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
-        return OutputBatch(
-            messages=messages,
-            positions=self.passed,
-            releases=self.releases,
-            notices=self.notices,
-            errors=self.errors,
-        )
+                self.messages.append(NewRecord(topic=STATE, key=repository.id, value=shape.to_json(repository.state)))
+        return self
 
     def bury(self, repository: Repository, held: HeldEvent) -> None:
         """Remove the pending record; one that was never written needs no tombstone."""
