@@ -46,14 +46,8 @@ class Round:
     def is_confirmed(self, folder: str) -> bool:
         return self.confirmed
 
-    def recover(self, folder: str) -> None:
-        self.jobs.append((os.path.basename(folder), "recover"))
-
-    def announce(self, folder: str) -> None:
-        self.jobs.append((os.path.basename(folder), "announce"))
-
-    def poke(self, folder: str) -> None:
-        self.jobs.append((os.path.basename(folder), "send"))
+    def add(self, folder: str, job: Job) -> None:
+        self.jobs.append((os.path.basename(folder), job.value))
 
     def failure(self, folder: str) -> Failure | None:
         return self.failed

@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from hgext.vcsreplicator.relay import server as relay_server
 from hgext.vcsreplicator.relay.admission import RelaySocket
 from hgext.vcsreplicator.relay.client import RelayLine
+from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.server import Server
 from hgext.vcsreplicator.words.records import RepositoryState
 from testing.builders.states import some_state
@@ -31,11 +32,9 @@ class Work:
     def __init__(self) -> None:
         self.pokes = 0
 
-    def poke(self, folder: str, *, now: bool = False) -> None:
+    def add(self, folder: str, job: Job, *, now: bool = False) -> None:
+        assert job is Job.SEND, folder
         self.pokes += 1
-
-    def recover(self, folder: str) -> None:
-        raise AssertionError(folder)
 
 
 class Listener:

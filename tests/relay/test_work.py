@@ -80,7 +80,7 @@ class Master:
         return box
 
     def poke(self, name: str) -> None:
-        self.work.poke(self.folder(name), now=True)
+        self.work.add(self.folder(name), Job.SEND, now=True)
 
     def folder(self, name: str) -> str:
         """Of a repository."""
@@ -260,7 +260,7 @@ def test_repositories_whose_lock_another_process_holds_stop_no_other(master: Mas
 
 def test_a_repository_that_cannot_be_announced_yet_is_tried_again(master: Master) -> None:
     box = master.write("a", following(before_first_event("a", 1), 1))
-    master.work.announce(master.folder("a"))
+    master.work.add(master.folder("a"), Job.ANNOUNCE)
     eventually(lambda: master.locked.asked["a"])
     master.locked.open = True
     master.until(lambda: not box.has_unsent())
@@ -270,7 +270,7 @@ def test_a_transaction_that_runs_is_looked_at_some_times_and_its_repository_sent
     box = master.write("a", following(before_first_event("a", 1), 1))
     (master.root / "a" / ".hg" / "store" / "journal").touch()
     master.poke("a")
-    master.work.recover(master.folder("a"))
+    master.work.add(master.folder("a"), Job.RECOVER)
     master.until(lambda: relay_work.WAITING._value.get() == 0)
     assert not box.has_unsent()
     assert master.locked.asked["a"] == RECOVERY_RETRIES + 1
@@ -285,7 +285,7 @@ def test_what_was_committed_before_a_transaction_that_nothing_rolls_back_is_sent
     (store / "journal").write_text(f"outbox.0001.log\0{(store / 'outbox.0001.log').stat().st_size}\n")
     master.write("a", entries[1:])
     monkeypatch.setattr(master.locked, "recover", Mock(side_effect=OSError("its journal is damaged")))
-    master.work.recover(master.folder("a"))
+    master.work.add(master.folder("a"), Job.RECOVER)
     master.poke("a")
     master.until(lambda: box.sent() is not None and master.work.recovery_failure(master.folder("a")))
     assert master.sent() == [entries[0].event.id]
@@ -532,7 +532,7 @@ def test_since_when_no_attempt_succeeds_is_known_also_of_a_job_that_is_refused(
     box = master.write("a", following(before_first_event("a", 1), 1))
     monkeypatch.setattr(master.locked, "announce", Mock(side_effect=Refused("no mirror can have this name")))
     for later in (0, 60):
-        master.work.announce(folder)
+        master.work.add(folder, Job.ANNOUNCE)
         eventually(lambda: reason_of(master, folder) and not master.work._tasks)
         assert master.work.failure(folder) == Failure(Job.ANNOUNCE, "no mirror can have this name", began), later
         master.clock.advance(60)
@@ -563,7 +563,7 @@ class Jobs:
 
     def poke(self, name: str, *, now: bool = False) -> None:
         (self.root / name / ".hg").mkdir(parents=True, exist_ok=True)
-        self.work.poke(str(self.root / name), now=now)
+        self.work.add(str(self.root / name), Job.SEND, now=now)
 
     def pass_b(self) -> None:
         """Another repository's job runs: by then, one that was asked for before has begun, if it may."""
@@ -870,7 +870,7 @@ def test_line_about_an_announced_repository_names_its_event(master: Master) -> N
     box = master.write("a", [entry])
     master.locked.open = True
     with capture_logs() as lines:
-        master.work.announce(master.folder("a"))
+        master.work.add(master.folder("a"), Job.ANNOUNCE)
         eventually(lambda: not box.has_unsent())
     assert names(lines, "repository announced") == of(master, entry)
 

@@ -79,15 +79,15 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
         names = set(os.listdir(os.path.join(folder, ".hg", "store")))
         stuck = None
         if "journal" in names:
-            work.recover(folder)
+            work.add(folder, Job.RECOVER)
             stuck = _describe_failure(folder, Job.RECOVER, "its transaction is not rolled back", unrecovered, now)
         if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
-                work.announce(folder)
+                work.add(folder, Job.ANNOUNCE)
                 return stuck, _describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now)
         elif (is_due := not losses.is_confirmed(folder) or outbox_of(folder).has_unsent()) or "outbox.fork" in names:
             if is_due:
-                work.poke(folder)
+                work.add(folder, Job.SEND)
             hint = SENDS_NOW
             if failure is not None:
                 hint = failure.reason
@@ -138,7 +138,7 @@ def _check_deleted(folder: str, work: Work) -> None:
     """Remove a deleted repository, or its rest, once the log has all of it."""
     try:
         if os.path.isdir(os.path.join(folder, ".hg", "store")) and outbox_of(folder).has_unsent():
-            work.poke(folder)
+            work.add(folder, Job.SEND)
             return
     except FileNotFoundError:
         # Another process removes it.

@@ -48,8 +48,8 @@ class EventSender:
         The caller holds the sending lock. Raises Unavailable if the log or the blob store does not take them now, or if the log has
         lost marked events. Entries marked so far stay marked.
         """
-        count = 0
-        for batch in split_into_batches(box.unsent()):
+        count, places = 0, box.unsent()
+        while batch := list(itertools.islice(places, BATCH)):
             known, sent = box.sent(), batch[-1].sent()
             box.prepare_sent(sent)
             (partition, first), (_, offset) = self._append(folder, batch, box)
@@ -127,13 +127,6 @@ class EventSender:
         if self.store_blob is not None:
             return self.store_blob(itertools.chain([body], chunks)), b""
         return Attachment(where=BundlePlace.MASTER), b""
-
-
-def split_into_batches(places: Iterable[Place]) -> Iterator[list[Place]]:
-    """Yield the places in order, in lists of up to BATCH."""
-    iterator = iter(places)
-    while batch := list(itertools.islice(iterator, BATCH)):
-        yield batch
 
 
 def _read_up_to(chunks: Iterator[bytes], room: int) -> tuple[bytes, bool]:

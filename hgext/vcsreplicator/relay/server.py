@@ -19,6 +19,7 @@ import structlog
 
 from ..words.records import RepositoryState
 from .admission import RelaySocket, read_peer
+from .jobs import Job
 from .work import Work
 
 logger = structlog.get_logger()
@@ -228,7 +229,7 @@ class Server:
             if peer.folder is not None and message.get("ask") == "log":
                 with self._lock:
                     peer.asks = True
-                self._work.check(peer.folder)
+                self._work.add(peer.folder, Job.SEND, Job.CHECK, now=True)
                 return True
             if peer.folder is not None and message.get("ask") == "mirrors":
                 return self._await_notice(peer, message["id"], message["incarnation"], message["announced"])
@@ -239,7 +240,7 @@ class Server:
             return False
         with self._lock:
             peer.waits_for, peer.wants_reasons = seq, message.get("reasons") is True
-        self._work.poke(peer.folder, now=True)
+        self._work.add(peer.folder, Job.SEND, now=True)
         return True
 
     def _await_notice(self, peer: _Peer, repository: object, incarnation: object, seq: object) -> bool:
@@ -264,7 +265,7 @@ class Server:
         with self._lock:
             self._peers.setdefault(folder, set()).add(peer)
         # A fork is found now rather than after the commit.
-        self._work.poke(folder)
+        self._work.add(folder, Job.SEND)
         return True
 
     def _remove_peer(self, peer: _Peer) -> None:
@@ -283,7 +284,7 @@ class Server:
             if not others:
                 del self._peers[peer.folder]
         if os.path.exists(os.path.join(peer.folder, ".hg", "store", "journal")):
-            self._work.recover(peer.folder)
+            self._work.add(peer.folder, Job.RECOVER)
 
 
 def _answer(peers: Iterable[_Peer], message: dict[str, object]) -> None:

@@ -112,25 +112,18 @@ class Work:
         self._timer = threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True)
         self._timer.start()
 
-    def poke(self, folder: str, *, now: bool = False) -> None:
-        """Have the events of a repository sent.
+    def add(self, folder: str, *jobs: Job, now: bool = False) -> None:
+        """Have these jobs done in a repository.
 
         With `now`, do not wait for the retry of an earlier failure.
         """
-        self._add_job(folder, Job.SEND, now=now)
-
-    def check(self, folder: str) -> None:
-        """Have a repository's events sent now, then the log asked if it answers."""
-        self._add_job(folder, Job.SEND, now=True)
-        self._add_job(folder, Job.CHECK, now=True)
-
-    def recover(self, folder: str) -> None:
-        """Have a transaction rolled back that may be abandoned."""
-        self._add_job(folder, Job.RECOVER)
-
-    def announce(self, folder: str) -> None:
-        """Have the first event of a repository written and sent."""
-        self._add_job(folder, Job.ANNOUNCE)
+        with self._changed:
+            task = self._tasks.setdefault(folder, _RepositoryTask())
+            task.jobs.update(jobs)
+            self._has_tasks.set()
+            if now:
+                task.not_before = 0.0
+            self._start_task(folder, task)
 
     def failure(self, folder: str) -> Failure | None:
         """Return why the newest attempt at other jobs than RECOVER failed, if it did."""
@@ -157,15 +150,6 @@ class Work:
                 lambda: not any(task.running for task in self._tasks.values()), deadline - time.monotonic()
             )
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _add_job(self, folder: str, job: Job, *, now: bool = False) -> None:
-        with self._changed:
-            task = self._tasks.setdefault(folder, _RepositoryTask())
-            task.jobs.add(job)
-            self._has_tasks.set()
-            if now:
-                task.not_before = 0.0
-            self._start_task(folder, task)
 
     def _start_task(self, folder: str, task: _RepositoryTask) -> None:
         """Start a task if it may run; the caller holds the condition."""
