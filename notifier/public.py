@@ -39,7 +39,8 @@ class PublicSettings:
 
     def __post_init__(self) -> None:
         for prefix, url in self.urls.items():
-            if not _is_public(url):
+            parts = split_url(url, "http", "https")
+            if parts is None or "@" in parts.netloc or set("?#") & set(url):
                 raise ValueError(
                     f"urls.{prefix}: expected an http or https URL with a host, without user, query and fragment, got {url!r}"
                 )
@@ -69,15 +70,6 @@ def public_url(path: str, settings: PublicSettings) -> str | None:
             tail = urllib.parse.quote(below.strip("/"))
             return f"{settings.urls[prefix].rstrip('/')}/{tail}".rstrip("/")
     return None
-
-
-def _is_public(url: str) -> bool:
-    """Return whether this is a URL that `urls` may have.
-
-    Such a URL is http or https, with a host, without user, query and fragment.
-    """
-    parts = split_url(url, "http", "https")
-    return parts is not None and "@" not in parts.netloc and not set("?#") & set(url)
 
 
 def _is_path(path: str) -> bool:

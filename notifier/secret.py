@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.secrecy import describe_readers
-from hgext.vcsreplicator.words.shape import withheld
+from hgext.vcsreplicator.words.shape import absolute, withheld
 
 # Seconds that a command may take.
 COMMAND_PATIENCE = 10.0
@@ -33,8 +33,8 @@ class Secret:
     def __post_init__(self) -> None:
         if sum(map(bool, (self.env, self.file, self.command))) != 1:
             raise ValueError("secret: expected one of env, file, command")
-        if self.file and not os.path.isabs(self.file):
-            raise ValueError(f"file: expected an absolute path, got {self.file!r}")
+        if self.file:
+            absolute(self, "file")
 
     @property
     def place(self) -> str:
@@ -47,22 +47,15 @@ class Secret:
         Raises BadConfig, which names `key` and the secret's place, never the content.
         """
         try:
-            return self._read_text()
+            if self.file:
+                return self._from_file(Path(self.file))
+            if self.command:
+                return self._from_command()
+            if value := os.environ.get(self.env or ""):
+                return value
+            raise BadConfig(f"the environment variable {self.env} is not set")
         except BadConfig as error:
             raise BadConfig(f"{key}: {error}") from error
-
-    def _read_text(self) -> str:
-        if self.env:
-            return self._from_environment(self.env)
-        if self.file:
-            return self._from_file(Path(self.file))
-        return self._from_command()
-
-    def _from_environment(self, name: str) -> str:
-        value = os.environ.get(name)
-        if not value:
-            raise BadConfig(f"the environment variable {name} is not set")
-        return value
 
     def _from_file(self, path: Path) -> str:
         try:

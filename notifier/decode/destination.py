@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
@@ -28,6 +28,9 @@ from ..message import Message, clean, to_text
 from ..raw import RawMessage, raw_topic, to_record
 from ..window import PATIENCE, Patience
 from .settings import DecodeSettings, PlaceKind, read_place
+
+if TYPE_CHECKING:
+    from .queues import InputQueue
 
 # Messages of one append.
 BATCH = 500
@@ -66,7 +69,7 @@ class DecoderDestinationSettings:
         lookup = ChangesetLookup(self.mirror_url, self.mirror_ca_file, clock, with_obsolete=True)
         return DecoderDestination(lookup, self._open_input(name, clock))
 
-    def _open_input(self, name: str, clock: Clock) -> "DecoderInput":
+    def _open_input(self, name: str, clock: Clock) -> "InputTopic | InputQueue":
         assert self.decoder is not None
         place = read_place(self.decoder.input)
         if place.kind is PlaceKind.LOG:
@@ -76,41 +79,24 @@ class DecoderDestinationSettings:
         return InputQueue(self.decoder, place.name, clock, name)
 
 
-class DecoderInput(Protocol):
-    """The decoder's input, to write to; used by one thread at a time."""
-
-    def start(self) -> None:
-        """Connect, and create the topic or queue if it is missing; raises Unavailable."""
-
-    def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
-        """Write messages with their ids, in order; return once all are durable.
-
-        Raises Unavailable; then the input may have some of the messages.
-        """
-
-    def keep_alive(self) -> None:
-        """Show the other side a sign of life, if connected."""
-
-    def interrupt(self) -> None:
-        """Make a `put` that waits for the other side give up, in another thread too."""
-
-    def close(self) -> None:
-        """Release all resources."""
-
-
 class InputTopic:
-    """A topic of the log."""
+    """The decoder's input, to write to; here a topic of the log. One thread at a time uses it."""
 
     def __init__(self, log: Log, topic: str) -> None:
         self._log, self._topic = log, topic
 
     def start(self) -> None:
+        """Connect, and create the topic or queue if it is missing; raises Unavailable."""
         try:
             self._log.create([raw_topic(self._topic)])
         except BadConfig as error:  # an operator must change it, and other destinations go on
             raise Unavailable(str(error)) from error
 
     def put(self, messages: Sequence[tuple[str, RawMessage]]) -> None:
+        """Write messages with their ids, in order; return once all are durable.
+
+        Raises Unavailable; then the input may have some of the messages.
+        """
         records = [to_record(raw, self._topic) for _, raw in messages]
         try:
             for begin in range(0, len(records), BATCH):
@@ -120,19 +106,20 @@ class InputTopic:
             raise Unavailable(str(error)) from error
 
     def keep_alive(self) -> None:
-        """Do nothing: each append connects if need be."""
+        """Show the other side a sign of life, if connected; each append connects if need be."""
 
     def interrupt(self) -> None:
-        """Do nothing: an append waits for a few seconds at most."""
+        """Make a `put` that waits give up, in another thread too; an append waits for seconds at most."""
 
     def close(self) -> None:
+        """Release all resources."""
         self._log.close()
 
 
 class DecoderDestination(Threads):
     """Looks changesets up in threads; writes the messages of one notice at a time."""
 
-    def __init__(self, lookup: ChangesetLookup, written_to: DecoderInput) -> None:
+    def __init__(self, lookup: ChangesetLookup, written_to: "InputTopic | InputQueue") -> None:
         super().__init__(self._deliver, workers=AT_ONCE)
         self._lookup, self._input = lookup, written_to
         self._writing, self._is_closed = threading.Lock(), False

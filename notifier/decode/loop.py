@@ -113,20 +113,24 @@ class DecodeLoop:
     def _commit(self, part: Sequence[PlannedArrival], known: set[str]) -> None:
         """Write records and acknowledge; in halves if the log refuses a record.
 
-        A message whose own record the log refuses becomes a reject. `known` has the ids delivered before, and after the call those
+        A message whose own record the log refuses becomes a reject with the whole payload, or with none if the log refuses that
+        too. `known` has the ids delivered before, and after the call those
         of this part.
         """
         try:
             self._commit_together(part, known)
         except Rejected:
             if (half := len(part) // 2) > 0:
-                for smaller in (part[:half], part[half:]):
+                for portion in (part[:half], part[half:]):
                     self.source.keep_alive()
-                    self._commit(smaller, known)
+                    self._commit(portion, known)
                 return
             [(arrival, result, _)] = part
-            reject = _make_smaller(arrival, result)
-            if reject is None:
+            if isinstance(result, Decoded):
+                reject = reject_refused(arrival.line, result)
+            elif result.raw.payload:
+                reject = result.without_payload()
+            else:
                 raise
             self._commit([(arrival, reject, None)], known)
 
@@ -150,13 +154,3 @@ class DecodeLoop:
         for arrival, reject in rejects:
             REJECTED.labels(reject.kind).inc()
             logger.info("rejected", error_type=reject.kind, place=arrival.place, offset=arrival.offset)
-
-
-def _make_smaller(arrival: RawArrival, result: Decoded | DecodeReject) -> DecodeReject | None:
-    """Return the reject of a message whose record the log refuses.
-
-    It has the whole payload, unless the log refused that of a reject already. Returns None if nothing is left to omit.
-    """
-    if isinstance(result, Decoded):
-        return reject_refused(arrival.line, result)
-    return result.without_payload() if result.raw.payload else None

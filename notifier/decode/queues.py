@@ -85,7 +85,7 @@ class OutputQueues:
 class InputQueue(OutputQueues):
     """The queue of the decoder's input, for a destination that writes to it.
 
-    `user` is the name of the notifier's destination. The methods keep the promises of `DecoderInput`.
+    `user` is the name of the notifier's destination. The methods keep the promises of `InputTopic`.
     """
 
     def __init__(self, settings: DecodeSettings, queue: str, clock: Clock, user: str) -> None:

@@ -57,7 +57,10 @@ def run(
     credentials that are refused at start, and Fenced if another decoder of the same input took over.
     """
     clock, tools = clock or SystemClock(), tools or open_tools(settings)
-    _check_broker(settings)
+    if settings.broker is not None:
+        from .queues import check_broker  # its client takes a tenth of a second to load
+
+        check_broker(settings)
     is_ready, failures = False, 0
     with contextlib.closing(open_repeats(settings, clock)) as repeats:
         while not stop.is_set():
@@ -77,13 +80,6 @@ def run(
                 delay = RECONNECT.delay(failures, random.random())
                 logger.warning("decoding waits", reason=str(error), retry_in=round(delay, 1))
                 stop.wait(delay)
-
-
-def _check_broker(settings: DecodeSettings) -> None:
-    if settings.broker is not None:
-        from .queues import check_broker  # its client takes a tenth of a second to load
-
-        check_broker(settings)
 
 
 def _open_loop(

@@ -12,7 +12,6 @@ pushes are looked up too: by a replay, by a new destination, after an outage.
 import re
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
@@ -23,7 +22,7 @@ from hgext.vcsreplicator.words.clock import DAY, Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 
 from ..authorities import trusting
-from ..message import Message
+from ..message import Json, Message
 from ..webhook.connection import ConnectionPool, RunningAnswers, TlsPool, read_in_time
 from .message import LARGEST, NotPushes, QueuedPush, read_answer
 
@@ -80,28 +79,29 @@ class ChangesetLookup:
 
         Returns none for a change without a push. Raises Unavailable, or MalformedEvent for an answer that makes no sense.
         """
-        return tuple(self._look_up_push(entry, message) for entry in _read_entries(message))
+        return tuple(self._look_up_push(entry, message) for entry in message.data["pushlog_pushes"])
 
     def close(self) -> None:
         """Drop the connections; a lookup under way is cut."""
         self._running.cut()
         self._http.clear()
 
-    def _look_up_push(self, entry: "PushReference", message: Message) -> QueuedPush:
-        url = entry.url
+    def _look_up_push(self, entry: Json, message: Message) -> QueuedPush:
+        """Look up an entry of the message's `pushlog_pushes`."""
+        url, heads = entry["push_json_url"], tuple(message.data["heads"])
         if self._mirror_url is not None:
             url = f"{self._mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
         try:
-            found = self._fetch_push(url, entry.id, message)
-            changesets = _list_all(found, entry.heads) if self._with_obsolete else found.changesets
+            found = self._fetch_push(url, entry["pushid"], message)
+            changesets = _list_all(found, heads) if self._with_obsolete else found.changesets
             if not changesets:
                 raise _NotListed("the push has no changesets any more")
             if found.obsolete and not self._with_obsolete:
                 logger.info("obsolete changesets left out", url=url, **message.names, count=len(found.obsolete))
         except _NotListed as error:
             logger.warning("only the heads are sent", url=url, **message.names, reason=str(error))
-            changesets = entry.heads
-        return QueuedPush(id=entry.id, date=entry.date, user=entry.user, changesets=changesets)
+            changesets = heads
+        return QueuedPush(id=entry["pushid"], date=entry["time"], user=entry["user"], changesets=changesets)
 
     def _fetch_push(self, url: str, number: int, message: Message) -> QueuedPush:
         """Return a push as the mirror lists it.
@@ -179,17 +179,6 @@ class _NotListed(Exception):
     """The mirror cannot list the changesets of a push; says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushReference:
-    """A push as a message names it."""
-
-    id: int
-    date: int
-    user: str
-    url: str
-    heads: tuple[str, ...]
-
-
 def _list_all(push: QueuedPush, heads: Collection[str]) -> tuple[str, ...]:
     """Return the changesets of a push, also those that became obsolete.
 
@@ -199,12 +188,3 @@ def _list_all(push: QueuedPush, heads: Collection[str]) -> tuple[str, ...]:
     if not push.obsolete:
         return push.changesets
     return tuple(sorted((*push.changesets, *push.obsolete), key=lambda node: node in heads))
-
-
-def _read_entries(message: Message) -> list[PushReference]:
-    """Return the pushes of a message; none for a change without a push."""
-    heads = tuple(message.data["heads"])
-    return [
-        PushReference(id=each["pushid"], date=each["time"], user=each["user"], url=each["push_json_url"], heads=heads)
-        for each in message.data["pushlog_pushes"]
-    ]
