@@ -118,7 +118,7 @@ class JsonLines:
         file = self._open()
         begin = os.fstat(file).st_size
         try:
-            _write_all(file, lines)
+            write_all(file, lines)
             os.fsync(file)
             if not self._name_synced:
                 sync_folder(os.path.dirname(self.path))
@@ -184,7 +184,8 @@ class Stdout:
         """Do nothing: standard output is not ours to close."""
 
 
-def _write_all(file: int, data: bytes) -> None:
+def write_all(file: int, data: bytes) -> None:
+    """Write all of the data; raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

@@ -26,7 +26,7 @@ import structlog
 
 from hgext.vcsreplicator.words.errors import BadConfig
 
-from ..jsonlines import sync_folder
+from ..jsonlines import sync_folder, write_all
 from .metrics import DAMAGED, QUEUED, SET_ASIDE
 
 # Bytes after which a file is full, and the next is begun.
@@ -193,9 +193,7 @@ class DiskQueue:
         assert self._tail is not None
         segment = self._segments[-1]
         try:
-            view = memoryview(lines)
-            while view:
-                view = view[os.write(self._tail, view) :]
+            write_all(self._tail, lines)
             os.fdatasync(self._tail)
             if is_new:
                 sync_folder(self._folder)

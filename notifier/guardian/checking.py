@@ -131,31 +131,27 @@ def _of_mails(settings: GuardianSettings) -> CheckResult:
 
 
 def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[CheckResult]:
-    exchanges, queues = declared.exchanges, declared.queues
-    names = [str(each["name"]) for each in exchanges]
-    wrong = [name for name in names if not (name.startswith("exchange/") and client_of(name))]
-    yield _all_but(Requirement.EXCHANGE_NAME, "exchanges", names, wrong)
-    wrong = [str(each["name"]) for each in exchanges if each.get("type") != "topic"]
-    yield _all_but(Requirement.EXCHANGE_TYPE, "exchanges", names, wrong)
-    wrong = [str(each["name"]) for each in exchanges if not each.get("durable")]
-    yield _all_but(Requirement.EXCHANGE_DURABLE, "exchanges", names, wrong)
+    exchanges, queues = [(str(each["name"]), each) for each in declared.exchanges], declared.queues
+    found = [(name, name.startswith("exchange/") and client_of(name) is not None) for name, _ in exchanges]
+    yield _expect_all(Requirement.EXCHANGE_NAME, "exchanges", found)
+    found = [(name, each.get("type") == "topic") for name, each in exchanges]
+    yield _expect_all(Requirement.EXCHANGE_TYPE, "exchanges", found)
+    found = [(name, bool(each.get("durable"))) for name, each in exchanges]
+    yield _expect_all(Requirement.EXCHANGE_DURABLE, "exchanges", found)
 
-    publishing = [(str(each.get("user")), each) for each in declared.channels if _count(each, "publish")]
+    publishing = [each for each in declared.channels if _count(each, "publish")]
     # The flag is as old as the broker's statistics; the count of confirmations may be newer.
-    wrong = [user for user, each in publishing if not (each.get("confirm") or _count(each, "confirm"))]
-    users = [user for user, _ in publishing]
-    yield _all_but(Requirement.CONFIRMED_PUBLISHING, "publishing channels", users, wrong)
+    found = [(str(each.get("user")), bool(each.get("confirm") or _count(each, "confirm"))) for each in publishing]
+    yield _expect_all(Requirement.CONFIRMED_PUBLISHING, "publishing channels", found)
 
-    consumers = [(str(_read_part(each, "queue").get("name", "?")), each) for each in declared.consumers]
-    consumed = [queue for queue, _ in consumers]
-    wrong = [queue for queue, each in consumers if not each.get("prefetch_count")]
-    yield _all_but(Requirement.CONSUMER_PREFETCH, "consumers", consumed, wrong)
+    consumed = ((str(_read_part(each, "queue").get("name", "?")), each) for each in declared.consumers)
+    found = [(name, bool(each.get("prefetch_count"))) for name, each in consumed]
+    yield _expect_all(Requirement.CONSUMER_PREFETCH, "consumers", found)
 
-    names = [queue.name for queue in queues]
-    wrong = [name for name in names if not is_queue_name(name)]
-    yield _all_but(Requirement.QUEUE_NAME, "queues", names, wrong)
-    wrong = [queue.name for queue in queues if not (queue.durable or queue.auto_delete)]
-    yield _all_but(Requirement.QUEUE_KIND, "queues", names, wrong)
+    found = [(queue.name, is_queue_name(queue.name)) for queue in queues]
+    yield _expect_all(Requirement.QUEUE_NAME, "queues", found)
+    found = [(queue.name, queue.durable or queue.auto_delete) for queue in queues]
+    yield _expect_all(Requirement.QUEUE_KIND, "queues", found)
     bounded = [queue.name for queue in queues if queue.is_bounded]
     if bounded:
         yield result(
@@ -163,14 +159,15 @@ def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[Ch
         )
     else:
         yield unknown(Requirement.QUEUE_LIMITED, f"{len(queues)} queues, none with a limit")
-    wrong = [queue.name for queue in queues if (queue.messages or 0) > settings.limit]
-    yield _all_but(Requirement.QUEUE_SIZE, f"queues within {settings.limit} messages", names, wrong)
+    found = [(queue.name, (queue.messages or 0) <= settings.limit) for queue in queues]
+    yield _expect_all(Requirement.QUEUE_SIZE, f"queues within {settings.limit} messages", found)
 
 
-def _all_but(requirement: Requirement, what: str, every: Sequence[str], wrong: Sequence[str]) -> CheckResult:
-    """Return a pass if none is wrong, else a fail; unknown if there are none."""
+def _expect_all(requirement: Requirement, what: str, every: Sequence[tuple[str, bool]]) -> CheckResult:
+    """Return a pass if each of these names is right, else a fail; unknown if there are none."""
     if not every:
         return unknown(requirement, f"no {what}")
+    wrong = [name for name, is_right in every if not is_right]
     if not wrong:
         return result(requirement, is_met=True, reason=f"{len(every)} {what}")
     shown = ", ".join(visible(name)[:100] for name in sorted(set(wrong))[:LISTED])

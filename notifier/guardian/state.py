@@ -84,9 +84,9 @@ class GuardianState:
         with self._db.writing():
             self._db.run_all(_FORGET, [(queue,) for queue in queues])
 
-    def begin_deletion(self, queue: str, owner: str, messages: int) -> None:
+    def begin_deletion(self, deletion: QueueDeletion) -> None:
         """Note a deletion before the broker is asked for it."""
-        self._db.run(_BEGIN_DELETION, (queue, owner, messages))
+        self._db.run(_BEGIN_DELETION, (deletion.queue, deletion.owner, deletion.messages))
 
     def deletions(self) -> list[QueueDeletion]:
         """Return the deletions that began and did not end."""

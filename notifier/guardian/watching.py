@@ -27,7 +27,7 @@ from .filling import Filling, QueueStep, WatchedQueue, next_step, read_queue
 from .mail import GONE_MEANWHILE, LISTED, MailServer, Postponed, compose
 from .management import Management
 from .settings import GuardianSettings
-from .state import GuardianState, QueueReport
+from .state import GuardianState, QueueDeletion, QueueReport
 
 # The columns of the broker's list of queues.
 COLUMNS = "name,messages,consumers,durable,auto_delete,exclusive,arguments,effective_policy_definition"
@@ -113,8 +113,7 @@ class QueueWatch:
     def _watch_queue(self, queue: WatchedQueue, before: Filling, owner: str) -> QueueFinding:
         filling, step = next_step(queue, before, self.settings)
         if step is QueueStep.DELETE and not self._is_dry_run:
-            step = self._delete(queue, owner)
-            if step is QueueStep.DELETE:
+            if self._delete(queue, owner):
                 return QueueFinding(queue=queue, owner=owner, filling=filling, step=step)
             step = QueueStep.REPORT if filling > before else QueueStep.NOTHING
         messages = queue.messages or 0
@@ -125,23 +124,23 @@ class QueueWatch:
             self.state.record(queue.name, filling, report, self._clock.now())
         return QueueFinding(queue=queue, owner=owner, filling=filling, step=step)
 
-    def _delete(self, queue: WatchedQueue, owner: str) -> QueueStep:
-        """Delete the queue if it still is to be deleted; return DELETE if it was."""
-        self.state.begin_deletion(queue.name, owner, queue.messages or 0)
-        [deletion] = [each for each in self.state.deletions() if each.queue == queue.name]
+    def _delete(self, queue: WatchedQueue, owner: str) -> bool:
+        """Delete the queue if it still is to be deleted; return whether it was."""
+        deletion = QueueDeletion(queue=queue.name, owner=owner, messages=queue.messages or 0)
+        self.state.begin_deletion(deletion)
         try:
             outcome, messages = delete_queue(self.settings, queue.name)
         except Unavailable as error:  # this queue's affair: the others must not wait for it
             logger.error("queue not deleted; tried again", queue=queue.name, reason=str(error))
-            return QueueStep.NOTHING
+            return False
         is_deleted = outcome is DeletionOutcome.DELETED
         self.state.end_deletion(deletion, QueueStep.DELETE.value if is_deleted else None, self._clock.now())
-        if not is_deleted:
+        if is_deleted:
+            DELETED.inc()
+            logger.error("queue deleted", queue=queue.name, messages=messages, limit=self.settings.limit)
+        else:
             logger.info("queue kept", queue=queue.name, outcome=outcome.name.lower(), messages=messages)
-            return QueueStep.NOTHING
-        DELETED.inc()
-        logger.error("queue deleted", queue=queue.name, messages=messages, limit=self.settings.limit)
-        return QueueStep.DELETE
+        return is_deleted
 
     def _settle_deletions(self) -> None:
         """End the deletions of which a kill or a lost connection hid the outcome."""

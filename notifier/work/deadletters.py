@@ -101,12 +101,8 @@ class DeadLetters:
     def forget(self) -> None:
         """Forget all letters, and drop their connection.
 
-        The consumer's connection is lost, and the messages of these letters come again.
+        The consumer's connection is lost or closed, and the messages of these letters come again.
         """
         self._unsent.clear()
         self._letters.clear()
-        self._channel.close()
-
-    def close(self) -> None:
-        """Drop the connection."""
         self._channel.close()

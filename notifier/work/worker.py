@@ -124,7 +124,7 @@ class PushRecorder:
         self._pool.shutdown(wait=True, cancel_futures=True)
         for server in self._all_servers:
             server.close()
-        self._letters.close()
+        self._letters.forget()
 
     def _consume(self, stop: threading.Event) -> None:
         settings = self._settings

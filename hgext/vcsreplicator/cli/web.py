@@ -10,7 +10,7 @@ import click
 
 from ..config import address
 from ..service import configure_logging, serve
-from ..service.listening import CONNECTIONS, create_server
+from ..service.listening import CONNECTIONS, start_server
 from ..words.errors import BadConfig
 from .postponed import postpone
 
@@ -61,17 +61,8 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
         except OSError as error:
             raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
         refuse_unguarded(root)
-        try:
-            server = create_server(
-                repositories,
-                host=host,
-                port=port,
-                threads=threads,
-                max_request_body_size=MAX_PUSH,
-            )
-        except OSError as error:
-            raise BadConfig(f"--listen: {listen} cannot be used: {error.strerror}") from error
-        threading.Thread(target=server.run, name="http", daemon=True).start()
+        options = {"host": host, "port": port, "threads": threads, "max_request_body_size": MAX_PUSH}
+        server = start_server(repositories, f"--listen: {listen}", **options)
         ready()
         stop.wait()
         server.close()

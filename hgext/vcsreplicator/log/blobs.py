@@ -11,6 +11,7 @@ complete. The same bundle twice is one blob. A blob that is gone is no disaster:
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -128,7 +129,6 @@ class S3Blobs:
 
     def __init__(self, bucket: str, prefix: str) -> None:
         self._bucket, self._prefix = bucket, prefix + "/" if prefix else ""
-        self._made: Any = None
 
     def put(self, chunks: Iterable[bytes]) -> Attachment:
         with _spool_chunks(chunks, None) as (file, attachment), _translate_errors(self._bucket):
@@ -159,16 +159,14 @@ class S3Blobs:
     def _find_key(self, attachment: Attachment) -> str:
         return self._prefix + checked_name(attachment)
 
-    @property
+    @functools.cached_property
     def _client(self) -> Any:
-        if self._made is None:
-            import boto3
-            from botocore.config import Config
+        import boto3
+        from botocore.config import Config
 
-            # The caller retries indefinitely; by itself the client waits for a silent S3 for minutes.
-            once = Config(connect_timeout=4, read_timeout=10, retries={"total_max_attempts": 1})
-            self._made = boto3.client("s3", config=once)
-        return self._made
+        # The caller retries indefinitely; by itself the client waits for a silent S3 for minutes.
+        once = Config(connect_timeout=4, read_timeout=10, retries={"total_max_attempts": 1})
+        return boto3.client("s3", config=once)
 
 
 def checked_name(attachment: Attachment) -> str:

@@ -21,7 +21,7 @@ import structlog
 
 from ..words.errors import BadConfig, Fenced, ReplicationError
 from ..words.passing import is_passing
-from .listening import create_server
+from .listening import start_server
 
 EXIT_FENCED = 76
 EXIT_CONFIG = 78
@@ -86,8 +86,11 @@ def serve(
 
     server = None
     try:
-        answers = {"/health": health or (lambda: {"ready": is_ready.is_set()}), "/live": lambda: {"alive": True}}
-        server = _start_server(listen, key, {**answers, **(pages or {})})
+        if listen is not None:
+            host, port = listen
+            answers = {"/health": health or (lambda: {"ready": is_ready.is_set()}), "/live": lambda: {"alive": True}}
+            served = application({**answers, **(pages or {})})
+            server = start_server(served, f"{key}: {host}:{port}", host=host, port=port, threads=2)
         stage(stop, ready)
     except Exception as error:
         return _report_end(error)
@@ -127,19 +130,6 @@ def notify(text: str) -> None:
             sender.sendto(text.encode(), where)
         except OSError as error:
             logger.warning("supervisor not notified", reason=str(error))
-
-
-def _start_server(listen: tuple[str, int] | None, key: str, pages: Pages) -> Any:
-    """Start the HTTP server of a service in a thread; return None without an address."""
-    if listen is None:
-        return None
-    host, port = listen
-    try:
-        server = create_server(application(pages), host=host, port=port, threads=2)
-    except OSError as error:
-        raise BadConfig(f"{key}: {host}:{port} cannot be used: {error.strerror}") from error
-    threading.Thread(target=server.run, name="http", daemon=True).start()
-    return server
 
 
 def application(pages: Pages) -> Callable[..., Iterable[bytes]]:

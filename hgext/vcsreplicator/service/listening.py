@@ -9,6 +9,7 @@ client takes nothing of its answer is closed too, because the answer holds a thr
 import errno
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import waitress.server
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
+
+from ..words.errors import BadConfig
 
 # Connections at a time. Each takes up to three file descriptors, of which a process has 1,024 by default.
 CONNECTIONS = 250
@@ -27,6 +30,16 @@ _SILENCE = 60
 _STALLED = 120
 _HOST = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def start_server(application: Callable[..., Any], place: str, **options: Any) -> Any:
+    """Start a server in a thread; raise BadConfig that names `place` if that fails."""
+    try:
+        server = create_server(application, **options)
+    except OSError as error:
+        raise BadConfig(f"{place} cannot be used: {error.strerror}") from error
+    threading.Thread(target=server.run, name="http", daemon=True).start()
+    return server
 
 
 def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, **options: Any) -> Any:

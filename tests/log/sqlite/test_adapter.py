@@ -602,15 +602,14 @@ def test_a_file_in_place_of_a_bell_keeps_its_mode(tmp_path: Path, monkeypatch: p
     victim, place = tmp_path / "victim", tmp_path / "bells"
     victim.touch(0o600)
     place.mkdir()
-    hang = bells.Bell._bind_socket
+    share = bells._Folder.share
 
-    def swapped(self: bells.Bell, name: str) -> str:
-        made = hang(self, name)
-        (place / made).unlink()
-        (place / made).symlink_to(victim)
-        return made
+    def swapped(self: bells._Folder, name: str) -> None:
+        (place / name).unlink()
+        (place / name).symlink_to(victim)
+        share(self, name)
 
-    monkeypatch.setattr(bells.Bell, "_bind_socket", swapped)
+    monkeypatch.setattr(bells._Folder, "share", swapped)
     with pytest.raises(OSError, match="socket"):
         bells.Bell(place, [1])
     assert victim.stat().st_mode & 0o777 == 0o600

@@ -310,7 +310,7 @@ class SqliteLog:
         """Remove old records of one stream, the next stream at each call."""
         streams = connection.rows(sql.ALL_STREAMS)
         self._sweep = (self._sweep + 1) % len(streams)
-        stream, _, _, compacted, retention = streams[self._sweep]
+        stream, compacted, retention = streams[self._sweep]
         if compacted:
             remove_tombstones(connection, stream, before(connection, now, TOMBSTONES_KEPT), limit)
         elif retention is not None:

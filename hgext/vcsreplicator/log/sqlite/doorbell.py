@@ -33,25 +33,18 @@ class Bell:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             while not self._name:
-                self._name = self._bind_socket(f"{os.getpid()}-{next(_numbers)}-{mask:x}")
+                name = f"{os.getpid()}-{next(_numbers)}-{mask:x}"
+                try:
+                    self._socket.bind(self._folder.address(name))
+                    self._name = name
+                except OSError as error:  # process ids are used again, in containers at each start
+                    if error.errno != errno.EADDRINUSE:
+                        raise
             self._folder.share(self._name)
         except OSError:
             self._socket.close()
             self._folder.close()
             raise
-
-    def _bind_socket(self, name: str) -> str:
-        """Bind the socket and return its name; "" if another bell has that name.
-
-        Process ids are used again, in containers at each start.
-        """
-        try:
-            self._socket.bind(self._folder.address(name))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            return ""
-        return name
 
     def wait(self, seconds: float) -> bool:
         """Wait until the bell is rung or woken, or `seconds` are over.

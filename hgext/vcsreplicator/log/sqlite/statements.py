@@ -72,7 +72,7 @@ ADD_STREAM = "INSERT INTO streams (topic, partition) VALUES (?, ?)"
 TOPIC = "SELECT id, partitions, compacted, retention FROM topics WHERE name = ?"
 STREAMS_OF_TOPIC = "SELECT partition, id, beginning, next FROM streams WHERE topic = ? ORDER BY partition"
 ALL_STREAMS = """
-    SELECT streams.id, topics.name, streams.partition, topics.compacted, topics.retention
+    SELECT streams.id, topics.compacted, topics.retention
     FROM streams JOIN topics ON topics.id = streams.topic ORDER BY streams.id"""
 
 # Streams: by primary key.
