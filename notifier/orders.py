@@ -16,6 +16,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.log import NOTICES, Log, Record
+from hgext.vcsreplicator.log.requests import FAILED, NOTHING, OperatorRequest
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.records import Notice
@@ -24,7 +25,7 @@ from hgext.vcsreplicator.words.shape import from_json
 from .feed import NoticeFeed
 from .message import Message, clean
 from .rejects import Rejects, judged
-from .state import FAILED, NOTHING, DestinationRequest, Kind, StateDatabase
+from .state import Kind, StateDatabase
 from .window import Window
 
 # Seconds between two readings of the requests.
@@ -48,7 +49,7 @@ class Replay:
     waits for a replay nor goes back.
     """
 
-    def __init__(self, request: DestinationRequest, log: Log) -> None:
+    def __init__(self, request: OperatorRequest, log: Log) -> None:
         self.request = request
         self.numbers: set[int] = set()
         self.taken = self.confirmed = 0
@@ -163,7 +164,7 @@ class Orders:
             return
         self._asked_at = now
         try:
-            for request in self.state.open_requests(self.name):
+            for request in self.state.requests.list_open(self.name):
                 self._try_request(request)
             self.window.paused = self.state.paused(self.name)
         except Unavailable as error:
@@ -195,7 +196,7 @@ class Orders:
             replay.close()
         self._replays.clear()
 
-    def _try_request(self, request: DestinationRequest) -> None:
+    def _try_request(self, request: OperatorRequest) -> None:
         """Carry out a request; leave it open while the log or the database is away.
 
         Requests behind it do not wait for it.
@@ -205,7 +206,7 @@ class Orders:
         except Unavailable as error:
             logger.warning("request not carried out", request=request.id, kind=request.kind, reason=str(error))
 
-    def _take_step(self, request: DestinationRequest, step: Callable[[], None]) -> None:
+    def _take_step(self, request: OperatorRequest, step: Callable[[], None]) -> None:
         """Take a step of a request; answer one that can never work with its error.
 
         Raises errors that waiting or a change of the configuration can solve.
@@ -230,12 +231,12 @@ class Orders:
             self._answer_request(replay.request, _describe_replay(replay))
             self._end_replay(replay.request)
 
-    def _end_replay(self, request: DestinationRequest) -> None:
+    def _end_replay(self, request: OperatorRequest) -> None:
         for replay in [each for each in self._replays if each.request.id == request.id]:
             self._replays.remove(replay)
             replay.close()
 
-    def _carry_out(self, request: DestinationRequest) -> None:
+    def _carry_out(self, request: OperatorRequest) -> None:
         match request.kind:
             case Kind.PAUSE | Kind.RESUME:
                 self._answer_request(request, f"{request.kind}d")
@@ -247,7 +248,7 @@ class Orders:
             case _:
                 self._leave_to_newer(request)
 
-    def _leave_to_newer(self, request: DestinationRequest) -> None:
+    def _leave_to_newer(self, request: OperatorRequest) -> None:
         """Leave a request open that only a newer notifier can carry out.
 
         That one may have begun it. Each start tells of the request once.
@@ -257,7 +258,7 @@ class Orders:
             reason = "a newer notifier must carry it out; upgrade this one"
             logger.error("request not carried out", request=request.id, kind=request.kind, reason=reason)
 
-    def _skip_message(self, request: DestinationRequest) -> None:
+    def _skip_message(self, request: OperatorRequest) -> None:
         """Skip a message; record it in `errors` first.
 
         A kill between the two repeats a skip with an id and never forgets it. A message of a replay is skipped there alone: the
@@ -278,7 +279,7 @@ class Orders:
         self.window.settle(number)
         SKIPPED.labels(self.name).inc()
 
-    def _find_meant(self, request: DestinationRequest) -> list[int]:
+    def _find_meant(self, request: OperatorRequest) -> list[int]:
         """Return the deliveries in the window of which a skip means one.
 
         A skip without an id means the oldest that had failed when it was first looked at, and never another one.
@@ -292,7 +293,7 @@ class Orders:
         number = self._meant[request.id]
         return [number] if self.window.holds(number) else []
 
-    def _explain_nothing(self, request: DestinationRequest, *, is_held: bool) -> None:
+    def _explain_nothing(self, request: OperatorRequest, *, is_held: bool) -> None:
         """Answer a skip that found nothing to skip.
 
         After a start, one with an id waits until the window has what the log had then.
@@ -317,14 +318,11 @@ class Orders:
         except Exception:  # kept when the live stream met it
             return []
 
-    def _answer_request(self, request: DestinationRequest, result: str, *, skipped: Message | None = None) -> None:
-        result = clean(result)
-        self.state.done(
-            request.id,
-            result,
-            now=self.clock.now(),
-            skipped=None if skipped is None else skipped.id,
-            skipped_offset=None if skipped is None else skipped.offset,
-        )
+    def _answer_request(self, request: OperatorRequest, result: str, *, skipped: Message | None = None) -> None:
+        result, now = clean(result), self.clock.now()
+        if skipped is None:
+            self.state.requests.answer(request.id, result, now=now)
+        else:
+            self.state.answer_skip(request.id, result, now=now, skipped=skipped.id, offset=skipped.offset)
         self._meant.pop(request.id, None)
         logger.info("request carried out", request=request.id, kind=request.kind, who=request.who, result=result)

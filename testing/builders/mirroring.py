@@ -262,7 +262,7 @@ class Bench:
     def request_heal(self, author: Author) -> None:
         """Request healing of a repository, as an operator does."""
         notes = Notes(Path(self.settings().folder) / "mirror.db")
-        notes.request_heal(author.repository, time.time())
+        notes.request_heal(author.repository, who="dana", now=time.time())
         notes.close()
 
     def errors(self) -> list[ErrorRecord]:

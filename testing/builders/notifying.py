@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
+from hgext.vcsreplicator.log.requests import OperatorRequest
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError
@@ -24,7 +25,7 @@ from notifier.feed import group
 from notifier.message import Message
 from notifier.public import PublicSettings
 from notifier.settings import NotifierSettings
-from notifier.state import DestinationRequest, Kind, StateDatabase
+from notifier.state import Kind, StateDatabase
 from notifier.window import Delivery, Patience
 from testing.waiting import PATIENCE, eventually
 
@@ -105,11 +106,11 @@ class Notifier:
         records = read_records(self.log, find_beginnings(self.log, ERRORS))
         return [from_json(ErrorRecord, record.value or b"") for record in records]
 
-    def ask(self, name: str, kind: Kind, **argument: Any) -> DestinationRequest:
+    def ask(self, name: str, kind: Kind, **argument: Any) -> OperatorRequest:
         """Ask as an operator would, and return the request once it is carried out."""
-        number = self.state.ask(name, kind, argument, who="dana", now=time.time())
-        eventually(lambda: self.state.request(number).done_at is not None, f"{kind} to be carried out")
-        return self.state.request(number)
+        number = self.state.requests.ask(name, kind, argument, who="dana", now=time.time())
+        eventually(lambda: self.state.requests.read(number).done_at is not None, f"{kind} to be carried out")
+        return self.state.requests.read(number)
 
 
 FAST = Patience(attempts=3, retry=Backoff(first=0.01, longest=0.05))

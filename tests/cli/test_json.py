@@ -48,7 +48,7 @@ def printed(file: Path, *words: str) -> Any:
 def test_requests_are_listed_with_who_and_what(file: Path, tmp_path: Path) -> None:
     assert printed(file, "destination", "requests") == []
     with closing(StateDatabase(str(tmp_path / "notifier.db"))) as state:
-        state.ask("hooks", Kind.PAUSE, {}, who="dana", now=time.time())
+        state.requests.ask("hooks", Kind.PAUSE, {}, who="dana", now=time.time())
     [request] = printed(file, "destination", "requests")
     assert (request["destination"], request["kind"], request["who"], request.get("result")) == (
         "hooks",

@@ -188,7 +188,7 @@ def test_a_replay_prints_its_result_on_a_line_of_its_own(tmp_path: Path, monkeyp
 
     def end(state: StateDatabase, destination: str, number: int) -> tuple[int, int]:
         """Carry the request out at once, while the verb has seen a fourth of it."""
-        state.done(number, "sent 4 messages again", now=0.0)
+        state.requests.answer(number, "sent 4 messages again", now=0.0)
         return 1, 4
 
     monkeypatch.setattr(StateDatabase, "replay_of", end)

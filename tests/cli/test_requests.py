@@ -29,5 +29,5 @@ def test_a_name_that_is_no_utf8_is_recorded_with_its_odd_bytes_as_digits(
     monkeypatch.delenv("SUDO_USER", raising=False)
     monkeypatch.setenv(variable, os.fsdecode(b"caf\xe9 \xc3\xa9"))
     with closing(StateDatabase(":memory:")) as state:
-        number = state.ask("it", Kind.PAUSE, {}, who=who(), now=1.0)
-        assert state.request(number).who == f"caf\\xe9 é@{os.uname().nodename}"
+        number = state.requests.ask("it", Kind.PAUSE, {}, who=who(), now=1.0)
+        assert state.requests.read(number).who == f"caf\\xe9 é@{os.uname().nodename}"

@@ -207,9 +207,9 @@ def fill_notifier(folder: Path) -> NotifierDatabases:
         state.record_condition("pulse-v2", failing, now=now)
         state.record_condition("hooks", {**still, "parts": [part]}, now=now)
         state.record_condition("archive", {**still, **behind, "paused": True}, now=now)
-        number = state.ask("archive", Kind.PAUSE, {}, who="dana@notifier1", now=now - 600)
-        state.done(number, "paused", now=now - 599)
-        state.ask("pulse-v2", Kind.SKIP, {"message": None}, who="olga (dashboard act 3)", now=now - 5)
+        number = state.requests.ask("archive", Kind.PAUSE, {}, who="dana@notifier1", now=now - 600)
+        state.requests.answer(number, "paused", now=now - 599)
+        state.requests.ask("pulse-v2", Kind.SKIP, {"message": None}, who="olga (dashboard act 3)", now=now - 5)
     with closing(Deliveries(hooks.database)) as deliveries:
         wanted = Subscription(url="https://ci.example.org/hook")
         deliveries.subscriptions.add("ci", wanted, origin="command", who="dana", now=now)

@@ -402,7 +402,7 @@ def test_texts_of_operators_and_of_the_notifier_are_escaped_and_in_one_line(tmp_
     with closing(StateDatabase(str(tmp_path / "notifier.db"))) as state:
         condition = state.conditions()["pulse-v2"] | {"trouble": odd, "parts": [{"trouble": odd, "since": 1.0}]}
         state.record_condition("pulse-v2", condition, now=1.0)
-        state.ask(odd, Kind.PAUSE, {}, who=odd, now=1.0)
+        state.requests.ask(odd, Kind.PAUSE, {}, who=odd, now=1.0)
     act = OperatorAct(kind=ActKind.PAUSE, target=odd, argument={"message": odd}, who=odd, reason=odd, at=1.0)
     ActJournal(str(tmp_path / "acts.db")).begin(act, "form")
     with pages(installation, settings(tmp_path)) as site:

@@ -134,7 +134,7 @@ def test_pause_and_resume_are_requests_to_the_notifier_that_name_the_act(site: S
     assert act(site, "pause", "lines") == "done: paused"
     assert "after resume" in eventually_page(site, '<strong class="warning">paused')
     assert act(site, "resume", "lines") == "done: resumed"
-    requests = notifier.state.requests(5)
+    requests = notifier.state.requests.list_newest(5)
     assert [(each.kind, each.who) for each in requests] == [
         (Kind.RESUME, "olga (dashboard act 2)"),
         (Kind.PAUSE, "olga (dashboard act 1)"),
@@ -335,7 +335,7 @@ def test_a_killed_dashboard_leaves_its_act_begun_and_the_next_one_says_where_to_
         fields["token"] = re.findall(r'name="token" value="([^"]+)"', page)[0]
         sending = threading.Thread(target=ask, args=(config, "/acts", fields))
         sending.start()
-        eventually(lambda: state.open_requests("lines"))
+        eventually(lambda: state.requests.list_open("lines"))
         process.send_signal(signal.SIGKILL)
         process.wait(30)
         sending.join(60)

@@ -61,7 +61,7 @@ def tell(word): os.write(told, word.encode())
 notes = Notes(Path(sys.argv[1], "notes.db")); tell("opened")
 notes.detach(Detached(repository="r", path="p", partition=0, offset=5, reason=Reason.SLOW, note="", since=1.0)); tell("detached")
 notes.record_deletion(DeletedRepository(repository="d", path="p", incarnation="i", seq=3, since=1.0)); tell("deleted")
-notes.request_heal("r", 1.0); tell("requested")
+notes.request_heal("r", who="dana", now=1.0); tell("requested")
 notes.rejoin("r"); tell("rejoined")
 """
 

@@ -107,7 +107,7 @@ def test_skip_of_the_oldest_that_failed_is_refused_while_the_notifier_is_stopped
             state.record_condition("lines", {}, now=reported)
         with pytest.raises(Refused, match=r"lines: the notifier does not run, .* add --message ID"):
             say(file, "destination", "skip", "lines", "--yes")
-        assert state.requests(5) == []
+        assert state.requests.list_newest(5) == []
         with pytest.raises(Refused, match="request 1 is recorded"):
             say(file, "destination", "skip", "lines", "--message", "m1", "--yes", "--wait", "0.1")
 

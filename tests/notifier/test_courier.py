@@ -104,7 +104,7 @@ class Turns:
         return self.log.stored(group("it"), NOTICES)[0]
 
     def ask(self, kind: Kind, **argument: object) -> int:
-        return self.state.ask("it", kind, argument, who="dana", now=self.clock.now())
+        return self.state.requests.ask("it", kind, argument, who="dana", now=self.clock.now())
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_replay_that_the_log_forgets_in_the_middle_does_not_move_the_live_stream
     again = [message.sequence for message in turns.destination.got if message.replay]
     assert live == list(range(1, 11))
     assert again == [1, 2, 7, 8, 9, 10]
-    assert turns.state.request(number).result == "sent 6 messages again"
+    assert turns.state.requests.read(number).result == "sent 6 messages again"
     assert turns.log.records(ERRORS) == []
 
 
@@ -326,7 +326,7 @@ def test_a_replay_ends_where_a_log_that_lost_notices_ends(turns: Turns, monkeypa
     turns.log.lose(NOTICES, 0, 8)
     turns.take(30)
     assert not turns.loop.orders.replaying
-    assert turns.state.request(number).done_at is not None
+    assert turns.state.requests.read(number).done_at is not None
     publish_pushes(turns.log, "x", 11, 12)
     turns.take(10)
     assert [message.sequence for message in turns.destination.got if not message.replay][-2:] == [11, 12]
@@ -338,7 +338,7 @@ def test_replay_cut_short_by_a_restart_is_sent_whole_in_order_and_marked(turns: 
     number = turns.ask(Kind.REPLAY, repository="x", since_push=2)
     turns.destination.answer = lambda message: Unavailable("no") if message.replay else None
     turns.take(5)
-    assert turns.state.request(number).done_at is None
+    assert turns.state.requests.read(number).done_at is None
     turns.loop = turns.begin()
     turns.destination.answer = lambda message: None
     turns.take(10)
@@ -361,7 +361,7 @@ def test_replay_counts_what_its_destination_confirmed(turns: Turns, refused: set
     turns.destination.answer = lambda message: Rejected("no") if message.sequence in refused else None
     number = turns.ask(Kind.REPLAY, repository="x", since_push=1)
     turns.take(30)
-    assert turns.state.request(number).result == result
+    assert turns.state.requests.read(number).result == result
     assert len(turns.log.records(ERRORS)) == len(refused)
 
 
@@ -373,7 +373,7 @@ def test_replay_of_which_a_message_was_skipped_says_so(turns: Turns) -> None:
     turns.take(5)
     turns.ask(Kind.SKIP, message=None)
     turns.take(5)
-    assert (turns.state.request(number).result or "").startswith("failed: sent 1 of 2 messages again")
+    assert (turns.state.requests.read(number).result or "").startswith("failed: sent 1 of 2 messages again")
 
 
 def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,10 +385,10 @@ def test_replay_whose_end_cannot_be_recorded_is_not_sent_again(turns: Turns, mon
         raise Unavailable("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(turns.state, "done", full)
+        patch.setattr(turns.state.requests, "answer", full)
         turns.take(10)
     turns.take(10)
-    assert turns.state.request(number).result == "sent 2 messages again"
+    assert turns.state.requests.read(number).result == "sent 2 messages again"
     assert len(turns.destination.got) == 4
 
 
@@ -413,9 +413,9 @@ def test_replay_that_can_never_work_is_answered_and_holds_up_neither_messages_no
     publish_pushes(turns.log, "x", 1, 2)
     number, pause = turns.ask(Kind.REPLAY, **argument), turns.ask(Kind.PAUSE)
     turns.take(5)
-    assert turns.state.request(number).result == result
-    assert turns.state.request(number).has_failed
-    assert turns.state.request(pause).result == "paused"
+    assert turns.state.requests.read(number).result == result
+    assert turns.state.requests.read(number).has_failed
+    assert turns.state.requests.read(pause).result == "paused"
     turns.ask(Kind.RESUME)
     turns.take(5)
     assert turns.destination.told("x") == [1, 2]
@@ -430,8 +430,8 @@ def test_request_that_fails_unforeseen_is_answered_and_the_next_is_carried_out(
     monkeypatch.setattr(orders.Orders, "_skip_message", wrong)
     first, second = turns.ask(Kind.SKIP), turns.ask(Kind.PAUSE)
     turns.take(1)
-    assert turns.state.request(first).result == "failed: unexpected ZeroDivisionError: bug"
-    assert turns.state.request(second).result == "paused"
+    assert turns.state.requests.read(first).result == "failed: unexpected ZeroDivisionError: bug"
+    assert turns.state.requests.read(second).result == "paused"
 
 
 def _write_request(turns: Turns, kind: str, argument: str) -> int:
@@ -447,10 +447,10 @@ def test_request_of_a_newer_version_is_left_to_it_with_one_line_and_holds_up_no_
     newer, pause = _write_request(turns, "rewind", '{"to": 7}'), turns.ask(Kind.PAUSE)
     with structlog.testing.capture_logs() as lines:
         turns.take(3)
-    assert turns.state.request(pause).result == "paused"
-    assert turns.state.request(newer).done_at is None
+    assert turns.state.requests.read(pause).result == "paused"
+    assert turns.state.requests.read(newer).done_at is None
     assert [line["request"] for line in lines if line["log_level"] != "info"] == [newer]
-    assert [each.kind for each in turns.state.requests(2)] == ["pause", "rewind"]
+    assert [each.kind for each in turns.state.requests.list_newest(2)] == ["pause", "rewind"]
 
 
 @pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
@@ -461,8 +461,8 @@ def test_request_whose_argument_cannot_be_read_is_answered_and_the_next_is_carri
     publish_pushes(turns.log, "x", 1, 1)
     broken, pause = _write_request(turns, kind.value, argument), turns.ask(Kind.PAUSE)
     turns.take(3)
-    assert turns.state.request(broken).result == "failed: the argument of the request cannot be read; ask again"
-    assert turns.state.request(pause).result == "paused"
+    assert turns.state.requests.read(broken).result == "failed: the argument of the request cannot be read; ask again"
+    assert turns.state.requests.read(pause).result == "paused"
 
 
 def test_a_running_destination_goes_back_when_the_log_loses_its_newest_notices(turns: Turns) -> None:
@@ -560,7 +560,7 @@ def test_a_skipped_message_stays_skipped_when_the_log_goes_back(turns: Turns) ->
     number = turns.ask(Kind.SKIP)
     turns.take(12)
     assert turns.destination.told("x")[-3:] == [2, 3, 4]
-    assert "skipped" in (turns.state.request(number).result or "")
+    assert "skipped" in (turns.state.requests.read(number).result or "")
     turns.destination.answer = lambda message: None
     turns.destination.got.clear()
     turns.log.lose(NOTICES, 0, 1)
@@ -598,7 +598,7 @@ def test_skip_by_id_asked_of_a_stopped_notifier_is_carried_out_after_its_start(t
     turns.take(2)
     turns.destination.down = None
     turns.take(10)
-    assert turns.state.request(number).result == f"skipped {wanted} of https://hg.example/x"
+    assert turns.state.requests.read(number).result == f"skipped {wanted} of https://hg.example/x"
     assert turns.destination.told("x") == [2]
     assert turns.position == 4
 
@@ -616,10 +616,10 @@ def test_skip_by_id_waits_while_the_message_before_it_was_not_tried_since_the_st
     number = turns.ask(Kind.SKIP, message=an_id("x", 2))
     turns.loop = turns.begin()
     turns.take(8)
-    assert turns.state.request(number).result is None
+    assert turns.state.requests.read(number).result is None
     turns.destination.down = None
     turns.take(10)
-    assert turns.state.request(number).result == f"skipped {an_id('x', 2)} of https://hg.example/x"
+    assert turns.state.requests.read(number).result == f"skipped {an_id('x', 2)} of https://hg.example/x"
 
 
 def test_skip_of_the_oldest_that_failed_skips_nothing_after_a_start(turns: Turns) -> None:
@@ -634,7 +634,7 @@ def test_skip_of_the_oldest_that_failed_skips_nothing_after_a_start(turns: Turns
     )
     turns.loop = turns.begin()
     turns.take(10)
-    assert turns.state.request(number).result == NO_FAILED
+    assert turns.state.requests.read(number).result == NO_FAILED
     assert (turns.destination.told("x"), turns.destination.told("z")) == ([1], [1])
 
 
@@ -648,13 +648,13 @@ def test_skip_means_the_message_that_had_failed_when_it_was_asked(turns: Turns, 
     assert turns.loop.window.in_flight == 1
     number = turns.ask(Kind.SKIP)
     turns.loop.orders.carry_out_requests()
-    assert turns.state.request(number).result is None
+    assert turns.state.requests.read(number).result is None
     turns.destination.answer = lambda message: None if is_healed and message.id == X else fail_first(message)
     turns.loop.collect(0)
     publish_pushes(turns.log, "z", 1, 1)
     turns.take(5)
     expected = NO_FAILED if is_healed else f"skipped {X} of https://hg.example/x"
-    assert turns.state.request(number).result == expected
+    assert turns.state.requests.read(number).result == expected
     turns.destination.answer = lambda message: None
     turns.take(10)
     assert (turns.destination.told("x"), turns.destination.told("z")) == ([1] if is_healed else [], [1])
@@ -669,7 +669,7 @@ def test_skip_of_the_oldest_that_failed_leaves_a_message_that_is_newer_than_it(t
     turns.destination.answer = fail_first
     turns.loop.collect(0)
     turns.take(1)
-    assert turns.state.request(number).result == NO_FAILED
+    assert turns.state.requests.read(number).result == NO_FAILED
 
 
 def test_skip_of_a_message_that_was_skipped_waits_for_the_attempt_of_its_replay(turns: Turns) -> None:
@@ -686,11 +686,11 @@ def test_skip_of_a_message_that_was_skipped_waits_for_the_attempt_of_its_replay(
     assert turns.loop.window.in_flight == 1
     number = turns.ask(Kind.SKIP, message=wanted)
     turns.loop.orders.carry_out_requests()
-    assert turns.state.request(number).result is None
+    assert turns.state.requests.read(number).result is None
     turns.loop.collect(0)
     turns.take(3)
-    assert turns.state.request(number).result == f"skipped {wanted} of https://hg.example/x"
-    assert (turns.state.request(replay).result or "").startswith("failed: sent 0 of 1 messages again")
+    assert turns.state.requests.read(number).result == f"skipped {wanted} of https://hg.example/x"
+    assert (turns.state.requests.read(replay).result or "").startswith("failed: sent 0 of 1 messages again")
 
 
 def test_skip_of_a_message_behind_one_that_failed_is_answered(turns: Turns) -> None:
@@ -699,7 +699,10 @@ def test_skip_of_a_message_behind_one_that_failed_is_answered(turns: Turns) -> N
     turns.take(3)
     number = turns.ask(Kind.SKIP, message=an_id("x", 2))
     turns.take(1)
-    assert turns.state.request(number).result == "nothing skipped: a message that failed must be sent before this one"
+    assert (
+        turns.state.requests.read(number).result
+        == "nothing skipped: a message that failed must be sent before this one"
+    )
 
 
 @pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
@@ -718,14 +721,14 @@ def test_pause_does_not_wait_for_a_request_that_needs_a_log_that_is_away(
         turns.log.errors_away = True
         number, pause = turns.ask(kind, **argument), turns.ask(Kind.PAUSE)
         turns.take(2)
-        assert turns.state.request(number).result is None
-        assert turns.state.request(pause).result == "paused"
+        assert turns.state.requests.read(number).result is None
+        assert turns.state.requests.read(pause).result == "paused"
         assert turns.loop.window.paused
     turns.log.errors_away = False
     turns.ask(Kind.RESUME)
     turns.destination.answer = lambda message: None
     turns.take(3)
-    assert turns.state.request(number).result is not None
+    assert turns.state.requests.read(number).result is not None
 
 
 @pytest.mark.parametrize("kind", [Kind.SKIP, Kind.REPLAY])
@@ -745,7 +748,7 @@ def test_request_leaves_alone_a_log_that_was_away_a_moment_ago(
         for name in ("append", "ends", "beginnings"):
             patch.setattr(turns.log, name, lambda *arguments, **more: asked.append(arguments))
         turns.loop.orders.carry_out_requests()
-    assert (asked, turns.state.request(number).result) == ([], None)
+    assert (asked, turns.state.requests.read(number).result) == ([], None)
 
 
 def test_skip_that_was_killed_before_it_was_answered_is_carried_out_after_the_start(
@@ -760,13 +763,13 @@ def test_skip_that_was_killed_before_it_was_answered_is_carried_out_after_the_st
         raise Unavailable("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(turns.state, "done", full)
+        patch.setattr(turns.state.requests, "answer", full)
         turns.take(1)
     assert len(turns.log.records(ERRORS)) == 1
     turns.loop.close()
     turns.loop = turns.begin()
     turns.take(10)
-    assert (turns.state.request(number).result or "").startswith("skipped ")
+    assert (turns.state.requests.read(number).result or "").startswith("skipped ")
     assert turns.destination.told("x") == [2]
 
 
@@ -781,10 +784,10 @@ def test_skip_that_finds_nothing_after_a_start_is_answered_once_all_was_read(tur
     turns.log.away = trouble == "log away"
     number = turns.ask(Kind.SKIP, message="f" * 32 + ".changegroup.1")
     turns.take(8)
-    assert turns.state.request(number).has_failed == (trouble != "log away")
+    assert turns.state.requests.read(number).has_failed == (trouble != "log away")
     turns.log.away = False
     turns.take(80)
-    assert turns.state.request(number).result == "nothing skipped: no such message waits for another attempt"
+    assert turns.state.requests.read(number).result == "nothing skipped: no such message waits for another attempt"
 
 
 def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> None:
@@ -793,8 +796,8 @@ def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> Non
     turns.take(2)
     first, second = (turns.ask(Kind.SKIP, message=turns.destination.tried[0].id) for _ in range(2))
     turns.take(5)
-    assert (turns.state.request(first).result or "").startswith("skipped ")
-    assert turns.state.request(second).result == f"skipped {turns.destination.tried[0].id} before"
+    assert (turns.state.requests.read(first).result or "").startswith("skipped ")
+    assert turns.state.requests.read(second).result == f"skipped {turns.destination.tried[0].id} before"
     assert len(turns.log.records(ERRORS)) == 1
 
 

@@ -313,7 +313,7 @@ def test_skip_of_a_replay_leaves_the_message_to_the_live_stream_also_after_a_res
     notifier.start(it=destination)
     publish_pushes(log, "x", 1, 2)
     eventually(lambda: destination.tried)
-    notifier.state.ask("it", Kind.REPLAY, {"repository": "x", "since_push": 2}, who="dana", now=0)
+    notifier.state.requests.ask("it", Kind.REPLAY, {"repository": "x", "since_push": 2}, who="dana", now=0)
     eventually(lambda: any(message.replay for message in destination.tried))
     done = notifier.ask("it", Kind.SKIP, message=message_id("x", 2))
     assert done.result == f"skipped {message_id('x', 2)} of https://hg.example/x"

@@ -5,13 +5,14 @@ The notifier carries out the changes.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
 import click
 
 from ..config import Config
+from ..log.requests import OperatorRequest
 from ..status.findings import is_overdue
 from ..words.errors import Refused
 from ..words.shape import plain
@@ -107,10 +108,20 @@ def requests(config: Config, last: int, as_json: bool) -> None:
     from notifier.settings import read
     from notifier.state import StateDatabase
 
-    path, found = read(config.tables, config.file).state, []
+    path, found = read(config.tables, config.file).state, list[OperatorRequest]()
     if is_there(path):
         with closing(StateDatabase(path)) as state:
-            found = state.requests(last)
-    rows = [(when(each.asked_at), each.who, each.destination, each.kind, each.result or "waiting") for each in found]
-    headings = ("asked", "who", "destination", "what", "result")
-    print_listing([plain(each) for each in found], headings, rows, as_json=as_json)
+            found = state.requests.list_newest(last)
+    print_requests(found, "destination", as_json=as_json)
+
+
+def print_requests(
+    found: Iterable[OperatorRequest], subject: str, *, as_json: bool, name: Callable[[str], str] = str
+) -> None:
+    """Print requests: who made each, when, about which subject, and the result.
+
+    `name` returns the name of a subject for people.
+    """
+    rows = [(when(each.asked_at), each.who, name(each.subject), each.kind, each.result or "waiting") for each in found]
+    data = [{subject if key == "subject" else key: value for key, value in plain(each).items()} for each in found]
+    print_listing(data, ("asked", "who", subject, "what", "result"), rows, as_json=as_json)

@@ -11,28 +11,50 @@ from pathlib import Path
 import click
 
 from ..config import Config
+from ..mirror import MirrorSettings
 from ..mirror.notes import Notes
+from ..status import Picture
 from ..status.follower import read_picture
 from ..words.errors import Refused
 from .completion import complete_mirror
-from .options import mirror_settings, with_config, with_yes
+from .destination import print_requests
+from .options import mirror_settings, with_config, with_json, with_last, with_yes
 from .progress import metered_log
+from .requests import who
 
 
 @click.command()
 @click.argument("name", metavar="MIRROR", shell_complete=complete_mirror)
 @click.argument("repositories", nargs=-1, metavar="[PATH|ID]...")
+@click.option("--requests", "is_listing", is_flag=True, help="Show requests: who made each, when, and the result.")
+@with_last(default=20)
+@with_json
 @with_yes
 @with_config
-def command(config: Config, name: str, repositories: tuple[str, ...], yes: bool) -> None:
+def command(
+    config: Config, name: str, repositories: tuple[str, ...], is_listing: bool, last: int, as_json: bool, yes: bool
+) -> None:
     """Have a mirror heal detached repositories now: those named, or all.
 
     A named repository that is not detached is copied again from the master and replaced in one step, and the mirror serves
     the old copy until then. This needs --yes. Run it on the mirror's machine.
+
+    With --requests it asks for nothing and shows what was asked before; --last and --json belong to it.
     """
     settings = mirror_settings(config, name)
     with metered_log(config) as log:
         picture = read_picture(log)
+    if is_listing:
+        with closing(_open_notes(settings)) as notes:
+            found = notes.requests.list_newest(last)
+        paths = {state.repository: state.path for state in picture.states.values()}
+        print_requests(found, "repository", as_json=as_json, name=lambda repository: paths.get(repository, repository))
+    else:
+        _request_heals(settings, picture, repositories, yes=yes)
+
+
+def _request_heals(settings: MirrorSettings, picture: Picture, repositories: tuple[str, ...], *, yes: bool) -> None:
+    name = settings.name
     detached = {ack.repository for ack in picture.detached() if ack.mirror == name}
     if repositories:
         wanted = [picture.find_repository(named, is_living=True) for named in repositories]
@@ -41,13 +63,17 @@ def command(config: Config, name: str, repositories: tuple[str, ...], yes: bool)
     sound = [state.path for state in wanted if state.repository not in detached]
     if sound and not yes:
         raise Refused(f"{', '.join(sound)}: not detached on {name}, would be copied again; add --yes to do it")
-    file = Path(settings.folder) / "mirror.db"
-    if not file.exists():
-        raise Refused(f"{file}: no such file; run this command where the mirror {name} runs")
-    with closing(Notes(file)) as notes:
+    with closing(_open_notes(settings)) as notes:
         for state in wanted:
-            notes.request_heal(state.repository, time.time())
+            notes.request_heal(state.repository, who=who(), now=time.time())
             what = "will copy it again" if state.path in sound else "will heal it"
             click.echo(f"{state.path}: {name} {what} within seconds")
     if not wanted:
         click.echo(f"nothing is detached on {name}")
+
+
+def _open_notes(settings: MirrorSettings) -> Notes:
+    file = Path(settings.folder) / "mirror.db"
+    if not file.exists():
+        raise Refused(f"{file}: no such file; run this command where the mirror {settings.name} runs")
+    return Notes(file)

@@ -128,9 +128,9 @@ def ask_destination(
                 raise Refused(
                     f"{destination}: the notifier does not run, so which message failed is not known; start it, or add --message ID"
                 )
-        number = state.ask(destination, Kind(kind), argument, who=person, now=time.time())
+        number = state.requests.ask(destination, Kind(kind), argument, who=person, now=time.time())
         end = time.monotonic() + wait
-        while (request := state.request(number)).done_at is None:
+        while (request := state.requests.read(number)).done_at is None:
             if time.monotonic() > end:
                 raise Unanswered(
                     f"request {number} is recorded and will be carried out when the notifier runs;"

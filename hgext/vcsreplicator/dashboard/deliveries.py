@@ -11,10 +11,11 @@ from typing import Any
 
 from notifier.database import is_there
 from notifier.settings import NotifierSettings
-from notifier.state import DestinationRequest, StateDatabase
+from notifier.state import StateDatabase
 from notifier.webhook.deliveries import Deliveries, DeliveryState
 from notifier.webhook.destination import WebhookSettings
 
+from ..log.requests import OperatorRequest
 from ..status.findings import is_overdue
 
 # Requests to destinations, and deliveries of each destination, that are listed.
@@ -60,10 +61,10 @@ class NotifierDatabases:
         """Whether the notifier has worked on this machine."""
         return is_there(self._settings.state)
 
-    def list_destinations(self, now: float) -> tuple[list[DestinationRow], list[DestinationRequest]]:
+    def list_destinations(self, now: float) -> tuple[list[DestinationRow], list[OperatorRequest]]:
         """List the destinations as of `now`, and the newest requests to them."""
         with closing(StateDatabase(self._settings.state)) as state:
-            reported, requests = state.conditions(), state.requests(REQUESTS)
+            reported, requests = state.conditions(), state.requests.list_newest(REQUESTS)
         rows = [
             DestinationRow(
                 name=name,

@@ -6,22 +6,25 @@ shared position passes an event of its repository, so an event is either before 
 file per mirror, written by the supervisor alone but for an operator's heal requests.
 """
 
-import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
+from ..log.requests import COLUMNS, RequestTable
 from ..words.errors import BadConfig, Unavailable
 from ..words.records import Reason
 
 T = TypeVar("T")
 logger = structlog.get_logger()
 
-_SCHEMA = """
+# The kind of a heal request.
+HEAL = "heal"
+
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS detached (
     repository TEXT PRIMARY KEY, path TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
     reason TEXT NOT NULL, note TEXT NOT NULL, since REAL NOT NULL, attempts INTEGER NOT NULL
@@ -29,7 +32,17 @@ CREATE TABLE IF NOT EXISTS detached (
 CREATE TABLE IF NOT EXISTS gone (
     repository TEXT PRIMARY KEY, path TEXT NOT NULL, incarnation TEXT NOT NULL, seq INTEGER NOT NULL, since REAL NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS requests (id INTEGER PRIMARY KEY, repository TEXT NOT NULL, {COLUMNS}) STRICT;
+CREATE INDEX IF NOT EXISTS requests_open ON requests (id) WHERE done_at IS NULL;
 CREATE TABLE IF NOT EXISTS wishes (repository TEXT PRIMARY KEY, since REAL NOT NULL) STRICT;
+"""
+# The heal requests of a former release, which do not name who asked.
+_FORMER_REQUESTS = "SELECT 1 FROM wishes"
+_MOVE_FORMER_REQUESTS = f"""
+BEGIN IMMEDIATE;
+INSERT INTO requests (repository, kind, argument, who, asked_at) SELECT repository, '{HEAL}', '{{}}', 'unknown', since FROM wishes;
+DELETE FROM wishes;
+COMMIT;
 """
 _DETACHED = "SELECT repository, path, partition, offset, reason, note, since, attempts FROM detached"
 _DETACH = "INSERT OR REPLACE INTO detached VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -37,9 +50,6 @@ _REJOIN = "DELETE FROM detached WHERE repository = ?"
 _DELETED = "SELECT repository, path, incarnation, seq, since FROM gone"
 _RECORD_DELETION = "INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?, ?)"
 _FORGET = "DELETE FROM gone WHERE repository = ?"
-_REQUEST_HEAL = "INSERT OR REPLACE INTO wishes VALUES (?, ?)"
-_HEAL_REQUESTS = "SELECT repository FROM wishes"
-_REMOVE_HEAL_REQUEST = "DELETE FROM wishes WHERE repository = ?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +81,7 @@ class DeletedRepository:
 
 
 class Notes:
-    """The notes in a file.
+    """The notes in a file; `requests` has the heal requests.
 
     Every method returns with its change durable, or raises Unavailable having changed nothing.
     """
@@ -83,58 +93,49 @@ class Notes:
             self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.executescript(_SCHEMA)
+            if self._database.execute(_FORMER_REQUESTS).fetchone():
+                self._database.executescript(_MOVE_FORMER_REQUESTS)
         except (OSError, sqlite3.Error) as error:
             raise BadConfig(f"{file}: the mirror's notes cannot be written: {error}") from error
+        self.requests = RequestTable(self._run_statement, "repository")
 
     def detached(self) -> list[Detached]:
         """Return all detached repositories."""
-        with _translate_errors():
-            rows = self._database.execute(_DETACHED).fetchall()
-        return [Detached(**{**row, "reason": Reason(row["reason"])}) for row in rows]
+        return [Detached(**{**row, "reason": Reason(row["reason"])}) for row in self._run_statement(_DETACHED)]
 
     def deleted(self) -> list[DeletedRepository]:
         """Return all repositories deleted here that the log may still name."""
-        with _translate_errors():
-            return [DeletedRepository(**row) for row in self._database.execute(_DELETED)]
+        return [DeletedRepository(**row) for row in self._run_statement(_DELETED)]
 
     def detach(self, note: Detached) -> None:
         """Write that the repository is detached from now on; replaces an older note."""
-        with _translate_errors():
-            self._database.execute(_DETACH, astuple(note))
+        self._run_statement(_DETACH, astuple(note))
 
     def rejoin(self, repository: str) -> None:
         """Remove the note: the repository follows the stream again."""
-        with _translate_errors():
-            self._database.execute(_REJOIN, (repository,))
+        self._run_statement(_REJOIN, (repository,))
 
     def record_deletion(self, deleted: DeletedRepository) -> None:
         """Write that the repository is deleted here."""
-        with _translate_errors():
-            self._database.execute(_RECORD_DELETION, astuple(deleted))
+        self._run_statement(_RECORD_DELETION, astuple(deleted))
 
     def forget(self, repository: str) -> None:
         """Remove the note of a deletion that neither log nor disk contradicts."""
-        with _translate_errors():
-            self._database.execute(_FORGET, (repository,))
+        self._run_statement(_FORGET, (repository,))
 
-    def request_heal(self, repository: str, now: float) -> None:
-        """Keep an operator's request to heal the repository now."""
-        with _translate_errors():
-            self._database.execute(_REQUEST_HEAL, (repository, now))
-
-    def heal_requests(self) -> list[str]:
-        """Return the repositories whose heal requests are not taken up yet."""
-        with _translate_errors():
-            return [repository for (repository,) in self._database.execute(_HEAL_REQUESTS)]
-
-    def remove_heal_request(self, repository: str) -> None:
-        """Remove a heal request that is taken up."""
-        with _translate_errors():
-            self._database.execute(_REMOVE_HEAL_REQUEST, (repository,))
+    def request_heal(self, repository: str, *, who: str, now: float) -> None:
+        """Record an operator's request to heal the repository now."""
+        self.requests.ask(repository, HEAL, {}, who=who, now=now)
 
     def close(self) -> None:
         """Free the file."""
         self._database.close()
+
+    def _run_statement(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        try:
+            return self._database.execute(statement, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise Unavailable(f"the mirror's notes: {error}") from error
 
 
 def try_to_write(change: Callable[[], T]) -> T | None:
@@ -147,11 +148,3 @@ def try_to_write(change: Callable[[], T]) -> T | None:
     except Unavailable as error:
         logger.error("note not written", reason=str(error))
         return None
-
-
-@contextlib.contextmanager
-def _translate_errors() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise Unavailable(f"the mirror's notes: {error}") from error

@@ -5,9 +5,12 @@ The supervisor and the decisions about events are real; disks, workers, readers,
 seed steers. It kills, delays, deletes, restores, loses notes and detaches at every point; then it lets everything finish.
 """
 
+import contextlib
 import queue
 import random
+import sqlite3
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +20,9 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import EVENTS, STATE, Log, Record
+from hgext.vcsreplicator.log.requests import COLUMNS, RequestTable
 from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
-from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
+from hgext.vcsreplicator.mirror.notes import HEAL, DeletedRepository, Detached, Notes
 from hgext.vcsreplicator.mirror.plan import Act, plan
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
@@ -56,7 +60,14 @@ class MemoryNotes:
         self._chance = chance
         self.kept: dict[str, Detached] = {}
         self.left: dict[str, DeletedRepository] = {}
-        self.wanted: list[str] = []
+        database = sqlite3.connect(":memory:", isolation_level=None)
+        database.execute(f"CREATE TABLE requests (id INTEGER PRIMARY KEY, repository TEXT, {COLUMNS})")
+
+        def rows(statement: str, values: Sequence[Any]) -> list[Any]:
+            self._may_fail()
+            return database.execute(statement, values).fetchall()
+
+        self.requests = RequestTable(rows, "repository")
 
     def _may_fail(self) -> None:
         if self._chance.random() < self.failing:
@@ -79,18 +90,6 @@ class MemoryNotes:
     def record_deletion(self, deleted: DeletedRepository) -> None:
         self._may_fail()
         self.left[deleted.repository] = deleted
-
-    def request_heal(self, repository: str, now: float) -> None:
-        self._may_fail()
-        self.wanted.append(repository)
-
-    def heal_requests(self) -> list[str]:
-        self._may_fail()
-        return list(self.wanted)
-
-    def remove_heal_request(self, repository: str) -> None:
-        self._may_fail()
-        self.wanted.remove(repository)
 
 
 class Reader:
@@ -288,7 +287,8 @@ class World:
             case 0:
                 self.notes.failing = self.chance.choice([0.0, 0.0, 0.5])
             case 1:
-                self.notes.wanted.append(self.chance.choice(self.chains).repository)  # a heal request
+                with contextlib.suppress(Unavailable):
+                    self.notes.requests.ask(self.chance.choice(self.chains).repository, HEAL, {}, who="dana", now=1.0)
             case 2:
                 self.append(self.chance.choice(self.chains).repository, b"junk")
             case 3:
@@ -411,5 +411,5 @@ def test_a_mirror_that_was_disturbed_settles(seed: int, tmp_path: Path, monkeypa
     for chain in world.chains:
         ack, last = world.writer.acks[chain.repository], chain.events[-1]
         assert (ack.applied, ack.digest, ack.detached) == (last.seq, last.digest, None), [*world.mirror.state.table]
-    assert (world.notes.detached(), world.notes.wanted) == ([], [])
+    assert (world.notes.detached(), world.notes.requests.list_open()) == ([], [])
     assert world.writer.stored == {0: len(world.log)}

@@ -527,31 +527,82 @@ def test_a_heal_request_for_what_is_at_work_is_kept_until_it_can_be_granted(benc
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.passes(6)
-    bench.notes.request_heal(event.repository, 1.0)
+    bench.notes.request_heal(event.repository, who="dana", now=1.0)
     bench.passes(10)
-    assert bench.notes.heal_requests() == [event.repository]
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    assert following.heal_requests == []
     bench.applied(event)
     bench.passes(10)
-    assert bench.notes.heal_requests() == []
+    assert following.heal_requests or not bench.notes.requests.list_open()
+
+
+def test_a_heal_request_is_answered_once_the_repository_follows_the_stream_again(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    following = catching_up(bench, event)
+    bench.notes.request_heal(event.repository, who="dana", now=1.0)
+    bench.passes(10)
+    assert [request.done_at for request in bench.notes.requests.list_open()] == [None]
+    bench.mirror.receive(
+        ReadRecords(records=[], positions={(EVENTS, 0): 9}, follows=event.repository, run=following.run)
+    )
+    [request] = bench.notes.requests.list_newest(5)
+    assert (request.who, request.asked_at, request.result) == ("dana", 1.0, "healed")
+    assert request.done_at == bench.clock.now()
+
+
+def test_a_heal_request_is_answered_with_the_reason_if_the_attempt_fails(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    catching_up(bench, event)
+    bench.notes.request_heal(event.repository, who="dana", now=1.0)
+    bench.passes(10)
+    bench.detach(event.repository, Reason.DISK, "no space left")
+    [request] = bench.notes.requests.list_newest(5)
+    assert (request.result, request.has_failed) == ("failed: disk: no space left", True)
+
+
+def test_a_heal_request_that_a_kill_interrupts_is_taken_up_again(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    bench.detach(event.repository, Reason.FORK, "two histories")
+    bench.notes.request_heal(event.repository, who="dana", now=1.0)
+    bench.passes(10)
+    assert bench.notes.detached()[0].attempts == 1
+    bench.start({0: 0})
+    bench.mirror.startup.adopt_all([], {})
+    bench.passes(10)
+    assert bench.notes.detached()[0].attempts == 2
+
+
+def test_a_heal_request_of_a_newer_version_is_left_to_it(bench: Bench) -> None:
+    bench.notes.requests.ask("a" * 32, "polish", {}, who="dana", now=1.0)
+    bench.passes(10)
+    assert [request.kind for request in bench.notes.requests.list_open()] == ["polish"]
 
 
 def test_a_heal_request_for_a_busy_repository_of_the_stream_is_granted(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
-    bench.notes.request_heal(event.repository, 1.0)
+    bench.notes.request_heal(event.repository, who="dana", now=1.0)
     bench.mirror.turn(0)
     bench.clock.advance(5.0)
     bench.mirror.turn(0)
-    assert bench.notes.heal_requests() == []
     assert bench.notes.detached()[0].note == "an operator asked for a new copy"
 
 
 def test_a_heal_request_for_what_is_not_here_is_answered(bench: Bench) -> None:
-    bench.notes.request_heal("a" * 32, 1.0)
+    bench.notes.request_heal("a" * 32, who="dana", now=1.0)
     with structlog.testing.capture_logs() as lines:
         bench.passes(10)
     assert [line["repository"] for line in lines if line["event"].startswith("nothing to heal")] == ["a" * 32]
-    assert bench.notes.heal_requests() == []
+    assert [request.result for request in bench.notes.requests.list_newest(5)] == [
+        "failed: no such repository on this mirror"
+    ]
 
 
 def test_a_worker_that_hangs_at_its_start_is_replaced_and_then_killed(bench: Bench) -> None:
@@ -772,7 +823,7 @@ def test_a_heal_request_is_kept_as_long_as_the_note_of_it_cannot_be_written(
     [event] = Chain("r").take(1)
     bench.read(event)
     bench.applied(event)
-    bench.notes.request_heal(event.repository, 1.0)
+    bench.notes.request_heal(event.repository, who="dana", now=1.0)
     with monkeypatch.context() as patched:
 
         def fail(note: object) -> None:
@@ -780,9 +831,9 @@ def test_a_heal_request_is_kept_as_long_as_the_note_of_it_cannot_be_written(
 
         patched.setattr(bench.notes, "detach", fail)
         bench.passes(10)
-        assert bench.notes.heal_requests() == [event.repository]
+        assert bench.notes.detached() == []
     bench.passes(10)
-    assert bench.notes.heal_requests() == []
+    assert bench.notes.detached()[0].note == "an operator asked for a new copy"
 
 
 def test_a_backup_lacks_nothing_of_a_repository_that_was_renamed_out_of_its_rules(bench: Bench) -> None:
@@ -1251,9 +1302,9 @@ def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
 
 def catching_up(bench: Bench, event: Event) -> Any:
     """The event's repository, which was detached and reads what it missed."""
-    bench.detach(event.repository, Reason.GAP, "lost")
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
+    bench.mirror.detachments.detach(following, Reason.GAP, "lost", offset=0)
     bench.mirror.readers.start(following)
     return following
 

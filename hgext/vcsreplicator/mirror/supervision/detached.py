@@ -6,19 +6,21 @@ says is relied on.
 """
 
 import contextlib
+import functools
 import random
 from collections.abc import Iterator
 
 import structlog
 
 from ...log import partition_of
+from ...log.requests import FAILED
 from ...words.errors import Unavailable
 from ...words.event import Event, event_names
 from ...words.records import Reason
 from ...words.retry import Backoff
 from ...words.unexpected import fault
 from .. import metrics
-from ..notes import Detached
+from ..notes import Detached, try_to_write
 from ..task import Task, Trouble
 from ..writer import Ends
 from .catchup import CatchUpReaders
@@ -161,6 +163,14 @@ class Detachments:
         following.note, following.phase, following.takes_single_events = written, Phase.WAITING, False
         self._plan_attempt(following, written)
         self._acks.send(following)
+        failure = f"{FAILED}{written.reason.value}: {written.note}"
+        try_to_write(functools.partial(self.answer_requests, following, failure))
+
+    def answer_requests(self, following: Following, result: str) -> None:
+        """Answer the heal requests of an attempt that ended; may raise Unavailable."""
+        while following.heal_requests:
+            self._notes.requests.answer(following.heal_requests[-1], result, now=self._clock.now())
+            following.heal_requests.pop()
 
     def find_silent_gaps(self, ends: Ends) -> None:
         """Detach repositories that lack events though everything in the log is read.

@@ -71,6 +71,8 @@ class Following:
 
     phase: Phase = Phase.STREAM
     note: Detached | None = None
+    # The heal requests that its attempt to heal answers.
+    heal_requests: list[int] = field(default_factory=list)
     # A note that could not be written yet, why, and since when.
     unwritten_note: Detached | None = None
     note_problem: str = ""
@@ -96,7 +98,7 @@ class Following:
     silent_gap: tuple[str | None, int] = (None, 0)
     silent_gaps: int = 0
 
-    sent_ack: Ack | None = field(default=None)
+    sent_ack: Ack | None = None
 
     @property
     def level(self) -> int:

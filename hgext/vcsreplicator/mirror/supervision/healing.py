@@ -4,15 +4,15 @@
 The repository is repaired, catches up, and rejoins.
 """
 
-import functools
 from dataclasses import replace
 
 import structlog
 
 from ...log import EVENTS
+from ...log.requests import FAILED, OperatorRequest
 from ...words.errors import Rejected, Unavailable, UnknownEvent
 from ...words.records import Reason
-from ..notes import try_to_write
+from ..notes import HEAL, try_to_write
 from ..sources import ExpiredPosition, ReadRecords
 from .catchup import CatchUpReaders
 from .departures import Departures
@@ -30,7 +30,8 @@ class Healing:
     """Leads detached repositories back to the stream."""
 
     def __init__(self, state: State, readers: CatchUpReaders, departures: Departures, detachments: Detachments) -> None:
-        self._settings, self._notes, self._membership = state.settings, state.notes, state.membership
+        self._settings, self._notes, self._clock = state.settings, state.notes, state.clock
+        self._membership = state.membership
         self._table, self._agenda, self._backlog, self._acks = state.table, state.agenda, state.backlog, state.acks
         self._readers, self._departures, self._detachments = readers, departures, detachments
 
@@ -58,12 +59,12 @@ class Healing:
     def answer_requests(self) -> None:
         """Take up the heal requests of operators.
 
-        A detached repository is tried again now, another one is copied again. A request is kept until that has begun, or is under
-        way anyway.
+        A detached repository is tried again now, another one is copied again. The request is answered when that has succeeded or
+        failed: one that a kill interrupts is taken up again.
         """
-        for repository in try_to_write(self._notes.heal_requests) or ():
-            if self._take_up_request(repository):
-                try_to_write(functools.partial(self._notes.remove_heal_request, repository))
+        for request in try_to_write(self._notes.requests.list_open) or ():
+            if request.kind == HEAL:
+                self._take_up_request(request)
 
     def take_success(self, following: Following) -> None:
         """Take the next step after a task that ended without trouble."""
@@ -150,25 +151,30 @@ class Healing:
             following.repaired_to = self._backlog.next(note.partition)
         self._agenda.queue(following)
 
-    def _take_up_request(self, repository: str) -> bool:
-        """Begin a requested heal; return False if it is not its turn yet."""
-        following = self._table.get(repository)
+    def _take_up_request(self, request: OperatorRequest) -> None:
+        """Begin a requested heal, unless it has begun or it is not its turn yet."""
+        following = self._table.get(request.subject)
         if following is None:
-            logger.warning("nothing to heal: no such repository on this mirror", repository=repository)
-        elif following.unwritten_note is not None or (following.phase is Phase.WAITING and following.is_running):
-            return False
-        elif following.phase is Phase.WAITING:
+            logger.warning("nothing to heal: no such repository on this mirror", repository=request.subject)
+            result, now = f"{FAILED}no such repository on this mirror", self._clock.now()
+            try_to_write(lambda: self._notes.requests.answer(request.id, result, now=now))
+            return
+        is_busy = following.phase is Phase.WAITING and following.is_running
+        if request.id in following.heal_requests or following.unwritten_note is not None or is_busy:
+            return
+        if following.phase is Phase.WAITING:
             self._attempt(following)
         elif following.phase is Phase.STREAM:
             self._detachments.detach(following, Reason.DIVERGED, "an operator asked for a new copy")
-            return following.unwritten_note is None
         else:
             logger.info("is being healed already", **following.names)
-        return True
+        if following.unwritten_note is None:
+            following.heal_requests.append(request.id)
 
     def _rejoin(self, following: Following) -> None:
         """Follow the repository in the stream again, once its note is removed."""
         try:
+            self._detachments.answer_requests(following, "healed")
             self._notes.rejoin(following.id)
         except Unavailable as error:
             logger.error("note not removed", **following.names, reason=str(error))
