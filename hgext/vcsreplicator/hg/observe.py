@@ -144,14 +144,10 @@ def bookmarks_after_strip(repo: localrepository, gone: set[int]) -> dict[str, st
     return {text(name): hex(repo[target].node()).decode() for name in names}
 
 
-def move_bookmarks(repo: localrepository, tr: Transaction, moves: Mapping[str, str]) -> None:
-    """Set bookmarks to these nodes."""
-    repo._bookmarks.applychanges(repo, tr, [(local(name), bin(node)) for name, node in moves.items()])
-
-
-def bookmark_values(bookmarks: Iterable[Bookmark]) -> list[tuple[bytes, bytes | None]]:
-    """Return the bookmarks of an event as Mercurial's `applychanges` takes them."""
-    return [(local(bookmark.name), bin(bookmark.node) if bookmark.node else None) for bookmark in bookmarks]
+def move_bookmarks(repo: localrepository, tr: Transaction, moves: Mapping[str, str | None]) -> None:
+    """Set bookmarks to these nodes; None removes one."""
+    values = [(local(name), bin(node) if node else None) for name, node in moves.items()]
+    repo._bookmarks.applychanges(repo, tr, values)
 
 
 def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], tuple[str, ...]]:

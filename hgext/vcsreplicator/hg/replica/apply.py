@@ -107,7 +107,7 @@ def _move_phases_and_bookmarks(repo: localrepository, tr: transaction, event: Ev
     except LookupError as problem:
         raise Diverged(f"event {event.seq} of {event.path}: a phase of an unknown changeset: {problem}") from problem
     if changes.bookmarks:
-        repo._bookmarks.applychanges(repo, tr, observe.bookmark_values(changes.bookmarks))
+        observe.move_bookmarks(repo, tr, {each.name: each.node for each in changes.bookmarks})
 
 
 def _record_push(repo: localrepository, tr: transaction, event: Event, first: int) -> None:

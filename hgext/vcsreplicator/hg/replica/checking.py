@@ -13,8 +13,8 @@ from ...mirror.task import Check, Checked
 from ..text import text
 from . import replicated
 from .local import Halted, LocalRepository
-from .memory import OUT_OF_MEMORY
 from .repository import OpenRepositories
+from .troubles import OUT_OF_MEMORY
 
 
 def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Check) -> Checked:

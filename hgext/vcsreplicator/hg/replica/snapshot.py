@@ -22,7 +22,7 @@ from urllib.error import HTTPError
 
 from mercurial import error, phases
 from mercurial.localrepo import localrepository
-from mercurial.node import bin
+from mercurial.node import bin, hex
 from mercurial.transaction import transaction
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
@@ -40,7 +40,7 @@ from ...words.wire import BUNDLE_LIMIT
 from .. import observe
 from ..frames import StreamAnswer
 from ..master import offer
-from ..text import local, text
+from ..text import text
 from . import replicated
 from .apply import unbundle
 
@@ -245,13 +245,10 @@ def _set_phases(repo: localrepository, tr: transaction, roots: Mapping[str, tupl
 
 def _set_bookmarks(repo: localrepository, tr: transaction, wanted: Mapping[str, str]) -> dict[str, str | None]:
     """Set exactly these bookmarks; returns those that change, as they were."""
-    new = {local(name): bin(node) for name, node in wanted.items()}
-    old = dict(repo._bookmarks.items())
-    changes: list[tuple[bytes, bytes | None]] = [(name, node) for name, node in new.items() if old.get(name) != node]
-    changes += [(name, None) for name in old if name not in new]
-    moved = observe.bookmarks(repo, [text(name) for name, _ in changes])
-    repo._bookmarks.applychanges(repo, tr, changes)
-    return moved
+    old = {text(name): hex(node).decode() for name, node in repo._bookmarks.items()}
+    moves = {name: wanted.get(name) for name in {**wanted, **old} if wanted.get(name) != old.get(name)}
+    observe.move_bookmarks(repo, tr, moves)
+    return {name: old.get(name) for name in moves}
 
 
 def _record_pushes(repo: localrepository, tr: transaction, rows: Iterable[bytes]) -> None:

@@ -13,8 +13,9 @@ from ...words.records import Reason
 from ..text import text
 from .apply import BundleTooLarge
 from .local import Halted
-from .memory import OUT_OF_MEMORY
 from .place import Busy
+
+OUT_OF_MEMORY = "more memory is needed than worker-memory-bytes allows"
 
 # Errors of the disk or the machine that may pass.
 _DISK = {

@@ -10,6 +10,7 @@ closes: the worker finishes its task, so no transaction is left in the middle, a
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 from dataclasses import replace
@@ -23,7 +24,7 @@ from ...mirror.task import READY, Check, Look, Scan, Sweep, Task, Warm
 from ...words.clock import SystemClock
 from .. import requirement
 from ..serving import views
-from . import memory, place, replicated
+from . import place, replicated
 from .checking import check
 from .looking import look
 from .repository import OpenRepositories, prepare
@@ -61,13 +62,25 @@ def main() -> None:
     serve(pipe, None)
 
 
+def _bound_memory(size: int) -> None:
+    """Bound what this process may allocate, at most to its present limit.
+
+    Mercurial holds a whole chunk of a bundle and a whole file at a time, several times over. The bound is the kernel's, so that no
+    bundle exhausts the machine: an allocation beyond it fails as MemoryError, which stops one repository. Mapped files, as those of
+    large stores, do not count.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    size = size if most == resource.RLIM_INFINITY else min(size, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (size, most))
+
+
 def serve(pipe: Connection, ui: Ui | None) -> None:
     """Serve the pipe until it ends, with `ui`, or one that is prepared now."""
     try:
         settings = pipe.recv()
     except (EOFError, OSError):
         return
-    memory.bound(settings.worker_memory_bytes)
+    _bound_memory(settings.worker_memory_bytes)
     ui = ui or prepare()
     if settings.master_auth is not None:
         ui.setconfig(*MASTER_AUTH, os.fsencode(settings.master_auth), b"mirror")
