@@ -55,7 +55,7 @@ USED = (
     "hgext.vcsreplicator.log.kafka.broker",
     "hgext.vcsreplicator.log.sqlite",
     "hgext.vcsreplicator.hg.registration",
-    "hgext.vcsreplicator.hg.master.relaying",
+    "hgext.vcsreplicator.hg.relaying",
     "hgext.vcsreplicator.mirror.service",
     "hgext.vcsreplicator.relay.daemon",
     "hgext.vcsreplicator.aggregator.loop",

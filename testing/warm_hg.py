@@ -106,7 +106,7 @@ OURS = (
     "hgext.vcsreplicator.hg.serving",
     "hgext.vcsreplicator.outbox",
 )
-OF_DAEMONS = ("hgext.vcsreplicator.hg.master.relaying", "hgext.vcsreplicator.hg.serving.web")
+OF_DAEMONS = ("hgext.vcsreplicator.hg.relaying", "hgext.vcsreplicator.hg.serving.web")
 
 _starting = threading.Lock()
 

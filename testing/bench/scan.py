@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay.rounds import find_work

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.log import EVENTS, Log
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.outbox.folder import Store

@@ -9,7 +9,7 @@ import json
 import sys
 import traceback
 
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay.scan import find_repositories

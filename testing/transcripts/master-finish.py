@@ -3,7 +3,7 @@
 
 import sys
 
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 
 for problem in MasterRepositories({sys.argv[1]: ""}, "hg://master").finish(sys.argv[1]):
     print(problem)

@@ -20,7 +20,9 @@ ORDER = {
     OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
     # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text "
-    "< master, serving < replica < commands, registration",
+    "< master, serving < replica < commands, registration, relaying",
+    f"{OURS}.hg.master": "announcing, capture, creation, durability, formats, intents, offer, outside, overlay, pushes, "
+    "recovery, refusals, reporting, repository, sending, transactions, twins < acts",
     "pushlog": "versions < seams < store "
     "< api, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire < web",
     "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, "
@@ -269,6 +271,7 @@ def test_a_type_that_is_only_named_is_found() -> None:
         (f"{OURS}.hg.master.capture", "from ...service import run"),
         (f"{OURS}.hg.master.capture", "from ..serving import guards"),
         (f"{OURS}.hg.text", "from .master import capture"),
+        (f"{OURS}.hg.master.recovery", "from .acts import lifecycle"),
         (f"{OURS}.aggregator.loop", "from notifier import message"),
         (f"{OURS}.config", "from notifier import settings"),
         ("pushlog.store.storage", "from hgext.vcsreplicator.words import errors"),

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.log import EVENTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.log.opening import open_log

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mercurial import ui as uimod
 
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Refused
 from pushlog.versions import factory, initialize

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.log import Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox.bundles import Bundle

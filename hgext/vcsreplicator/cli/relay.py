@@ -13,7 +13,7 @@ from .options import run_daemon, with_config
 @with_config
 def command(config: Config) -> None:
     """Run the relay: send events of the master's repositories to the log."""
-    from ..hg.master.relaying import MasterRepositories
+    from ..hg.relaying import MasterRepositories
     from ..relay import daemon
     from ..relay.settings import RelaySettings
 

@@ -111,7 +111,8 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
         return
     from .master import transactions
 
-    transactions.set_up(repo, settings.read(repo.ui))
+    finish_interrupted = seams.loading(f"{_MASTER}.acts.lifecycle", "finish_interrupted")
+    transactions.set_up(repo, settings.read(repo.ui), finish_interrupted)
 
 
 def _install_guards() -> None:

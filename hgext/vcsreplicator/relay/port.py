@@ -8,7 +8,7 @@ from ..outbox.entry import Entry
 
 
 class MasterPort(Protocol):
-    """The repositories of a master; implemented by `hg.master.relaying`."""
+    """The repositories of a master; implemented by `hg.relaying`."""
 
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:
         """Make the bundle of an entry of the repository in `folder`.

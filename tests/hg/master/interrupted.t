@@ -15,7 +15,7 @@ An act that a kill interrupted is finished by the next process that changes the 
 A deletion killed before its note was removed: the path is free for another repository.
 
   $ hgm init -q repos/one
-  $ dying acts.intents.remove -R repos/one replicatedelete --yes
+  $ dying intents.remove -R repos/one replicatedelete --yes
   [1]
   $ ls repos/.vcsreplicator/intents | wc -l | tr -d ' '
   1

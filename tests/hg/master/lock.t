@@ -51,7 +51,7 @@ The relay opens it too.
 
   $ python "$TESTDIR/master-finish.py" $TESTTMP/repos
   $ python - <<E
-  > from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+  > from hgext.vcsreplicator.hg.relaying import MasterRepositories
   > print(len(MasterRepositories({"$TESTTMP/repos": ""}, "hg://master").open("$TESTTMP/repos/one").changelog))
   > E
   1

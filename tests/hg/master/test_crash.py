@@ -29,7 +29,7 @@ from mercurial import ui as uimod
 from mercurial.node import hex
 
 from hgext.vcsreplicator.hg import observe
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.log import EVENTS, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.relay.scan import find_repositories

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Recovery from a kill: undoes or finishes it before anything else happens."""
+"""The rollback of a transaction that a kill interrupted."""
 
 from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 from mercurial import error
 from mercurial.localrepo import localrepository
 
-from ...outbox.file import Outbox
-from ...words.errors import MalformedEvent
 from .. import observe
-from ..settings import ExtensionSettings
-from .acts import intents
-
-if TYPE_CHECKING:
-    from .repository import MasterRepository
 
 RACED = b"an abandoned transaction was in the way and is rolled back; please push again"
 
@@ -56,29 +48,3 @@ def recover_before_change(repo: localrepository, transaction: bytes) -> None:
         raise error.Abort(RACED)
     if transaction.startswith((b"unbundle", b"serve", b"push")):
         raise error.PushRaced(RACED)
-
-
-def finish_interrupted(repo: MasterRepository, settings: ExtensionSettings) -> None:
-    """Finish the act that a kill interrupted in this repository.
-
-    The caller holds the lock. Raises Abort if the repository is to be moved, which happens once the lock is released.
-    """
-    root, intent = repo.replication_root, intents.read(repo.replication_root, repo.replication_path)
-    if intent is None:
-        return
-    # Most transactions do not need them.
-    from .acts import lifecycle, moving
-
-    try:
-        intents.confine(intent, root, settings.roots)
-    except MalformedEvent as problem:
-        raise intents.unusable(intents.file_of(root, intent.path), problem) from problem
-    if not intent.concerns(Outbox(repo.svfs).newest()):
-        # Its repository has been moved, this is another.
-        intents.remove(root, intent.path)
-        return
-    repo.ui.warn(b"an interrupted %s is being finished\n" % intents.act_of(intent))
-    lifecycle.finish(repo, intent)
-    if intent.to is not None:
-        repo._afterlock(lambda _success: moving.finish_move(root, intent))
-        raise error.Abort(b"this repository was %s" % intent.kind.encode())

@@ -7,6 +7,7 @@ They refuse changes that no event can hold.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mercurial import error
@@ -19,16 +20,33 @@ from ...relay.client import RelayLine
 from .. import requirement
 from ..settings import Durability, ExtensionSettings, LogUnavailable, root_of
 from ..text import path as path_text
-from . import announcing, capture, creation, durability, formats, overlay, recovery, refusals, reporting, repository
+from . import (
+    announcing,
+    capture,
+    creation,
+    durability,
+    formats,
+    intents,
+    overlay,
+    recovery,
+    refusals,
+    reporting,
+    repository,
+)
 
 if TYPE_CHECKING:
     from .capture import Capture
+    from .intents import Intent
+    from .repository import MasterRepository
+
+    # Finishes the act of a note.
+    FinishAct = Callable[[MasterRepository, Intent, ExtensionSettings], None]
 
 # Transactions that are kept and sent later also with `unavailable = refuse`: the rest of their act is done already.
 KEPT = (announcing.LIFECYCLE, creation.TRANSACTION)
 
 
-def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
+def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupted: FinishAct) -> None:
     """Give a repository below a root its behaviour; others only refuse pushes."""
     folder = os.path.dirname(path_text(repo.sharedpath))
     path = settings.wire_path(folder)
@@ -43,7 +61,7 @@ def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
     repo.ui.setconfig(b"ui", b"rollback", False, b"vcsreplicator")
     repo.ui.setconfig(b"hooks", b"precommit.vcsreplicator", _refuse_commit, b"vcsreplicator")
     formats.guard_content(repo)
-    repo.__class__ = _with_capture(repo.__class__, folder, path, settings)
+    repo.__class__ = _with_capture(repo.__class__, folder, path, settings, finish_interrupted)
     if repo.svfs.exists(b"journal"):
         recovery.recover_abandoned(repo)
     if settings.lock:
@@ -77,7 +95,7 @@ def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
 
 
 def _with_capture(
-    base: type[localrepository], folder: str, path: str, settings: ExtensionSettings
+    base: type[localrepository], folder: str, path: str, settings: ExtensionSettings, finish_interrupted: FinishAct
 ) -> type[localrepository]:
     class replicatedrepository(base):  # type: ignore[misc, valid-type]
         """A repository that captures every outermost transaction."""
@@ -94,7 +112,8 @@ def _with_capture(
                 return tr
             if desc != announcing.LIFECYCLE:
                 recovery.recover_before_change(repo, desc)
-                recovery.finish_interrupted(repo, settings)
+                if (intent := intents.read(self.replication_root, path)) is not None:
+                    finish_interrupted(repo, intent, settings)
             line = RelayLine.open(settings.relay, folder) if settings.relay else None
             try:
                 if settings.unavailable is LogUnavailable.REFUSE and desc not in KEPT:

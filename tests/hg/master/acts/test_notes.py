@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from hgext.vcsreplicator.hg.master.acts import intents
-from hgext.vcsreplicator.hg.master.acts.intents import Intent
+from hgext.vcsreplicator.hg.master import intents
+from hgext.vcsreplicator.hg.master.intents import Intent
 from testing.builders.pushing import Master, new_master
 
 pytestmark = pytest.mark.processes
 
 LOOK = """
 import sys
-from hgext.vcsreplicator.hg.master.relaying import MasterRepositories
+from hgext.vcsreplicator.hg.relaying import MasterRepositories
 print(MasterRepositories({sys.argv[1]: ""}, "hg://master").finish(sys.argv[1]))
 """
 

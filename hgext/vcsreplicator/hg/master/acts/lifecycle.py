@@ -11,18 +11,43 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mercurial import error
+
 from ....outbox.entry import MirrorNeeds, NewestEvent, new_id
 from ....outbox.file import Fork, Outbox
 from ....words.digest import START
+from ....words.errors import MalformedEvent
 from ....words.event import Type
 from ... import observe
-from .. import announcing, capture, creation, repository, twins
+from ...settings import ExtensionSettings
+from .. import announcing, capture, creation, intents, repository, twins
 from ..announcing import Announcement
-from . import intents, moving, stripping, writing
+from . import moving, stripping, writing
 
 if TYPE_CHECKING:
+    from ..intents import Intent
     from ..repository import MasterRepository
-    from .intents import Intent
+
+
+def finish_interrupted(repo: MasterRepository, intent: Intent, settings: ExtensionSettings) -> None:
+    """Finish the act of this note that a kill interrupted in this repository.
+
+    The caller holds the lock. Raises Abort if the repository is to be moved, which happens once the lock is released.
+    """
+    root = repo.replication_root
+    try:
+        intents.confine(intent, root, settings.roots)
+    except MalformedEvent as problem:
+        raise intents.unusable(intents.file_of(root, intent.path), problem) from problem
+    if not intent.concerns(Outbox(repo.svfs).newest()):
+        # Its repository has been moved, this is another.
+        intents.remove(root, intent.path)
+        return
+    repo.ui.warn(b"an interrupted %s is being finished\n" % intents.act_of(intent))
+    finish(repo, intent)
+    if intent.to is not None:
+        repo._afterlock(lambda _success: moving.finish_move(root, intent))
+        raise error.Abort(b"this repository was %s" % intent.kind.encode())
 
 
 def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None:

@@ -20,10 +20,10 @@ from ....outbox.folder import Store
 from ....relay.scan import find_repositories
 from ....words.event import Type
 from ...settings import ExtensionSettings, root_of
-from .. import capture, creation, repository, twins
+from .. import capture, creation, intents, repository, twins
 from ..announcing import Announcement
-from . import intents, writing
-from .intents import Intent
+from ..intents import Intent
+from . import writing
 
 if TYPE_CHECKING:
     from ..repository import MasterRepository

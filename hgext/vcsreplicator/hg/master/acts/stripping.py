@@ -29,10 +29,10 @@ from ....words.digest import node_set
 from ....words.event import Changes, Type
 from ... import bundles, observe
 from ...text import path as path_text
-from .. import announcing, capture, overlay, refusals, repository
+from .. import announcing, capture, intents, overlay, refusals, repository
 from ..announcing import Announcement
-from . import intents, writing
-from .intents import Intent
+from ..intents import Intent
+from . import writing
 
 if TYPE_CHECKING:
     from mercurial.obsolete import obsstore as ObsStore

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 
 from mercurial import error
 
-from ....outbox.entry import NewestEvent
-from ....words.errors import MalformedEvent
-from ....words.event import NodeSet, Type
-from ....words.shape import from_json, to_json
-from ....words.value import Value
-from .. import creation
+from ...outbox.entry import NewestEvent
+from ...words.errors import MalformedEvent
+from ...words.event import NodeSet, Type
+from ...words.shape import from_json, to_json
+from ...words.value import Value
+from . import creation
 
 # Bytes of the largest note: a strip in a repository with about 1,400,000 heads.
 LIMIT = 64 * 1024 * 1024

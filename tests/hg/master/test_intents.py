@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from mercurial import error
 
-from hgext.vcsreplicator.hg.master import creation, refusals
-from hgext.vcsreplicator.hg.master.acts import intents
-from hgext.vcsreplicator.hg.master.acts.intents import Intent
+from hgext.vcsreplicator.hg.master import creation, intents, refusals
+from hgext.vcsreplicator.hg.master.intents import Intent
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.event import Changes
 

@@ -17,17 +17,17 @@ from mercurial.utils import stringutil
 import pushlog
 from pushlog.store import journal
 
-from ...outbox.file import Outbox
-from ...words.errors import MalformedEvent, Refused
-from ..bundles import RepositoryOpener
-from ..settings import Acknowledge, Durability, ExtensionSettings, MachineRole
-from ..text import text
-from . import recovery, transactions
-from .acts import intents, lifecycle, moving
-from .acts.intents import Intent
+from ..outbox.file import Outbox
+from ..words.errors import MalformedEvent, Refused
+from .bundles import RepositoryOpener
+from .master import intents, recovery, transactions
+from .master.acts import lifecycle, moving
+from .master.intents import Intent
+from .settings import Acknowledge, Durability, ExtensionSettings, MachineRole
+from .text import text
 
 if TYPE_CHECKING:
-    from .repository import MasterRepository
+    from .master.repository import MasterRepository
 
 
 class MasterRepositories(RepositoryOpener):
@@ -68,7 +68,7 @@ class MasterRepositories(RepositoryOpener):
         if Outbox(repo.svfs).end() is not None:
             return True
         try:
-            transactions.set_up(repo, self._settings)
+            transactions.set_up(repo, self._settings, lifecycle.finish_interrupted)
             with (
                 _trying_lock(repo.svfs.join(b"lock")),
                 repo.lock(wait=False),
@@ -108,7 +108,7 @@ class MasterRepositories(RepositoryOpener):
             intents.remove(root, intent.path)
             return
         repo = cast("MasterRepository", self.open(intent.folder))
-        transactions.set_up(repo, self._settings)
+        transactions.set_up(repo, self._settings, lifecycle.finish_interrupted)
         try:
             with repo.wlock(wait=False), repo.lock(wait=False):
                 if intents.read(root, intent.path) != intent:
