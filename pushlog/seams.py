@@ -223,6 +223,14 @@ class Setup:
             raise refusal(self._extension, self._problem)
 
 
+def find_extension(name: bytes) -> Any:
+    """Return the module of an extension; None if it is not loaded."""
+    try:
+        return extensions.find(name)
+    except KeyError:
+        return None
+
+
 def refusal(extension: str, problem: str) -> error.Abort:
     """Return the error for a user of a repository that lacks this extension's work."""
     return error.Abort(

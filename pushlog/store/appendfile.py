@@ -68,7 +68,7 @@ class AppendFile:
         """
         size = self.tail(tr)
         self.last(tr)
-        blocks = _join(map(self._encode, payloads))
+        blocks = join(map(self._encode, payloads), _WRITTEN)
         first = next(blocks, None)
         if first is None:
             return size
@@ -218,13 +218,13 @@ class AppendFile:
         return min(sizes, default=None)
 
 
-def _join(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces in blocks of at least `_WRITTEN` bytes, but for the last."""
+def join(pieces: Iterable[bytes], least: int) -> Iterator[bytes]:
+    """Yield the pieces in blocks of at least this many bytes, but for the last."""
     block, size = list[bytes](), 0
     for piece in pieces:
         block.append(piece)
         size += len(piece)
-        if size >= _WRITTEN:
+        if size >= least:
             yield b"".join(block)
             block, size = [], 0
     if block:

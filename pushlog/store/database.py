@@ -142,8 +142,7 @@ def first_emptied(connection: sqlite3.Connection) -> int | None:
 
 
 def last_id(connection: sqlite3.Connection) -> int:
-    last: int = connection.execute(statements.LAST_ID).fetchone()[0]
-    return last
+    return int(connection.execute(statements.LAST_ID).fetchone()[0])
 
 
 def push(connection: sqlite3.Connection, number: int) -> Push | None:

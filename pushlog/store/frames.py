@@ -81,11 +81,9 @@ def decode(name: bytes, magic: bytes, block: bytes, position: int, start: int) -
 
 def size_in_head(block: bytes, position: int) -> int:
     """Return the number of payload bytes that the head at ``position`` announces."""
-    size: int = _HEAD.unpack_from(block, position)[1]
-    return size
+    return int(_HEAD.unpack_from(block, position)[1])
 
 
 def size_at_end(end: bytes) -> int:
     """Return the number of payload bytes that the last bytes of a frame announce."""
-    size: int = _SIZE.unpack(end)[0]
-    return size
+    return int(_SIZE.unpack(end)[0])

@@ -10,6 +10,7 @@ strips. For the newest changesets, which most pages show, Mercurial's way is sho
 from __future__ import annotations
 
 import threading
+import types
 import weakref
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -95,14 +96,5 @@ def children(orig: Any, ctx: changectx, hide: int | None = None) -> Any:
             known = _known[repo.spath] = Children()
     filtered = repo.changelog.filteredrevs
     found = [each for each in known.of(repo.unfiltered().changelog, ctx.rev()) if each not in filtered]
-    return orig(_Parent([repo[each] for each in found]), hide)
-
-
-class _Parent:
-    """The object that `webutil.children` asks for the children."""
-
-    def __init__(self, children: list[Any]) -> None:
-        self._children = children
-
-    def children(self) -> list[Any]:
-        return self._children
+    # `webutil.children` asks for nothing else.
+    return orig(types.SimpleNamespace(children=lambda: [repo[each] for each in found]), hide)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mercurial import util
 
+from ..store.appendfile import join
 from .lookup import FoundPushes, Lookup
 
 if TYPE_CHECKING:
@@ -22,19 +23,8 @@ _STARTS = ("startdate", "fromchange", "startID", "afterID")
 def send(web: requestcontext, body: Iterator[bytes]) -> Iterable[bytes]:
     """Stream ``body`` in pieces of about 32 KiB."""
     if web.req.method != b"HEAD":
-        web.res.setbodygen(_gather_pieces(body))
+        web.res.setbodygen(join(body, 32 * 1024))
     return web.res.sendresponse()
-
-
-def _gather_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    gathered, size = [], 0
-    for piece in pieces:
-        gathered.append(piece)
-        size += len(piece)
-        if size > 32768:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-    yield b"".join(gathered)
 
 
 def forget_tag(web: requestcontext, lookup: Lookup) -> None:

@@ -139,7 +139,10 @@ class Server:
         if self._is_mirror:
             length = len(repo.changelog) - self._behind
             watermark.write_watermark(
-                repo, seq=self._seq, length=length, tip=repo.changelog.node(length - 1).hex(), push_id=50_000
+                repo,
+                watermark.Watermark(
+                    seq=self._seq, length=length, tip=repo.changelog.node(length - 1).hex(), push_id=50_000
+                ),
             )
         return f"{(time.perf_counter() - begin) * 1000}"
 

@@ -15,7 +15,7 @@ def main(path: str, length: int, seq: int = 1, push: int | None = None) -> None:
     initialize()
     repo = factory.repository(uimod.ui.load(), os.fsencode(path)).unfiltered()
     tip = hex(repo.changelog.node(length - 1)).decode()
-    watermark.write_watermark(repo, seq=seq, length=length, tip=tip, push_id=push)
+    watermark.write_watermark(repo, watermark.Watermark(seq=seq, length=length, tip=tip, push_id=push))
 
 
 if __name__ == "__main__":

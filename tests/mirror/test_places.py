@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from mercurial import error
 
-from hgext.vcsreplicator.hg.replica import checking, healing, place, releasing, replicated, scan, work
+from hgext.vcsreplicator.hg.replica import checking, healing, place, releasing, replicated, scan, snapshot, work
 from hgext.vcsreplicator.hg.replica.checking import check
 from hgext.vcsreplicator.hg.replica.local import LocalRepository
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
@@ -55,7 +55,9 @@ class Mirror:
         with locked(repo):
             replicated.record(repo, checkpoint)
         if serving:
-            watermark.write_watermark(repo, seq=serving, length=0, tip=checkpoint.tip, push_id=None)
+            watermark.write_watermark(
+                repo, watermark.Watermark(seq=serving, length=0, tip=checkpoint.tip, push_id=None)
+            )
 
     def waiting(self, repository: str) -> str:
         return place.waiting_of(self.settings.folder, repository)
@@ -101,7 +103,7 @@ def test_a_repository_whose_new_path_waits_for_its_release_is_where_it_belongs(m
     repo = OpenRepositories(mirror.ui, 1).open(mirror.url)
     with locked(repo):
         replicated.record(repo, replace(mirror.old, seq=3, path="q"))
-    watermark.write_watermark(repo, seq=2, length=0, tip=mirror.old.tip, push_id=None)
+    watermark.write_watermark(repo, watermark.Watermark(seq=2, length=0, tip=mirror.old.tip, push_id=None))
     mirror.make(mirror.settings.root + "/older", replace(mirror.old, seq=1, path="older"), serving=1)
     found = scan.find(mirror.settings, OLD)
     assert found is not None
@@ -248,7 +250,7 @@ def test_a_repair_never_replaces_what_took_its_place_at_the_last_moment(
         return made, checkpoint
 
     monkeypatch.setattr(healing, "copy_beside", copy)
-    monkeypatch.setattr(healing, "master_repository", lambda *_: OLD)
+    monkeypatch.setattr(snapshot, "master_newest_event", lambda *_: SimpleNamespace(repository=OLD))
     if how == "swap":
         before(monkeypatch, healing, "_hold_if_present", displace)
     else:

@@ -42,7 +42,9 @@ class Mirror:
 
     def release(self, length: int) -> None:
         tip = hex(self.repo.changelog.node(length - 1)).decode()
-        watermark.write_watermark(self.repo, seq=self.checkpoint.seq - 1, length=length, tip=tip, push_id=length)
+        watermark.write_watermark(
+            self.repo, watermark.Watermark(seq=self.checkpoint.seq - 1, length=length, tip=tip, push_id=length)
+        )
 
     def act(self) -> None:
         _, frame = self.author.frames[-1]

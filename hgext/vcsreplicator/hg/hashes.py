@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 
-from mercurial import extensions
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
+
+from pushlog import seams
 
 from . import observe
 
@@ -41,11 +42,8 @@ def lines(repo: localrepository, *, raw: bool = True) -> Iterator[tuple[str, str
 
 
 def _encode_pushes(repo: localrepository) -> Iterator[bytes]:
-    try:
-        api = extensions.find(b"pushlog").api
-    except KeyError:
-        return
-    for number, user, date, nodes in api.pushes(repo, 1):
+    pushlog = seams.find_extension(b"pushlog")
+    for number, user, date, nodes in pushlog.api.pushes(repo, 1) if pushlog else ():
         yield b"%d %s %d %s" % (number, user, date, b" ".join(nodes))
 
 

@@ -114,6 +114,12 @@ def tip(repo: localrepository) -> Tip:
     return Tip(length=length, node=hex(changelog.node(length - 1)).decode() if length else NULL_NODE)
 
 
+def begins_with(repo: localrepository, length: int, node: str) -> bool:
+    """Return whether the changelog begins with so many changesets up to this node."""
+    changelog = repo.unfiltered().changelog
+    return length <= len(changelog) and hex(changelog.node(length - 1)).decode() == node
+
+
 def markers_since(tr: Transaction, since: Mark) -> list[_Marker]:
     """Return the markers that `tr` added since the mark, in a fixed order."""
     return sorted(tr.changes[b"obsmarkers"] - since.markers, key=repr)

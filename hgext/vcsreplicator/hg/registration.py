@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from mercurial import bundle2, extensions, registrar
+from mercurial import bundle2, registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
@@ -130,7 +130,5 @@ def _check_pushlog(ui: Ui) -> None:
     place = ui.config(b"extensions", b"pushlog")
     if place is None or place.startswith(b"!"):
         return
-    try:
-        extensions.find(b"pushlog")
-    except KeyError:
-        raise seams.refusal("pushlog", "it is not loaded") from None
+    if seams.find_extension(b"pushlog") is None:
+        raise seams.refusal("pushlog", "it is not loaded")

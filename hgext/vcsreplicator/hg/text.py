@@ -2,7 +2,6 @@
 """The functions by which Mercurial's bytes become text, and back without loss."""
 
 import os
-from typing import overload
 
 from mercurial import encoding
 
@@ -27,12 +26,6 @@ def path(name: bytes) -> str:
     return os.fsdecode(name)
 
 
-@overload
-def utf8(value: bytes) -> str: ...
-@overload
-def utf8(value: None) -> None: ...
-@overload
-def utf8(value: bytes | None) -> str | None: ...
-def utf8(value: bytes | None) -> str | None:
-    """Decode UTF-8, odd bytes as surrogate escapes; None stays None."""
-    return None if value is None else value.decode("utf-8", "surrogateescape")
+def utf8(value: bytes) -> str:
+    """Decode UTF-8, odd bytes as surrogate escapes."""
+    return value.decode("utf-8", "surrogateescape")

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter, Gauge, Metric
 
-from .checkpoint import Checkpoint
-
 
 class KnownGauge(Gauge):
     """A gauge that has no sample until it is set; 0 would be a time in 1970."""
@@ -35,9 +33,3 @@ AGGREGATOR_BEAT = KnownGauge(
     "vcsreplicator_mirror_aggregator_beat_timestamp_seconds",
     "Time by this machine when the aggregator was last heard; absent before",
 )
-
-
-def count_applied(before: Checkpoint | None, after: Checkpoint | None) -> None:
-    """Count the events that a task applied."""
-    if after is not None:
-        APPLIED.inc(max(0, after.seq - (before.seq if before is not None else 0)))

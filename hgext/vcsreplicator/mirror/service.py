@@ -133,18 +133,16 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
         lock = os.open(os.path.join(settings.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         with _naming_folder(settings, *place):
-            _take_lock(settings, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BadConfig(
+                    f"mirror.{settings.name}.root: another mirror works in {settings.root} already"
+                ) from error
         _expect_one_mount(settings)
         yield
     finally:
         os.close(lock)
-
-
-def _take_lock(settings: MirrorSettings, lock: int) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BadConfig(f"mirror.{settings.name}.root: another mirror works in {settings.root} already") from error
 
 
 def _make_folder(folder: str) -> None:

@@ -36,6 +36,10 @@ class Entry(Value):
     connection: PushConnection | None = None
 
 
+# The members of `NewestEvent`, which its event has too.
+NEWEST_MEMBERS = ("repository", "incarnation", "path", "generation", "seq", "id", "digest")
+
+
 class NewestEvent(Value):
     """A repository's newest event; before the first `seq` is 0 and `id` empty."""
 
@@ -50,15 +54,7 @@ class NewestEvent(Value):
     @classmethod
     def of(cls, event: Event) -> Self:
         """Return the identity and level after `event`."""
-        return cls(
-            repository=event.repository,
-            incarnation=event.incarnation,
-            path=event.path,
-            generation=event.generation,
-            seq=event.seq,
-            id=event.id,
-            digest=event.digest,
-        )
+        return cls(**{name: getattr(event, name) for name in NEWEST_MEMBERS})
 
 
 class OutboxEnd(Value):

@@ -29,7 +29,7 @@ from ..words.event import Tip, event_names
 from ..words.shape import from_json, to_json
 from ..words.value import Value
 from .bundles import StoredBundles
-from .entry import Entry, NewestEvent, OutboxEnd
+from .entry import NEWEST_MEMBERS, Entry, NewestEvent, OutboxEnd
 from .folder import Store, create_file, match_mode, read_file, replace_file
 
 MAGIC = b"OBX1"
@@ -43,8 +43,6 @@ SEGMENT_SIZE = 8 * 1024 * 1024
 SENT_SIZE = 320
 # Bytes of the largest entry that can be read.
 RECORD_LIMIT = 64 * 1024 * 1024
-
-_NEWEST_EVENT_MEMBERS = ("repository", "incarnation", "path", "generation", "seq", "id", "digest")
 
 
 class SentMark(Value):
@@ -325,7 +323,7 @@ def _decode_entry(payload: bytes) -> Entry:
 def _decode_end(payload: bytes) -> OutboxEnd:
     try:
         event = json.loads(payload)["event"]
-        newest = NewestEvent(**{name: event[name] for name in _NEWEST_EVENT_MEMBERS})
+        newest = NewestEvent(**{name: event[name] for name in NEWEST_MEMBERS})
         return OutboxEnd(newest=newest, after=Tip(**event["after"]))
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedEvent(f"outbox: its newest entry cannot be read: {error}") from error

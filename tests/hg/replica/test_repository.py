@@ -32,7 +32,7 @@ def test_a_repository_that_moves_while_its_caches_are_filled_leaves_nothing_behi
     repo = OpenRepositories(prepare(), 4).open(str(former))
     for cache in (former / ".hg/cache").iterdir():
         cache.unlink()
-    watermark.write_watermark(repo, seq=1, length=len(repo), tip=author.tip, push_id=1)
+    watermark.write_watermark(repo, watermark.Watermark(seq=1, length=len(repo), tip=author.tip, push_id=1))
     monkeypatch.setattr(vfs.vfs, "__call__", move_and_call)
     views.warm(repo)
     assert written

@@ -24,7 +24,7 @@ def author(tmp_path: Path) -> Author:
         author.push(parent=root, phase=1)
     author.repo.ui.setconfig(b"vcsreplicator", b"role", b"mirror")
     tip = author.repo.changelog.node(RELEASED - 1).hex()
-    watermark.write_watermark(author.repo, seq=RELEASED, length=RELEASED, tip=tip, push_id=None)
+    watermark.write_watermark(author.repo, watermark.Watermark(seq=RELEASED, length=RELEASED, tip=tip, push_id=None))
     return author
 
 
@@ -64,10 +64,14 @@ def test_a_repository_object_keeps_the_bookmarks_of_its_release(author: Author) 
     repo = author.repo
     nodes = [repo.changelog.node(rev).hex() for rev in repo.changelog]
     (Path(author.folder) / ".hg" / "bookmarks").write_text(f"{nodes[1]} moving\n")
-    watermark.write_watermark(repo, seq=RELEASED, length=RELEASED, tip=nodes[RELEASED - 1], push_id=None)
+    watermark.write_watermark(
+        repo, watermark.Watermark(seq=RELEASED, length=RELEASED, tip=nodes[RELEASED - 1], push_id=None)
+    )
     views.hold_release(repo)
     (Path(author.folder) / ".hg" / "bookmarks").write_text(f"{nodes[RELEASED]} moving\n")
-    watermark.write_watermark(repo, seq=RELEASED + 1, length=RELEASED + 1, tip=nodes[RELEASED], push_id=None)
+    watermark.write_watermark(
+        repo, watermark.Watermark(seq=RELEASED + 1, length=RELEASED + 1, tip=nodes[RELEASED], push_id=None)
+    )
     guards._serve(repo)
     assert (
         guards._open_bookmarks(lambda repo: pytest.fail("not its own"), repo).read() == f"{nodes[1]} moving\n".encode()

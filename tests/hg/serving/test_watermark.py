@@ -153,7 +153,9 @@ def test_a_repository_object_stays_with_the_release_that_it_was_opened_with(benc
     first, second = (author.push().after for _ in range(2))
 
     def release(tip: Tip) -> None:
-        watermark.write_watermark(author.repo, seq=1, length=tip.length, tip=tip.node, push_id=None)
+        watermark.write_watermark(
+            author.repo, watermark.Watermark(seq=1, length=tip.length, tip=tip.node, push_id=None)
+        )
 
     release(first)
     views.hold_release(author.repo)

@@ -74,7 +74,7 @@ def mirror(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Autho
     for _ in range(2):
         author.push(phase=1, parent="0" * 40)
     tip = author.repo.changelog.node(0).hex()
-    watermark.write_watermark(author.repo, seq=1, length=1, tip=tip, push_id=1)
+    watermark.write_watermark(author.repo, watermark.Watermark(seq=1, length=1, tip=tip, push_id=1))
     (root / "mirror" / ".hg" / "hgrc").write_text("[vcsreplicator]\nrole = mirror\n[phases]\npublish = no\n")
     (tmp_path / "hgrc").write_text(
         f"[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = master\nlog = sqlite://{tmp_path}/log.db\n"

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror import metrics
 from hgext.vcsreplicator.mirror.service import _read_own_acks
-from hgext.vcsreplicator.mirror.supervision import records
+from hgext.vcsreplicator.mirror.supervision import intake
 from hgext.vcsreplicator.mirror.supervision.agenda import Agenda
 from hgext.vcsreplicator.mirror.supervision.dispatch import TaskDispatch
 from hgext.vcsreplicator.mirror.supervision.following import Following
@@ -107,7 +107,7 @@ def fail_unexpectedly(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("part", "act"),
-    [(records, "_decode_record"), (RepositoryTable, "find_twin"), (Following, "is_at"), (Agenda, "queue")],
+    [(intake, "_decode_record"), (RepositoryTable, "find_twin"), (Following, "is_at"), (Agenda, "queue")],
 )
 def test_an_unexpected_exception_rejects_the_record_and_detaches_its_repository(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: Any, act: str
@@ -133,7 +133,7 @@ def test_an_unexpected_exception_over_an_outcome_detaches_one_repository(
     [event] = Chain("r").take(1)
     bench.read(event)
     with monkeypatch.context() as patched:
-        patched.setattr(metrics, "count_applied", fail_unexpectedly)
+        patched.setattr(metrics.APPLIED, "inc", fail_unexpectedly)
         bench.applied(event)
     assert bench.writer.acks[event.repository].detached == Reason.CRASHED
     assert goes_on(bench)
@@ -196,7 +196,7 @@ def test_what_the_machine_is_short_of_is_no_fault_of_a_record(bench: Bench, monk
     def short(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(records, "_decode_record", short)
+    monkeypatch.setattr(intake, "_decode_record", short)
     with pytest.raises(MemoryError):
         bench.mirror.intake.take(bench.record(EVENTS, event.repository, wire.encode(event)))
     assert rejects(bench) == []

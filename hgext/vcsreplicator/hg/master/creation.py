@@ -69,22 +69,12 @@ def take_just_created(repo: localrepository) -> bool:
 
 def next_generation(root: str, path: str) -> int:
     """Take the next generation of a wire path below a root folder, durably."""
-    generation = generation_of(root, path) + 1
-    set_generation(root, path, generation)
+    generation, file = 1, os.path.join(root, NOTES, "generations", name_of(path))
+    with contextlib.suppress(FileNotFoundError, ValueError), open(file, encoding="utf-8") as former:
+        generation = int(former.readline()) + 1
+    # With the path for people to read.
+    write_note(root, "generations", file, f"{generation}\n{path}\n".encode("utf-8", "surrogateescape"))
     return generation
-
-
-def generation_of(root: str, path: str) -> int:
-    """Read how many repositories have lived at this path; 0 for none."""
-    with contextlib.suppress(FileNotFoundError, ValueError), open(_find_file(root, path), encoding="utf-8") as file:
-        return int(file.readline())
-    return 0
-
-
-def set_generation(root: str, path: str, generation: int) -> None:
-    """Store the count, with the path for people to read."""
-    content = f"{generation}\n{path}\n".encode("utf-8", "surrogateescape")
-    write_note(root, "generations", _find_file(root, path), content)
 
 
 def write_note(root: str, kind: str, file: str, content: bytes) -> None:
@@ -119,7 +109,3 @@ def match_mode(made: str | int, folder: str) -> None:
 def name_of(path: str) -> str:
     """Return a file name that stands for a wire path."""
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def _find_file(root: str, path: str) -> str:
-    return os.path.join(root, NOTES, "generations", name_of(path))

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mercurial import error, extensions
+from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
+
+from pushlog import seams
 
 from .repository import is_silenced, replicated
 
@@ -47,7 +49,7 @@ def guard_content(repo: localrepository) -> None:
     The extensions make them a requirement, LFS in a hook of its own, largefiles after the commit. Without the extension on the
     server no client can push such files.
     """
-    if any(map(_is_loaded, (b"lfs", b"largefiles"))):
+    if any(map(seams.find_extension, (b"lfs", b"largefiles"))):
         repo.ui.setconfig(b"hooks", HOOK, _refuse_content, b"vcsreplicator")
         repo.ui.setconfig(b"hooks", b"priority." + HOOK, b"1000", b"vcsreplicator")
 
@@ -67,7 +69,7 @@ def refuse_content(repo: localrepository, first: int) -> None:
 
     The new ones begin with revision `first`.
     """
-    with_large, with_lfs = _is_loaded(b"largefiles"), _is_loaded(b"lfs")
+    with_large, with_lfs = seams.find_extension(b"largefiles"), seams.find_extension(b"lfs")
     for rev in range(first, len(repo)) if with_large or with_lfs else ():
         changed: Any = repo[rev]
         names = changed.files()
@@ -85,14 +87,6 @@ def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleope
     if b"treemanifest" in part.params and replicated(operation.repo) is not None:
         raise _make_refusal("would use tree manifests")
     handler(operation, part)
-
-
-def _is_loaded(name: bytes) -> bool:
-    try:
-        extensions.find(name)
-    except KeyError:
-        return False
-    return True
 
 
 def _make_refusal(what: str, *, convert: bytes = b"convert it") -> error.Abort:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mercurial import extensions
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
+
+from pushlog import seams
 
 from ...words.event import Marker, MarkerNode, PushConnection, PushEntry
 from ...words.shape import EARLIEST, LARGEST, LATEST
@@ -30,14 +31,14 @@ ADDRESS_LIMIT, FORWARDED_LIMIT, CLIENT_LIMIT = 100, 1000, 500
 
 def push_entry(repo: localrepository) -> PushEntry | None:
     """Return the pushlog's entry of the running transaction, if it is a push."""
-    pushlog = _find_pushlog()
-    return entry_of(pushlog.entry_of_transaction(repo)) if pushlog else None
+    pushlog = seams.find_extension(b"pushlog")
+    return entry_of(pushlog.api.entry_of_transaction(repo)) if pushlog else None
 
 
 def has_fetched(repo: localrepository) -> bool:
     """Return whether the running transaction records pushes of another server."""
-    pushlog = _find_pushlog()
-    return pushlog is not None and bool(pushlog.has_fetched(repo))
+    pushlog = seams.find_extension(b"pushlog")
+    return pushlog is not None and bool(pushlog.api.has_fetched(repo))
 
 
 def entry_of(row: PushRow | None) -> PushEntry | None:
@@ -102,11 +103,11 @@ def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow 
     The node is hexadecimal. The function returns None if the pushlog has no push of the changeset, or there is no pushlog. The
     pushlog is opened once for all calls; raises Abort if it cannot be read.
     """
-    pushlog = _find_pushlog()
+    pushlog = seams.find_extension(b"pushlog")
     if pushlog is None:
         yield lambda _node: None
         return
-    with pushlog.reading(repo) as push_of_node:
+    with pushlog.api.reading(repo) as push_of_node:
         yield push_of_node
 
 
@@ -121,7 +122,7 @@ def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marke
             Marker(
                 precursor=changesets.describe(precursor),
                 successors=tuple(changesets.describe(node) for node in successors),
-                user=utf8(dict(metadata).get(b"user")),
+                user=next((utf8(value) for name, value in metadata if name == b"user"), None),
                 time=float(date[0]),
             )
             for precursor, successors, _flags, metadata, date, _parents in markers
@@ -153,10 +154,3 @@ class _MarkedChangesets:
             desc=text(self._repo[rev].description()),
             push=entry_of(self._push_of(hex(node))),
         )
-
-
-def _find_pushlog() -> Any:
-    try:
-        return extensions.find(b"pushlog").api
-    except KeyError:
-        return None

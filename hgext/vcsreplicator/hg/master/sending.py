@@ -10,8 +10,7 @@ import threading
 from typing import Any
 
 from ...log import Log
-from ...outbox.file import Outbox
-from ...outbox.folder import Store
+from ...outbox.file import Outbox, outbox_of
 from ...relay.sending import EventSender
 from ..bundles import RepositoryOpener
 from ..settings import ExtensionSettings, root_of
@@ -90,12 +89,11 @@ def _send_deleted(sender: EventSender, root: str) -> None:
     folder = os.path.join(root, creation.NOTES, creation.DELETED)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         gone = os.path.join(folder, name)
-        store = os.path.join(gone, ".hg", "store")
         # The rest of one whose removal was interrupted.
-        if not os.path.isdir(store):
+        if not os.path.isdir(os.path.join(gone, ".hg", "store")):
             shutil.rmtree(gone, ignore_errors=True)
             continue
-        box = Outbox(Store(store))
+        box = outbox_of(gone)
         with box.sending(wait=False) as alone:
             if alone and box.has_unsent():
                 sender.send(gone, box)

@@ -20,19 +20,8 @@ from ...relay.client import RelayLine
 from .. import requirement
 from ..settings import Durability, ExtensionSettings, LogUnavailable, root_of
 from ..text import path as path_text
-from . import (
-    announcing,
-    capture,
-    creation,
-    durability,
-    formats,
-    intents,
-    overlay,
-    recovery,
-    refusals,
-    reporting,
-    repository,
-)
+from . import capture, creation, durability, formats, intents, overlay, recovery, refusals, reporting, repository
+from .announcing import CAPTURE, LIFECYCLE
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -43,7 +32,7 @@ if TYPE_CHECKING:
     FinishAct = Callable[[MasterRepository, Intent, ExtensionSettings], None]
 
 # Transactions that are kept and sent later also with `unavailable = refuse`: the rest of their act is done already.
-KEPT = (announcing.LIFECYCLE, creation.TRANSACTION)
+KEPT = (LIFECYCLE, creation.TRANSACTION)
 
 
 def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupted: FinishAct) -> None:
@@ -110,7 +99,7 @@ def _with_capture(
             if repo.currenttransaction() is not None or repository.is_silenced(repo):
                 tr: Transaction = super().transaction(desc, report)
                 return tr
-            if desc != announcing.LIFECYCLE:
+            if desc != LIFECYCLE:
                 recovery.recover_before_change(repo, desc)
                 if (intent := intents.read(self.replication_root, path)) is not None:
                     finish_interrupted(repo, intent, settings)
@@ -129,7 +118,7 @@ def _with_capture(
             except BaseException:
                 _close(line)
                 raise
-            if desc != announcing.LIFECYCLE:
+            if desc != LIFECYCLE:
                 # The relay checks for forks when the connection is opened, and may have found one since.
                 tr.addvalidator(capture.FINALIZER, lambda _tr: refusals.refuse_fork(Outbox(repo.svfs)))
             _attach(tr, captured, line, folder)
@@ -143,7 +132,7 @@ def _with_capture(
 
 def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: str) -> None:
     """Attach the capture to a transaction that has just been opened."""
-    setattr(tr, announcing.CAPTURE, captured)
+    setattr(tr, CAPTURE, captured)
     repo, settings = captured.repo, captured.configuration
     if settings.durability is Durability.STORE:
         durability.sync_before_change(repo, tr)

@@ -19,6 +19,8 @@ from mercurial import bundle2, changegroup, error, exchange
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
+from pushlog import api
+
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.task import ReadEvent
 from ...words.digest import advance
@@ -114,8 +116,6 @@ def _record_push(repo: localrepository, tr: transaction, event: Event, first: in
     push = event.changes.push
     if push is None:
         return
-    from pushlog import api
-
     changelog = repo.changelog
     nodes = [changelog.node(rev).hex().encode() for rev in range(first, len(changelog))]
     api.record_replicated(repo, tr, push.id, push.user.encode("utf-8", "surrogateescape"), push.date, nodes)

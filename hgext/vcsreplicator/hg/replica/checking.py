@@ -1,20 +1,55 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A check of every revision of every file, without a lock."""
+"""A comparison with the master, and a check of every revision; without a lock."""
 
 import os
 from dataclasses import replace
-from typing import NamedTuple
 
-from mercurial import verify
+from mercurial import error, verify
+from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 
+from pushlog import versions
+
 from ...mirror.settings import MirrorSettings
-from ...mirror.task import Check, Checked
+from ...mirror.task import Check, Checked, FingerprintPair, Look
+from ...words.errors import ReplicationError, Unavailable
+from ..fingerprint import fingerprint
 from ..text import text
-from . import replicated
+from . import healing, replicated, scan, snapshot
 from .local import Halted, LocalRepository
 from .repository import OpenRepositories
 from .troubles import OUT_OF_MEMORY
+
+
+def look(task: Look, settings: MirrorSettings) -> FingerprintPair:
+    """Read both sides, the master first, so that the mirror is not behind."""
+    ui = uimod.ui.load()
+    try:
+        there = snapshot.master_fingerprint(ui, healing.url_of(settings, task.path), settings.master_timeout)
+    except ReplicationError as problem:
+        return FingerprintPair(here=None, there=None, problem=str(problem))
+    folder = _find_folder(task, settings)
+    if folder is None:
+        return FingerprintPair(here=None, there=there)
+    try:
+        repo = versions.factory.repository(ui, os.fsencode(folder)).unfiltered()
+        try:
+            return FingerprintPair(here=fingerprint(repo, lambda: replicated.read(repo)), there=there)
+        finally:
+            repo.close()
+    except Unavailable as problem:
+        return FingerprintPair(here=None, there=None, problem=str(problem))
+    except (error.Error, ReplicationError, OSError, ValueError) as problem:
+        return FingerprintPair(here=None, there=there, problem=f"cannot be read: {problem}")
+
+
+def _find_folder(task: Look, settings: MirrorSettings) -> str | None:
+    """Find the repository at its path, damaged or not, or where it waits."""
+    at_path = scan.inspect(task.folder)
+    if at_path is not None and (at_path.checkpoint is None or at_path.checkpoint.repository == task.repository):
+        return task.folder
+    found = scan.find(settings, task.repository)
+    return found.folder if found else None
 
 
 def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Check) -> Checked:
@@ -53,27 +88,22 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
         repositories.close(wanted.folder)
     if is_spent:
         return Checked(repository=wanted.repository, problem=problem, is_undecided=True, is_spent=True)
-    after = _observe_store(wanted.folder)
-    if after != before or after.is_changing or is_other:
+    if _observe_store(wanted.folder) != before or _has_journal(wanted.folder) or is_other:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)
     return Checked(repository=wanted.repository, problem=problem, lower=lower)
 
 
-class _StoreState(NamedTuple):
-    """Values that change with a store: taking its lock changes its folder's time."""
-
-    store: tuple[int, int, int] | None
-    is_changing: bool
-
-
-def _observe_store(folder: str) -> _StoreState:
-    path = os.path.join(folder, ".hg", "store")
-    is_changing = os.path.lexists(os.path.join(path, "journal"))
+def _observe_store(folder: str) -> tuple[int, int, int] | None:
+    """Return values that change with a store: its lock changes its folder's time."""
     try:
-        found = os.stat(path)
+        found = os.stat(os.path.join(folder, ".hg", "store"))
     except OSError:
-        return _StoreState(store=None, is_changing=is_changing)
-    return _StoreState(store=(found.st_dev, found.st_ino, found.st_mtime_ns), is_changing=is_changing)
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _has_journal(folder: str) -> bool:
+    return os.path.lexists(os.path.join(folder, ".hg", "store", "journal"))
 
 
 def _verify(repo: localrepository) -> str | None:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from mercurial import vfs
 from mercurial.localrepo import localrepository
-from mercurial.ui import ui as Ui
 
 from pushlog.store import disk
 
@@ -23,6 +22,7 @@ from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import differences
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import Task
+from ...outbox.entry import NewestEvent
 from ...words.clock import Clock
 from ...words.errors import Diverged, Rejected, Unavailable
 from ...words.records import Reason
@@ -65,20 +65,14 @@ def heal(
 def _choose_folder(local: LocalRepository, settings: MirrorSettings, task: Task) -> str:
     """Choose a copy's folder: the repository, or a damaged one, may have moved."""
     waiting = place.waiting_of(settings.folder, task.repository)
-    folders = [*filter(None, (local.folder, task.folder)), waiting, settings.local(task.path)]
-    ours = (folder for folder in folders if _is_of(task.repository, folder))
-    return next(ours, None) or next(filter(_is_damaged, folders), waiting)
-
-
-def _is_of(repository: str, folder: str) -> bool:
-    found = scan.inspect(folder)
-    return found is not None and found.is_of(repository)
-
-
-def _is_damaged(folder: str) -> bool:
-    """Return whether the folder has a repository that cannot be identified."""
-    found = scan.inspect(folder)
-    return os.path.lexists(os.path.join(folder, ".hg")) and (found is None or found.checkpoint is None)
+    damaged = None
+    for folder in (*filter(None, (local.folder, task.folder)), waiting, settings.local(task.path)):
+        found = scan.inspect(folder)
+        if found is not None and found.is_of(task.repository):
+            return folder
+        if os.path.lexists(os.path.join(folder, ".hg")) and (found is None or found.checkpoint is None):
+            damaged = damaged or folder
+    return damaged or waiting
 
 
 def url_of(settings: MirrorSettings, path: str) -> str:
@@ -90,7 +84,7 @@ def url_of(settings: MirrorSettings, path: str) -> str:
 
 def bring_up(repo: localrepository, url: str, repository: str, settings: MirrorSettings, now: float) -> Checkpoint:
     """Bring a repository to the master's level in place, or raise Diverged."""
-    _expect(repository, master_repository(repo.ui, url, settings), url)
+    _expect(repository, snapshot.master_newest_event(repo.ui, url, settings.master_timeout), url)
     with locked(repo):
         checkpoint = replicated.read(repo)
         if checkpoint is None or checkpoint.repository != repository:
@@ -105,11 +99,11 @@ def copy_beside(
     made = place.staging_of(settings.folder, repository)
     _keep_aside(repositories, made, settings, repository)
     repo = _open_begun(repositories, made)
-    _expect(repository, master_repository(repo.ui, url, settings), url)
+    _expect(repository, snapshot.master_newest_event(repo.ui, url, settings.master_timeout), url)
     try:
         with locked(repo):
             checkpoint = snapshot.take(repo, url, now=clock(), timeout=settings.master_timeout)
-        _expect(repository, checkpoint.repository, url)
+        _expect(repository, checkpoint, url)
         return made, _compare(repo, url, checkpoint, settings, clock)
     except Unavailable:
         raise
@@ -158,11 +152,6 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
 def _hold_if_present(folder: str) -> contextlib.AbstractContextManager[place.LockedPlace | None]:
     is_there = os.path.lexists(os.path.join(folder, ".hg"))
     return place.hold(folder) if is_there else contextlib.nullcontext()
-
-
-def master_repository(ui: Ui, url: str, settings: MirrorSettings) -> str:
-    """Ask for the id of the repository that the master has at the URL now."""
-    return snapshot.master_newest_event(ui, url, settings.master_timeout).repository
 
 
 def _keep_aside(repositories: OpenRepositories, made: str, settings: MirrorSettings, repository: str) -> None:
@@ -215,10 +204,7 @@ def _keep_serving(repo: localrepository, folder: str) -> None:
     former = vfs.vfs(os.fsencode(os.path.join(folder, ".hg")))
     shown = watermark.read_watermark(former)
     if shown is not None and shown.fits(repo):
-        bookmarks = watermark.read_bookmarks(former)
-        watermark.write_watermark(
-            repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push_id, bookmarks=bookmarks
-        )
+        watermark.write_watermark(repo, shown, bookmarks=watermark.read_bookmarks(former))
 
 
 def _keep_hgrc(repo: localrepository, folder: str) -> None:
@@ -240,6 +226,6 @@ def _enclosing_folder(settings: MirrorSettings, folder: str) -> str:
     return settings.folder if folder.startswith(own) else settings.root
 
 
-def _expect(repository: str, found: str, url: str) -> None:
-    if found != repository:
-        raise Unavailable(f"{url}: the master has repository {found} there, not {repository}")
+def _expect(repository: str, found: NewestEvent, url: str) -> None:
+    if found.repository != repository:
+        raise Unavailable(f"{url}: the master has repository {found.repository} there, not {repository}")

@@ -184,23 +184,23 @@ def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> Non
 def move(state: str, root: str, held: LockedPlace, new: str) -> None:
     """Move the repository to another folder inside the root."""
     check_inside(root, new)
+    _carry_repository(state, root, held, new)
+
+
+def hide(state: str, root: str, held: LockedPlace, repository: str) -> None:
+    """Take the repository's URL away: it waits for another."""
+    _carry_repository(state, root, held, waiting_of(state, repository))
+
+
+def _carry_repository(state: str, root: str, held: LockedPlace, target: str) -> None:
     old = held.folder
-    _make_folder(new)
-    held.carry(new)
+    _make_folder(target)
+    held.carry(target)
     prune(state, root, old)
 
 
-def hide(state: str, root: str, held: LockedPlace, repository: str) -> str:
-    """Take the repository's URL away, and return where it waits for another."""
-    waiting, old = waiting_of(state, repository), held.folder
-    _make_folder(waiting)
-    held.carry(waiting)
-    prune(state, root, old)
-    return waiting
-
-
-def set_aside(state: str, root: str, held: LockedPlace, name: str) -> str:
-    """Take the repository away from where it is served, and return where it is kept."""
+def set_aside(state: str, root: str, held: LockedPlace, name: str) -> None:
+    """Keep the repository away from where it is served."""
     old, kept, count = held.folder, os.path.join(state, ASIDE, name), 0
     while os.path.lexists(kept):
         count += 1
@@ -208,7 +208,6 @@ def set_aside(state: str, root: str, held: LockedPlace, name: str) -> str:
     os.makedirs(kept)
     held.carry(kept, "hg")
     prune(state, root, old)
-    return kept
 
 
 def thin_out(state: str, name: str, kept: int) -> None:

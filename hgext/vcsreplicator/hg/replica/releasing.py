@@ -19,6 +19,7 @@ from ...mirror.checkpoint import Checkpoint
 from ...mirror.plan import Claim, claim
 from ...mirror.settings import MirrorSettings
 from ...words.records import Reason
+from .. import observe
 from ..allowed import put
 from ..serving import watermark
 from . import place, replicated, scan
@@ -56,9 +57,8 @@ def release(
             if not shown.deleted or not os.path.lexists(os.path.join(settings.local(shown.path), ".hg")):
                 _move_to_path(local, held, repositories, settings, shown)
             repo = repositories.open(held.folder)
-            watermark.write_watermark(
-                repo, seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push, moved=moved
-            )
+            reached = watermark.Watermark(seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push)
+            watermark.write_watermark(repo, reached, moved=moved)
             local.serving, local.served_at = shown.seq, now
         if local.serving < min(released, newest.seq):
             later = (each.seq for each in replicated.after(repo, released) if _can_show(repo, newest, each))
@@ -101,8 +101,7 @@ def refuse_conflict(settings: MirrorSettings, repository: str, path: str, genera
     occupant = found.checkpoint if found else None
     if occupant is None or occupant.repository == repository:
         return
-    if claim(path, generation, occupant, is_leaving=_is_leaving(settings, occupant, target)) is Claim.REFUSED:
-        raise _refuse_taken(path, occupant)
+    _decide_claim(settings, path, generation, occupant, target)
 
 
 def _make_room(
@@ -138,28 +137,21 @@ def _may_displace(settings: MirrorSettings, shown: Checkpoint, folder: str, targ
     if occupant.repository == shown.repository:
         copy = f"{target} is another copy of the repository in {folder}: move one of them out of the root"
         raise Halted(Reason.REFUSED, copy)
-    decision = claim(shown.path, shown.generation, occupant, is_leaving=_is_leaving(settings, occupant, target))
+    return _decide_claim(settings, shown.path, shown.generation, occupant, target) is Claim.DISPLACE
+
+
+def _decide_claim(settings: MirrorSettings, path: str, generation: int, occupant: Checkpoint, target: str) -> Claim:
+    """Decide whether the occupant makes room; raises Halted if it never does."""
+    is_leaving = occupant.deleted or settings.local(occupant.path) != target
+    decision = claim(path, generation, occupant, is_leaving=is_leaving)
+    if decision is Claim.REFUSED and path != occupant.path:
+        raise Halted(Reason.REFUSED, f"the folder of path {path!r} is that of {occupant.path!r}")
     if decision is Claim.REFUSED:
-        raise _refuse_taken(shown.path, occupant)
-    return decision is Claim.DISPLACE
-
-
-def _is_leaving(settings: MirrorSettings, occupant: Checkpoint, target: str) -> bool:
-    return occupant.deleted or settings.local(occupant.path) != target
-
-
-def _refuse_taken(path: str, occupant: Checkpoint) -> Halted:
-    if path != occupant.path:
-        return Halted(Reason.REFUSED, f"the folder of path {path!r} is that of {occupant.path!r}")
-    return Halted(Reason.REFUSED, f"path {path!r} is taken by repository {occupant.repository}")
+        raise Halted(Reason.REFUSED, f"path {path!r} is taken by repository {occupant.repository}")
+    return decision
 
 
 def _can_show(repo: localrepository, newest: Checkpoint, checkpoint: Checkpoint) -> bool:
     """Return whether the checkpoint can be shown; False if it was stripped since."""
-    return (checkpoint.seq == newest.seq and not newest.stripping) or is_prefix(repo, checkpoint)
-
-
-def is_prefix(repo: localrepository, checkpoint: Checkpoint) -> bool:
-    """Return whether the changelog still begins as the checkpoint says."""
-    changelog = repo.changelog
-    return len(changelog) >= checkpoint.length and changelog.node(checkpoint.length - 1).hex() == checkpoint.tip
+    is_whole = checkpoint.seq == newest.seq and not newest.stripping
+    return is_whole or observe.begins_with(repo, checkpoint.length, checkpoint.tip)

@@ -6,13 +6,12 @@ the release of earlier events; those before the newest release are useless and a
 """
 
 import itertools
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
+from pushlog.store import disk
 from pushlog.store.appendfile import AppendFile, Folder
 
 from ...mirror.checkpoint import FILE, MAGIC, Checkpoint, checkpoint_of
@@ -104,13 +103,4 @@ def trim(repo: localrepository, released: int) -> None:
     start = next(kept, None)
     if start is None:
         return
-    with repo.svfs(FILE) as old:
-        old.seek(start)
-        rest = old.read()
-    name = repo.svfs.join(FILE)
-    with open(name + b".new", "wb") as new:
-        new.write(rest)
-        new.flush()
-        os.fsync(new.fileno())
-    shutil.copymode(name, name + b".new")
-    os.replace(name + b".new", name)
+    disk.replace(repo.svfs, FILE, repo.svfs.read(FILE)[start:]).close()

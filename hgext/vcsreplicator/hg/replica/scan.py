@@ -26,8 +26,10 @@ _WATERMARK = re.compile(rb"1 (\d{1,18}) ")
 
 def scan(root: str, state: str) -> Iterator[FoundRepository]:
     """Find every repository that is or was this mirror's, in no order."""
-    yield from _find_deleted(state)
-    yield from _find_waiting(state)
+    for found in _inspect_all(os.path.join(state, ASIDE), "hg"):
+        if found.checkpoint is not None and found.checkpoint.deleted:
+            yield replace(found, is_aside=True)
+    yield from _inspect_all(os.path.join(state, WAITING), ".hg")
     left, inode = [root], _inode_of(state)
     while left:
         folder = left.pop()
@@ -36,8 +38,8 @@ def scan(root: str, state: str) -> Iterator[FoundRepository]:
         except OSError:
             continue
         left.extend(_list_subfolders(entries, state, inode))
-        if any(entry.name == ".hg" for entry in entries) and (found := inspect(folder)) is not None:
-            yield _with_served_path(found)
+        if any(entry.name == ".hg" for entry in entries) and (seen := inspect(folder)) is not None:
+            yield _with_served_path(seen)
 
 
 def is_locked(folder: str) -> bool:
@@ -49,20 +51,11 @@ def is_locked(folder: str) -> bool:
     return False
 
 
-def _find_deleted(state: str) -> Iterator[FoundRepository]:
-    """Find the deleted repositories that are still kept."""
+def _inspect_all(folder: str, name: str) -> Iterator[FoundRepository]:
+    """Read what is in each subfolder of one of the mirror's own folders."""
     with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir(os.path.join(state, ASIDE)):
-            found = inspect(entry.path, "hg")
-            if found is not None and found.checkpoint is not None and found.checkpoint.deleted:
-                yield replace(found, is_aside=True)
-
-
-def _find_waiting(state: str) -> Iterator[FoundRepository]:
-    """Find the repositories without a URL at the moment."""
-    with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir(os.path.join(state, WAITING)):
-            if (found := inspect(entry.path)) is not None:
+        for entry in os.scandir(folder):
+            if (found := inspect(entry.path, name)) is not None:
                 yield found
 
 

@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TYPE_CHECKING, TypeVar
 from urllib.error import HTTPError
@@ -27,7 +27,7 @@ from mercurial.transaction import transaction
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
-from pushlog import versions
+from pushlog import api, versions
 
 from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import Fingerprint
@@ -86,7 +86,7 @@ def take_from(repo: localrepository, peer: IPeer, *, now: float) -> Checkpoint:
     first = _ask_state(peer)
     _expect_history(repo, first)
     _pull(repo, peer, first.after)
-    first_push = _last_push(repo) + 1
+    first_push = api.last_push_id(repo) + 1
     with tempfile.SpooledTemporaryFile(_SPOOLED) as body:
         answer = _ask(peer, b"replication-state", firstpush=b"%d" % first_push)
         state = _read_header(_MasterState, answer, "state")
@@ -215,20 +215,18 @@ def _settle(
         _set_phases(repo, tr, state.phases)
         moved = _set_bookmarks(repo, tr, state.bookmarks)
         _record_pushes(repo, tr, rows)
-        reached = with_former(_checkpoint_of(state, now), former)
-        checkpoint = replace(reached, moved=moved if former else {}, hgrc=state.hgrc)
+        checkpoint = Checkpoint(
+            **vars(state.level),
+            length=state.after.length,
+            tip=state.after.node,
+            push=state.last_push or None,
+            time=now,
+            moved=moved if former else {},
+            hgrc=state.hgrc,
+        )
+        checkpoint = with_former(checkpoint, former)
         replicated.append(repo, tr, [checkpoint])
     return checkpoint
-
-
-def _checkpoint_of(state: _MasterState, now: float) -> Checkpoint:
-    return Checkpoint(
-        **vars(state.level),
-        length=state.after.length,
-        tip=state.after.node,
-        push=state.last_push or None,
-        time=now,
-    )
 
 
 def _set_phases(repo: localrepository, tr: transaction, roots: Mapping[str, tuple[str, ...]]) -> None:
@@ -252,18 +250,10 @@ def _set_bookmarks(repo: localrepository, tr: transaction, wanted: Mapping[str, 
 
 
 def _record_pushes(repo: localrepository, tr: transaction, rows: Iterable[bytes]) -> None:
-    from pushlog import api
-
     for row in rows:
         number, user, date, nodes = json.loads(row)
         name = user.encode("utf-8", "surrogateescape")
         api.record_replicated(repo, tr, number, name, date, [node.encode() for node in nodes])
-
-
-def _last_push(repo: localrepository) -> int:
-    from pushlog import api
-
-    return api.last_push_id(repo)
 
 
 def _describe(problem: Exception) -> str:

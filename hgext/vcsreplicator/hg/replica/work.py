@@ -25,12 +25,12 @@ from ...words.records import Reason
 from ...words.wire import BundlePlace
 from ..allowed import put
 from ..master.formats import REFUSED_REQUIREMENTS
-from ..observe import tip
+from ..observe import begins_with, tip
 from . import healing, place, replicated, scan
 from .acts import carry_out
 from .apply import apply_events
 from .local import Halted, LocalRepository
-from .releasing import is_prefix, refuse_conflict, release
+from .releasing import refuse_conflict, release
 from .repository import OpenRepositories, locked
 from .troubles import trouble_of
 
@@ -201,7 +201,7 @@ def _check_unchanged(repo: localrepository, checkpoint: Checkpoint) -> None:
     """Raise Diverged if the changelog is not as the checkpoint left it."""
     now, then = tip(repo), checkpoint
     is_same = (now.length, now.node) == (then.length, then.tip)
-    if not is_same and not (then.stripping and is_prefix(repo, then)):
+    if not is_same and not (then.stripping and begins_with(repo, then.length, then.tip)):
         raise Diverged(
             f"changed outside of replication: expected {then.length} changesets up to {then.tip} after event {then.seq}, "
             f"found {now.length} up to {now.node}"

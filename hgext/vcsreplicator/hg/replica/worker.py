@@ -25,8 +25,7 @@ from ...words.clock import SystemClock
 from .. import requirement
 from ..serving import views
 from . import place, replicated
-from .checking import check
-from .looking import look
+from .checking import check, look
 from .repository import OpenRepositories, prepare
 from .scan import is_locked, scan
 from .snapshot import MASTER_AUTH

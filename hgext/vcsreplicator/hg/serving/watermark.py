@@ -15,7 +15,7 @@ whole seconds. They are not synced to disk: after a power cut a mirror finds the
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mercurial import repoview
@@ -26,6 +26,7 @@ from mercurial.vfs import abstractvfs
 
 from ...words.errors import Diverged
 from ...words.event import NULL_NODE
+from .. import observe
 
 WATERMARK = b"replicated-watermark"
 BOOKMARKS = b"replicated-bookmarks"
@@ -46,8 +47,7 @@ class Watermark:
 
     def fits(self, repo: localrepository) -> bool:
         """Return whether the changelog begins as it did when the watermark was written."""
-        changelog = repo.unfiltered().changelog
-        return self.length <= len(changelog) and hex(changelog.node(self.length - 1)).decode() == self.tip
+        return observe.begins_with(repo, self.length, self.tip)
 
 
 def read_watermark(vfs: abstractvfs) -> Watermark | None:
@@ -65,34 +65,30 @@ def read_watermark(vfs: abstractvfs) -> Watermark | None:
 
 def write_watermark(
     repo: localrepository,
+    watermark: Watermark,
     *,
-    seq: int,
-    length: int,
-    tip: str,
-    push_id: int | None,
     moved: Mapping[str, str | None] = MappingProxyType({}),
     bookmarks: bytes | None = None,
 ) -> None:
-    """Show the repository up to event `seq` from the next request on.
+    """Show the repository up to the watermark from the next request on.
 
-    `length`, `tip` and `push_id` are the mirror's own after that event. The bookmarks of the release are the present ones, except
+    Its length, tip and push id are the mirror's own after that event. The bookmarks of the release are the present ones, except
     for `moved`, which names where they were at the event; or the lines `bookmarks`.
 
     One process at a time may call this, the one that applies the repository's events. A repeat is harmless, and so is a kill
     anywhere: the watermark itself is one rename, files written before it show nothing more, files written after it lag behind.
-    Before a strip, write a lower watermark first. Raises Diverged if the changelog does not have `tip` as its changeset number
-    `length`, OSError if the files cannot be written; then the former release stays.
+    Before a strip, write a lower watermark first. Raises Diverged if the watermark does not fit the changelog, OSError if the
+    files cannot be written; then the former release stays.
     """
-    repo = repo.unfiltered()
-    changelog = repo.changelog
-    if length > len(changelog) or hex(changelog.node(length - 1)).decode() != tip:
+    repo, length, tip = repo.unfiltered(), watermark.length, watermark.tip
+    if not watermark.fits(repo):
         raise Diverged(
-            f"{os.fsdecode(repo.root)}: event {seq} left {length} changesets up to {tip}, which are not here"
+            f"{os.fsdecode(repo.root)}: event {watermark.seq} left {length} changesets up to {tip}, which are not here"
         )
-    push = b"-" if push_id is None else b"%d" % push_id
+    push = b"-" if watermark.push_id is None else b"%d" % watermark.push_id
     _write_bookmarks(repo, length, moved, bookmarks)
-    _replace(repo, WATERMARK, b"1 %d %d %s %s\n" % (seq, length, tip.encode(), push))
-    _replace(repo, DATA, b"".join(_encode_compatible(_list_heads(repo, length), push_id)))
+    _replace(repo, WATERMARK, b"1 %d %d %s %s\n" % (watermark.seq, length, tip.encode(), push))
+    _replace(repo, DATA, b"".join(_encode_compatible(_list_heads(repo, length), watermark.push_id)))
 
 
 def count_shown(repo: localrepository, watermark: Watermark | None) -> int:
@@ -120,8 +116,7 @@ def raise_watermark(repo: localrepository, length: int) -> None:
 def _move_to(repo: localrepository, former: Watermark, length: int) -> None:
     tip = hex(repo.unfiltered().changelog.node(length - 1)).decode() if length else NULL_NODE
     # Not those of now, which may be of events that are not released.
-    shown = read_bookmarks(repo.vfs)
-    write_watermark(repo, seq=former.seq, length=length, tip=tip, push_id=former.push_id, bookmarks=shown)
+    write_watermark(repo, replace(former, length=length, tip=tip), bookmarks=read_bookmarks(repo.vfs))
 
 
 def read_bookmarks(vfs: abstractvfs) -> bytes:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import structlog
-from mercurial import demandimport, error, extensions
+from mercurial import demandimport, error
 from mercurial.hgweb import hgwebdir_mod
 
+from pushlog.seams import find_extension
 from pushlog.versions import factory, initialize
 
 from ...words import path as wire
@@ -97,14 +98,11 @@ def application(root: str, *, threads: int | None = None) -> Application:
 
 def refuse_unguarded(root: str) -> None:
     """Raise BadConfig for a mirror's folder that is served without the extension."""
-    try:
-        extensions.find(b"vcsreplicator")
-    except KeyError:
-        if os.path.isdir(os.path.join(root, "~vcsreplicator")):
-            raise BadConfig(
-                f"--root: {root} is a mirror's, and no hgrc loads vcsreplicator, which hides what is not released: "
-                "set HGRCPATH=/etc/mercurial/mirror.hgrc"
-            ) from None
+    if find_extension(b"vcsreplicator") is None and os.path.isdir(os.path.join(root, "~vcsreplicator")):
+        raise BadConfig(
+            f"--root: {root} is a mirror's, and no hgrc loads vcsreplicator, which hides what is not released: "
+            "set HGRCPATH=/etc/mercurial/mirror.hgrc"
+        )
 
 
 def _limit_waiters(threads: int) -> int:

@@ -104,14 +104,15 @@ class TaskDispatch:
         self._detachments.take_trouble(following, task, trouble, done=0)
 
     def _apply_outcome(self, following: Following, task: Task, outcome: TaskOutcome) -> None:
-        before = following.checkpoint
+        before = following.level
         self._adopt_state(following, outcome)
+        applied = max(0, following.level - before)
         if task.run == following.drops:
             self._backlog.finish(following.id, outcome.done)
         deleted = outcome.gone or self._deletion_of_unknown(task, outcome)
         if deleted is not None:
             self._departures.let_go(following, deleted)
-        metrics.count_applied(before, outcome.checkpoint)
+        metrics.APPLIED.inc(applied)
         if outcome.trouble is None:
             following.troubled_since, following.tries, following.takes_single_events = None, 0, False
             following.is_release_stuck = False

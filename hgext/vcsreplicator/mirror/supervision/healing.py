@@ -18,7 +18,7 @@ from .catchup import CatchUpReaders
 from .departures import Departures
 from .detached import NOTE_AGAIN, Detachments
 from .following import Following, Phase, needed_repair
-from .records import checked_event
+from .intake import checked_event
 from .state import State
 
 # Seconds between two looks at a detached repository while its last task is still under way.

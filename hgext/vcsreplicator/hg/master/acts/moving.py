@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from mercurial import error
 
 from ....outbox.entry import NewestEvent
-from ....outbox.file import Outbox
-from ....outbox.folder import Store
+from ....outbox.file import Outbox, outbox_of
 from ....relay.scan import find_repositories
 from ....words.event import Type
 from ...settings import ExtensionSettings, root_of
@@ -112,7 +111,7 @@ def finish_move(root: str, intent: Intent) -> None:
     """
     # Another process may have moved it.
     with contextlib.suppress(FileNotFoundError):
-        if intent.concerns(Outbox(Store(os.path.join(intent.folder, ".hg", "store"))).newest()):
+        if intent.concerns(outbox_of(intent.folder).newest()):
             _move(intent)
     intents.remove(root, intent.path)
 
