@@ -16,12 +16,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from kafka.errors import MessageSizeTooLargeError, NotLeaderForPartitionError
-from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TxnOffsetCommitHandler
+from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TransactionManager, TxnOffsetCommitHandler
 from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
 
 from hgext.vcsreplicator.demo.ports import free_port
-from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, Log, NewRecord, Reader, Topic, topics
+from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, STATE, Log, NewRecord, Reader, Topic, topics
 from hgext.vcsreplicator.log.kafka import broker
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.clients import Admin, wait
@@ -29,7 +29,7 @@ from hgext.vcsreplicator.log.kafka.connections import Connections
 from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rejected, Rewound, Unavailable
 from testing.checks.requests import TRANSACTIONAL, watch_requests
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
@@ -446,6 +446,34 @@ def check_one_produce(requests: Sequence[str]) -> None:
     found = [request for request in requests if request in TRANSACTIONAL]
     assert found[-3:] == ["AddPartitionsToTxn", "Produce in transaction", "EndTxn"], found
     assert set(found[:-3]) <= {"AddPartitionsToTxn"}, "asked again while the last transaction ends"
+
+
+def test_a_commit_follows_its_records_while_the_caller_sleeps(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    ordinary = TransactionManager.begin_commit
+
+    def begin_commit(manager: TransactionManager) -> object:
+        threads.append(threading.current_thread())
+        return ordinary(manager)
+
+    monkeypatch.setattr(TransactionManager, "begin_commit", begin_commit)
+    with contextlib.closing(log.transactor("single")) as transactor:
+        transactor.commit(records_of_two_topics(3))
+    assert [thread is threading.current_thread() for thread in threads] == [False]
+
+
+def test_nothing_is_committed_if_one_record_is_refused(log: Log) -> None:
+    refused = NewRecord(topic=STATE, key=None, value=b"a compacted topic needs a key")
+    with contextlib.closing(log.transactor("single")) as transactor:
+        transactor.commit(records_of_two_topics(1))
+        ends = log.ends(NOTICES)
+        with pytest.raises(Rejected):
+            transactor.commit([*records_of_two_topics(2), refused])
+        transactor.renew()
+        with contextlib.closing(log.reader({(NOTICES, 0): ends[0]})) as reader:
+            transactor.commit([NewRecord(topic=NOTICES, key="x", value=b"next")])
+            found = eventually(lambda: reader.poll(1.0), "the next record")
+    assert [record.value for record in found] == [b"next"]
 
 
 def test_a_transactor_that_was_fenced_while_it_prepared_says_so_at_its_commit(log: Log) -> None:

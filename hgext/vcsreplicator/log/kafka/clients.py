@@ -4,10 +4,11 @@
 Foreign exceptions become this project's errors (`rim`).
 
 The library's public interface has no deadline (`wait`), no end (`close_producer`, `connect`), a slow start (`warm`), too many
-round trips (`add_partitions`, `together`) or an answer from before a commit (`Admin`). For these, this file and `connections` use
-what is not public.
+round trips and changes of thread (`add_partitions`, `together`, `commit_when_written`) or an answer from before a commit (`Admin`).
+For these, this file and `connections` use what is not public.
 """
 
+import functools
 import logging
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
+from kafka.producer.transaction_manager import TransactionalRequestResult
 
 from ...words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
 from .connections import Network
@@ -157,8 +159,42 @@ def wait(producer: KafkaProducer, begin: Callable[[Any], Any], deadline: float) 
     """
     result = begin(producer._transaction_manager)
     producer._sender.wakeup()
+    wait_for(result, deadline)
+
+
+def wait_for(result: TransactionalRequestResult, deadline: float) -> None:
+    """Wait for the outcome of a step of a transaction, as `wait` does."""
     if not result.wait(timeout_ms=max(1, (deadline - time.monotonic()) * 1000)):
         raise kafka_errors.KafkaTimeoutError("the transaction coordinator does not answer")
+
+
+def commit_when_written(producer: KafkaProducer, written: Sequence[Any]) -> TransactionalRequestResult:
+    """Have the client's thread end a transaction as soon as its records are written.
+
+    `written` are the futures of all its records. If one fails, nothing is committed. Returns the outcome, to wait for. A caller that
+    began the commit itself would have to wake up between two answers of the broker, and to wake the client's thread.
+    """
+    ended, lock, left = TransactionalRequestResult(), threading.Lock(), set(range(len(written)))
+
+    def begin_commit() -> None:
+        try:
+            producer._transaction_manager.begin_commit().done = ended.done
+        except Exception as error:  # the library would log it, and nothing else
+            ended.done(error)
+
+    def note_written(number: int, _: object) -> None:
+        with lock:
+            left.discard(number)
+            is_last = not left
+        if is_last:
+            begin_commit()
+
+    if not written:
+        begin_commit()
+    for number, future in enumerate(written):
+        future.add_callback(functools.partial(note_written, number))
+        future.add_errback(ended.done)
+    return ended
 
 
 def close_producer(producer: KafkaProducer) -> None:

@@ -292,9 +292,9 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             raise
         try:
             if not self.ssl_enabled:
-                return KafkaTCPTransport(self._net, sock, host=node.host)
+                return TCPTransport(self._net, sock, host=node.host)
             tls = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
-            transport = KafkaSSLTransport(self._net, sock, host=node.host, **tls)
+            transport = SSLTransport(self._net, sock, host=node.host, **tls)
             sock = transport._sock
             await self._shake_hands(sock, timeout_at)
             return transport
@@ -312,6 +312,35 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
                 await self._net.wait_read(sock, timeout_at=timeout_at)
             except ssl.SSLWantWriteError:
                 await self._net.wait_write(sock, timeout_at=timeout_at)
+
+
+class _AtOnce:
+    """A transport that at once writes what the socket takes.
+
+    The library first has a task wait until the socket can be written: two turns of the event loop for each request. `write` is for
+    the thread of the event loop, as before.
+    """
+
+    def write(self: Any, data: bytes) -> None:
+        if self._writing or self._closed or not self._write or not data:
+            super().write(data)  # type: ignore[misc]  # of the transport that this is mixed into
+            return
+        self._write_buffer.append(data)
+        _, error = self._sock_send()
+        self.last_write = time.monotonic()
+        if error is not None:
+            self._net.call_soon(lambda: self.abort(error))
+        elif self._write_buffer:
+            self._writing = True
+            self._write_task = self._net.call_soon(self._write_to_sock)
+
+
+class TCPTransport(_AtOnce, KafkaTCPTransport):  # type: ignore[misc]
+    """A connection without TLS."""
+
+
+class SSLTransport(_AtOnce, KafkaSSLTransport):  # type: ignore[misc]
+    """A connection with TLS."""
 
 
 class Network(KafkaNetClient):  # type: ignore[misc]

@@ -9,12 +9,13 @@ from typing import Any
 
 from kafka import KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
+from kafka.producer.transaction_manager import TransactionalRequestResult
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import Fenced, ReplicationError, Unavailable
 from .. import EXPECTED_WITHIN, NewRecord, PartitionKey, check_message
 from .broker import OWNERS, Broker
-from .clients import add_partitions, close_producer, rim, together, wait, warm
+from .clients import add_partitions, close_producer, commit_when_written, rim, together, wait, wait_for, warm
 
 # Seconds until the end of a transaction counts as unclear; a service must stop within ten.
 COMMIT_PATIENCE = 8.0
@@ -128,14 +129,19 @@ class KafkaTransactor:
     ) -> list[tuple[int, int]]:
         deadline = time.monotonic() + COMMIT_PATIENCE
         warm(producer, [arguments["topic"] for arguments in plan])
+        ended: TransactionalRequestResult | None = None
         with together(producer):
             self._open_transaction(producer, {TopicPartition(each["topic"], each["partition"]) for each in plan})
             futures = [producer.send(**arguments) for arguments in plan]
-        if group is not None and offsets:
+            if group is None or not offsets:
+                ended = commit_when_written(producer, futures)
+        if ended is not None:
+            wait_for(ended, deadline)
+        elif group is not None:
             full = self._broker.full(group)
             wait(producer, lambda manager: manager.send_offsets_to_transaction(offsets, full), deadline)
-        written = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
-        wait(producer, lambda manager: manager.begin_commit(), deadline)
+            wait(producer, lambda _: commit_when_written(producer, futures), deadline)
+        written = [future.value for future in futures]
         self._is_open = False
         return [(record.partition, record.offset) for record in written]
 
