@@ -4,15 +4,39 @@
 from contextlib import closing
 
 import pytest
+from kafka import TopicPartition
+from kafka.consumer import fetcher as library
+from kafka.protocol.data_container import DataContainer
 
 from hgext.vcsreplicator.log import NOTICES, NewRecord, topics
 from hgext.vcsreplicator.log.kafka import connections
 from hgext.vcsreplicator.log.kafka import reader as readers
+from hgext.vcsreplicator.log.kafka.records import remember_partitions
 from hgext.vcsreplicator.log.opening import open_log
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
 pytestmark = [pytest.mark.processes, pytest.mark.services]
+
+
+def test_a_fetch_looks_closely_only_at_partitions_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember_partitions()
+    remember_partitions()  # once for each reader
+    compared: list[object] = []
+    ordinary = DataContainer.__eq__
+    monkeypatch.setattr(DataContainer, "__eq__", lambda one, other: compared.append(one) or ordinary(one, other))
+
+    def partitions(offset: int) -> dict[TopicPartition, object]:
+        at = {number: offset if number == 3 else 7 for number in range(16)}
+        make = library._FetchPartition
+        return {TopicPartition("t", number): make(partition=number, fetch_offset=at[number]) for number in at}
+
+    session = library.FetchSessionHandler(1)
+    assert len(session.build_next(partitions(1)).to_send) == 1, "one topic, with all partitions"
+    session.next_metadata = library.FetchMetadata.new_incremental(5)
+    [topic] = session.build_next(partitions(2)).to_send
+    assert [(each.partition, each.fetch_offset) for each in topic.partitions] == [(3, 2)]
+    assert len(compared) == 1
 
 
 def test_a_reader_without_records_asks_rarely_and_has_a_record_when_it_comes(

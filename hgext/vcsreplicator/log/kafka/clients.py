@@ -171,8 +171,8 @@ def wait_for(result: TransactionalRequestResult, deadline: float) -> None:
 def commit_when_written(producer: KafkaProducer, written: Sequence[Any]) -> TransactionalRequestResult:
     """Have the client's thread end a transaction as soon as its records are written.
 
-    `written` are the futures of all its records. If one fails, nothing is committed. Returns the outcome, to wait for. A caller that
-    began the commit itself would have to wake up between two answers of the broker, and to wake the client's thread.
+    `written` are the futures of all its records. If one fails, nothing is committed. Returns the outcome, to wait for. A caller
+    that began the commit itself would have to wake up between two answers of the broker, and to wake the client's thread.
     """
     ended, lock, left = TransactionalRequestResult(), threading.Lock(), set(range(len(written)))
 

@@ -14,7 +14,7 @@ from ...words.errors import Expired, ReplicationError, Rewound
 from .. import PartitionKey, Record, topics
 from .broker import Broker
 from .clients import connect, rim
-from .records import Unpacked, record_of
+from .records import Unpacked, record_of, remember_partitions
 
 # Seconds until the client is asked again, while a partition may not be among those that it fetches: the first time after it
 # connected, and the longest, up to which they double. Metadata and connections need a few turns of a millisecond each.
@@ -289,6 +289,7 @@ class KafkaReader:
         return at
 
     def _connect(self) -> KafkaConsumer:
+        remember_partitions()
         consumer: KafkaConsumer = connect(
             self._broker.options,
             KafkaConsumer,

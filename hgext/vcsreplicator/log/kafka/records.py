@@ -9,8 +9,10 @@ batch with a wrong checksum is still an error: its cause is a disk or a network,
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
+from kafka.consumer import fetcher
 from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
@@ -50,6 +52,26 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]
 
     def _unpack_records(self, partition: Any, records: Any, *rest: Any) -> Any:
         return super()._unpack_records(partition, Batches(records), *rest)
+
+
+class _FetchedPartition(fetcher._FetchPartition):  # type: ignore[misc]
+    """A partition of a fetch request, which is compared with that of the last request.
+
+    The library makes one for each partition and request, and compares all their fields: half of the work for a request. Here equal
+    ones are mostly the same.
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+
+def remember_partitions() -> None:
+    """Let readers of this process use partitions of earlier fetch requests again."""
+    if not hasattr(fetcher._FetchPartition, "cache_info"):
+        fetcher._FetchPartition = lru_cache(maxsize=1024)(_FetchedPartition)
 
 
 def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
