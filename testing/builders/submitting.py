@@ -185,13 +185,22 @@ class EdgeProcess:
 class Load:
     """Clients that submit one message after the other, each over its own connection, until they are cut off or all is sent.
 
-    `answered` are the numbers of the submissions that were answered with 200, `others` the statuses of the other answers.
+    Each waits `pause` seconds before its next message. `answered` are the numbers of the submissions that were answered with 200,
+    `others` the statuses of the other answers.
     """
 
     def __init__(
-        self, port: int, *, first: int = 0, count: int = 10**9, connections: int = 16, size: int = 1000
+        self,
+        port: int,
+        *,
+        first: int = 0,
+        count: int = 10**9,
+        connections: int = 16,
+        size: int = 1000,
+        pause: float = 0.0,
     ) -> None:
         self._port, self._connections = port, connections
+        self.pause = pause
         self._next, self._end = first, first + count
         self._padding = b"x" * size
         self.answered: list[int] = []
@@ -252,7 +261,10 @@ class _Client(asyncio.Protocol):
         self._said = b""
         if status == 200:
             self._load.answered.append(self._number)
-            self._send()
+            if self._load.pause:
+                asyncio.get_running_loop().call_later(self._load.pause, self._send)
+            else:
+                self._send()
         else:
             self._load.others.append(status)
             self._transport.close()

@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
 KILLS, ALL_KILLS = 3, 200
 SIZE = 1000
+# Seconds between the submissions of a connection while Kafka starts, which takes seconds whatever the load is.
+PAUSE = 0.005
 
 
 class History:
@@ -28,10 +30,10 @@ class History:
         self.loads: list[Load] = []
 
     @contextlib.contextmanager
-    def load(self, connections: int) -> Iterator[Load]:
+    def load(self, connections: int, pause: float = 0.0) -> Iterator[Load]:
         """A load in the background, which ends when the edge does."""
         first = self.loads[-1].sent if self.loads else 0
-        load = Load(self.edge.port, first=first, connections=connections, size=SIZE)
+        load = Load(self.edge.port, first=first, connections=connections, size=SIZE, pause=pause)
         self.loads.append(load)
         thread = threading.Thread(target=load.run)
         thread.start()
@@ -104,12 +106,12 @@ def test_an_outage_of_kafka_loses_nothing_over_a_kill(
     edge = EdgeProcess(tmp_path, kafka.url, log_timeout=2)
     history = History(edge)
     edge.start()
-    with history.load(connections=2) as load:
+    with history.load(connections=2, pause=PAUSE) as load:
         reach(load, 150)
         kafka.kill()
         reach(load, len(load.answered) + 150)
     edge.start()
-    with history.load(connections=2) as load:
+    with history.load(connections=2, pause=PAUSE) as load:
         reach(load, 150)
         kafka.start()
         eventually(lambda: not list((tmp_path / "queue").glob("*.log")), "the queue is drained under load")
