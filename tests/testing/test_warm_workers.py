@@ -50,6 +50,8 @@ def run(folder: Path, module: str, asked: str = "nothing") -> subprocess.Complet
         sys.executable,
         "-m",
         "pytest",
+        "-p",
+        "xdist",
         "-n2",
         "--dist=load",
         "-x" if asked == "nothing" else "--max-worker-restart=2",
@@ -61,7 +63,7 @@ def run(folder: Path, module: str, asked: str = "nothing") -> subprocess.Complet
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**environment, "ASKED": asked},
+        env={**environment, "ASKED": asked, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they import for most of a second
     )
 
 
