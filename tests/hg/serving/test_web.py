@@ -4,7 +4,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def ask(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Status and words of a page of the folder, which is scanned again for a reason only."""
     (tmp_path / "scan.rc").write_text("[web]\nrefreshinterval = 1000000\n")
     monkeypatch.setenv("HGRCPATH", os.pathsep.join((os.environ.get("HGRCPATH", ""), str(tmp_path / "scan.rc"))))
-    program = [sys.executable, "-c", PROGRAM, str(root)]
+    program = [str(Path(shared_hg()).with_name("python")), "-c", PROGRAM, str(root)]
     with (
         (root.parent / "log").open("w") as log,
         subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as web,
