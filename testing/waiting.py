@@ -8,7 +8,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE = 60.0  # seconds; a loaded machine of two cores needs a few
-LONGEST_PAUSE = 0.5  # seconds
+# Seconds between two questions at most, and how many times as long as a question took.
+LONGEST_PAUSE, PAUSES = 0.5, 4
 
 
 def eventually(claim: Callable[[], T], what: str = "", *, timeout: float = PATIENCE, every: float = 0.02) -> T:
@@ -22,6 +23,6 @@ def eventually(claim: Callable[[], T], what: str = "", *, timeout: float = PATIE
         answered = time.monotonic()
         if answered > end:
             raise AssertionError(f"did not happen within {timeout:.0f} s: {what or claim}; last seen: {value!r}")
-        time.sleep(max(every, min(2 * (answered - asked), LONGEST_PAUSE)))
+        time.sleep(max(every, min(PAUSES * (answered - asked), LONGEST_PAUSE)))
         asked = time.monotonic()
     return value
