@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from testing.services.cache import cached
+from testing.services.keeper import ADDRESS, ask
 from testing.services.process import needed
 
 HG = str(Path(sys.executable).with_name("hg"))
@@ -66,6 +67,8 @@ IMPORTED = (
 CLIENT = Path(__file__).with_name("warm_client.c")
 # The value of a variable that is not set, for the client.
 UNSET = "\1"
+# The kind of what a keeper shares between the workers of a run: a warm `hg`.
+KIND = "hg"
 
 # What most commands import in the end.
 USED = (
@@ -97,6 +100,16 @@ USED = (
     "hgext.vcsreplicator.log.sqlite",
 )
 
+# What Mercurial's own runner of transcripts imports.
+OF_THE_RUNNER = (
+    "multiprocessing",
+    "unittest",
+    "xml.dom.minidom",
+    "pygments.console",
+    "pygments.formatters",
+    "pygments.lexers.diff",
+)
+
 # Our packages of which a command loads modules, which change nothing until Mercurial loads the extension; and what daemons load.
 OURS = (
     "pushlog",
@@ -112,14 +125,14 @@ _starting = threading.Lock()
 
 
 @contextlib.contextmanager
-def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """A program `hg` in `folder`, and `python` beside it, warm for callers with this environment.
+def warm_hg(folder: Path, environment: Mapping[str, str], umask: int | None = None) -> Iterator[Path]:
+    """A program `hg` in `folder`, and `python` beside it, warm for callers with this environment and umask: by default ours.
 
     They end with the block, or with this process.
     """
     address = str(folder / "socket")
     settings = [text for name in IMPORTED for text in (name, environment.get(name, UNSET))]
-    umask = read_umask()
+    umask = read_umask() if umask is None else umask
     for name, program in (("hg", HG), ("python", sys.executable)):
         _link_client(folder / name, [program, address, f"{umask:o}", *settings])
     ready, theirs = socket.socketpair()
@@ -132,6 +145,7 @@ def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        umask=umask,
     )
     with server, ready:
         theirs.close()
@@ -143,10 +157,13 @@ def warm_hg(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def shared_hg(environment: Mapping[str, str] | None = None) -> str:
-    """A warm `hg` for all callers in this process with this umask and environment, to the end of the process."""
+    """A warm `hg` for callers with this umask and environment.
+
+    It ends with the run of tests if several workers share it, else with this process.
+    """
     environment = os.environ if environment is None else environment
     with _starting:
-        return _start_once(read_umask(), *(environment.get(name) for name in IMPORTED))
+        return _find(os.environ.get(ADDRESS), f"{read_umask():o}", *(environment.get(name, UNSET) for name in IMPORTED))
 
 
 def _link_client(path: Path, settings: Sequence[str]) -> None:
@@ -170,14 +187,26 @@ def read_umask() -> int:
 
 
 @functools.cache
-def _start_once(umask: int, *values: str | None) -> str:
-    """A warm `hg` for these values of what is read while Mercurial is imported; this process has that umask."""
-    folder, ending = Path(tempfile.mkdtemp(prefix="warm-hg-")), contextlib.ExitStack()
-    ending.callback(shutil.rmtree, folder, ignore_errors=True)
+def _find(keeper: str | None, *settings: str) -> str:
+    """The path of a warm `hg` for these settings: the keeper's of the run, or one of this process."""
+    if keeper is not None:
+        path: str = ask(KIND, "make", *settings)
+        return path
+    ending = contextlib.ExitStack()
     atexit.register(ending.close)
+    return ending.enter_context(warm_hg_for(*settings))
+
+
+@contextlib.contextmanager
+def warm_hg_for(umask: str, *values: str) -> Iterator[str]:
+    """The path of a warm `hg` for an umask, in octal, and the values of what is read while Mercurial is imported."""
     others = {name: value for name, value in os.environ.items() if name not in IMPORTED}
-    imported = {name: value for name, value in zip(IMPORTED, values, strict=True) if value is not None}
-    return str(ending.enter_context(warm_hg(folder, {**others, **imported})))
+    imported = {name: value for name, value in zip(IMPORTED, values, strict=True) if value != UNSET}
+    with (
+        tempfile.TemporaryDirectory(prefix="warm-hg-", ignore_cleanup_errors=True) as folder,
+        warm_hg(Path(folder), {**others, **imported}, int(umask, 8)) as hg,
+    ):
+        yield str(hg)
 
 
 def serve(address: str, life: int) -> None:
@@ -227,6 +256,10 @@ def serve(address: str, life: int) -> None:
 
 def import_mercurial() -> None:
     """Import what a command needs, all that `hg` would import when it is used."""
+    gc.disable()  # a quarter of the time; a command enables it
+    for name in OF_THE_RUNNER:
+        with contextlib.suppress(ImportError):  # in an environment of another version
+            importlib.import_module(name)
     importlib.import_module("hgdemandimport").enable()
     for name in (*USED, *_list_ours()):
         with contextlib.suppress(ImportError):  # of another version
@@ -237,6 +270,7 @@ def import_mercurial() -> None:
         for name in new:
             with contextlib.suppress(ImportError):  # of another system
                 vars(importlib.import_module(name))
+    gc.collect()
     gc.freeze()
 
 
@@ -273,6 +307,7 @@ def reap(callers: Mapping[int, socket.socket]) -> Iterator[tuple[int, int]]:
 
 def run(request: list[bytes], streams: tuple[int, ...]) -> None:
     """Be the caller's program; does not return."""
+    gc.enable()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, stream in enumerate(streams):

@@ -53,6 +53,7 @@ def warm_workers(config: pytest.Config) -> Iterator[None]:
 
 def import_tests(collect: Sequence[str]) -> bool:
     """Import what these words for pytest name; tell whether all of it could be imported."""
+    gc.disable()  # enabled after the collection of the tests (tests/conftest.py)
     with open(os.devnull, "r+b", buffering=0) as nothing:
         for number in range(3):
             os.dup2(nothing.fileno(), number)
@@ -75,6 +76,7 @@ def work(request: Mapping[str, Any]) -> NoReturn:
         sys.argv[:] = ["-c"]
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         main = sys.modules["__main__"] = types.ModuleType("__main__")
+        gc.enable()
         exec(request["module"], vars(main))
         code = 0
     except SystemExit as ended:

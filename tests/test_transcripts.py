@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -111,13 +111,12 @@ IMPORTED = {
 }
 
 
-def choose_hg(transcript: Path, environment: Mapping[str, str]) -> Path:
+def choose_hg(transcript: Path, warm: Path) -> Path:
     """The `hg` for a transcript: warm, unless what it is about needs real starts."""
     needs_own_starts = transcript.parent != ENDS_DAEMONS and OWN_STARTS.search(transcript.read_text())
     if transcript in START_UP or needs_own_starts:
         return Path(sys.executable).with_name("hg")
-    with umask(0o022):
-        return Path(shared_hg({**environment, **IMPORTED}))
+    return warm
 
 
 @contextmanager
@@ -163,15 +162,19 @@ def difference(transcript: Path, runner: Path, folder: Path, *, one_in: int = 4)
     environment["ONE_IN"] = "1" if os.environ.get("VCSREPLICATOR_TEST_WHOLE") else str(one_in)
     environment["COLD"] = str(Path(sys.executable).parent)
     environment["PATH"] = f"{environment['COLD']}{os.pathsep}{environment['PATH']}"  # our other programs
-    hg = choose_hg(transcript, environment)
+    environment |= IMPORTED  # so that the runner is warm too
+    with umask(0o022):
+        warm = Path(shared_hg(environment))
+    hg = choose_hg(transcript, warm)
     options = ["--with-hg", str(hg), "--tmpdir", str(folder / "run"), "--outputdir", str(folder), "--timeout", "280"]
     staged = stage(transcript, folder / "transcripts")
     # The runner's Python is the one that transcripts call.
     python = str(hg.with_name("python"))
     with claimed_ports() as first:
         result = subprocess.run(
-            [sys.executable, "-c", RUN, python, str(runner), *options, "--port", str(first), str(staged)],
+            [warm.with_name("python"), "-c", RUN, python, runner, *options, "--port", str(first), staged],
             env=environment,
+            umask=0o022,
             cwd=staged.parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -2,7 +2,6 @@
 """Where the log under test lives: a file of SQLite, or topics of a real Kafka."""
 
 import contextlib
-import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,24 +75,11 @@ def kafka_storage(kafka: Kafka, prefix: str) -> Storage:
         admin.delete_records({TopicPartition(f"{prefix}.{topic}", partition): offset})
         admin.close()
 
-    def copy_paused() -> None:
-        """What a crash at this moment would leave."""
-        kafka.pause()
-        shutil.rmtree(kafka.folder / "copy", ignore_errors=True)
-        shutil.copytree(kafka.folder / "data", kafka.folder / "copy")
-        kafka.resume()
-
-    def restore() -> None:
-        kafka.stop()
-        shutil.rmtree(kafka.folder / "data")
-        shutil.copytree(kafka.folder / "copy", kafka.folder / "data")
-        kafka.start()
-
     return Storage(
         url=f"{kafka.url}?topic-prefix={prefix}.",
         vanish=lambda: kafka.kill(),
         come_back=lambda: kafka.restart(),
         forget=forget,
-        copy=copy_paused,
-        restore=restore,
+        copy=lambda: kafka.copy(),
+        restore=lambda: kafka.restore(),
     )

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from testing.services.keeper import ADDRESS, Keeper, ask
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service, ServiceMissing
 from testing.services.rabbitmq import RabbitMQ, TlsRabbitMQ
+from testing.warm_hg import KIND, warm_hg_for
 
 # What a run may share, each with the variable that points to one that runs elsewhere.
 SHARED: dict[type[Service], str] = {
@@ -86,14 +88,24 @@ class Lent(Kept):
         """Where it listens on the loopback."""
         return urlsplit(self.url).port or 0
 
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return Path(ask(self.name, "folder"))
+
 
 def keeper() -> Keeper:
-    """What keeps the services of a run of several workers."""
-    return Keeper({kind.name: kind for kind in (*SHARED, *SHARED_HERE)})
+    """What keeps the services of a run of several workers, and a warm `hg` for each environment."""
+    return Keeper({kind.name: kind for kind in (*SHARED, *SHARED_HERE)}, {KIND: warm_hg_for})
+
+
+def list_slow_starts() -> list[str]:
+    """The names of services that a whole run needs, start slowly and do not run elsewhere."""
+    return [kind.name for kind in (RabbitMQ, Kafka, TlsRabbitMQ) if SHARED.get(kind, "") not in os.environ]
 
 
 # What a test may have for itself that another had before: what starts slowly and is cleared at once.
-LENT: tuple[type[Service], ...] = (RabbitMQ,)
+LENT: tuple[type[Service], ...] = (RabbitMQ, Kafka)
 
 
 @contextmanager
@@ -105,7 +117,7 @@ def own(kind: type[AnyService]) -> Iterator[AnyService | Lent]:
         return
     name = ask(kind.name, "lend")
     try:
-        yield Lent(url=ask(name, "vhost"), name=name)
+        yield Lent(url=ask(name, "place"), name=name)
     finally:
         ask(name, "take_back")
 

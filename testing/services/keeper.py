@@ -13,23 +13,30 @@ import socket
 import socketserver
 import tempfile
 import threading
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from testing.services.process import Service, ServiceMissing
 
+# Makes what is no service, of arguments that are texts; its value is a text too.
+Maker = Callable[..., AbstractContextManager[str]]
 # Where workers find the keeper of their run: the path of its socket.
 ADDRESS = "VCSREPLICATOR_TEST_KEEPER"
 
 
 class Keeper:
-    """Serves `kinds` by their names during its block, and names itself in the environment of processes started meanwhile."""
+    """Serves `kinds` by their names during its block, and names itself in the environment of processes started meanwhile.
 
-    def __init__(self, kinds: Mapping[str, type[Service]]) -> None:
+    Of the kinds `made` it has one for each group of arguments, entered when a worker first asks for it.
+    """
+
+    def __init__(self, kinds: Mapping[str, type[Service]], made: Mapping[str, Maker] | None = None) -> None:
         self._kinds = kinds
+        self._makers = made or {}
+        self._made: dict[tuple[str, ...], str] = {}
         self._starting: dict[str, threading.Lock] = {}
         self._running: dict[str, Service] = {}
         self._lent: set[str] = set()
@@ -70,13 +77,38 @@ class Keeper:
         try:
             if call in ("lend", "take_back"):
                 return {"result": getattr(self, call)(kind)}
+            if call == "make":
+                return {"result": self.make(kind, *arguments)}
             said = getattr(self._start_once(kind), call)
             result = said(*arguments) if callable(said) else said
+            if isinstance(result, Path):
+                return {"result": str(result)}
             return {"result": None if isinstance(result, Service) else result}
-        except ServiceMissing as missing:
+        except RuntimeError as missing:  # a `ServiceMissing` among others
             return {"missing": str(missing)}
         except OSError as error:
             return {"silent": str(error)}
+
+    def begin(self, *names: str) -> None:
+        """Start services beside what this process does meanwhile."""
+        for name in names:
+            threading.Thread(target=self._begin, args=(name,), name=f"start of {name}", daemon=True).start()
+
+    def _begin(self, name: str) -> None:
+        with suppress(RuntimeError, OSError):  # the first test that asks hears why
+            self._start_once(name)
+
+    def make(self, kind: str, *arguments: str) -> str:
+        """What was made of this kind for these arguments, now or before."""
+        asked = (kind, *arguments)
+        with self._changing:
+            making = self._starting.setdefault("\0".join(asked), threading.Lock())
+        with making:
+            if asked not in self._made:
+                made = self._makers[kind](*arguments)
+                self._made[asked] = made.__enter__()
+                self._ending.push(made)
+            return self._made[asked]
 
     def lend(self, kind: str) -> str:
         """The name of a service of this kind, started or used before, that nothing else uses until it is taken back."""
@@ -85,7 +117,7 @@ class Keeper:
             name = next(name for name in names if name not in self._lent)
             self._lent.add(name)
         try:
-            self._start_once(name)
+            self._start_once(name).wake()
         except BaseException:
             self._lent.discard(name)
             raise

@@ -135,6 +135,14 @@ class Service(ABC):
         self.stop()
         self.start()
 
+    def place(self) -> str:
+        """How a test reaches it that has it to itself, or an empty place in it."""
+        return self.url
+
+    def wake(self) -> None:
+        """Be ready for a test after `clear`, or after a start."""
+        self.resume()
+
     def clear(self) -> None:
         """Forget what a test left in it, so that the next may have it; raise `ServiceMissing` if a new one costs less."""
         raise ServiceMissing(f"{self.name} is used once")

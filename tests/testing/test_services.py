@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,9 +19,11 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kombu import Connection
 
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
 from testing.services.aws import Aws
 from testing.services.cache import CHECKOUT, cached
-from testing.services.existing import Existing, shared
+from testing.services.existing import Existing, own, shared
 from testing.services.guard import descendants
 from testing.services.kafka import Kafka
 from testing.services.keeper import Keeper, ask
@@ -234,6 +237,24 @@ def test_a_broker_that_a_test_gives_back_has_nothing_of_it(own_service: Callable
             connection.drain_events(timeout=60)
     left = "{rabbit_vhost:list_names(), rabbit_alarm:get_alarms(), rabbit_networking:connections()}"
     assert broker.evaluate(f'{left} =:= {{[<<"/">>], [], []}}') == "{ok, true}"
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_a_kafka_that_a_test_gives_back_has_nothing_of_it_and_works_when_it_is_lent_again() -> None:
+    with Keeper({"kafka": Kafka}):
+        with own(Kafka) as broker, open_log(broker.url) as log:
+            log.create(topics(partitions=1))
+            log.acknowledge("group", "events", {0: 0})
+            broker.copy()
+            folder = broker.folder
+        assert not (folder / "copy").exists()
+        threading.Event().wait(2.5)  # longer than the broker's session
+        with own(Kafka) as again, KafkaAdminClient(bootstrap_servers=again.bootstrap) as admin:
+            assert again.folder == folder
+            assert [name for name in admin.list_topics() if not name.startswith("__")] == []
+            assert admin.list_groups() == []
+            admin.create_topics([NewTopic("next", 1, 1)])
 
 
 def test_a_download_that_fails_is_tried_again_from_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

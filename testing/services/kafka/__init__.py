@@ -15,6 +15,7 @@ from hgext.vcsreplicator.demo.ports import free_port
 from testing.services import guard
 from testing.services.cache import cached
 from testing.services.process import PATIENCE, Service, ServiceMissing, needed
+from testing.waiting import eventually
 
 POM = Path(__file__).with_name("pom.xml")
 
@@ -99,6 +100,7 @@ class Kafka(Service):
     def copy(self) -> None:
         """Copy its data as a crash of now would leave it."""
         self.pause()
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
         shutil.copytree(self.folder / "data", self.folder / "copy")
         self.resume()
 
@@ -108,6 +110,45 @@ class Kafka(Service):
         shutil.rmtree(self.folder / "data")
         (self.folder / "copy").rename(self.folder / "data")
         self.start()
+
+    def clear(self) -> None:
+        """Be without topics and groups, and stand still until it is woken: an idle broker computes for a thirtieth of the time."""
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        if not self.running:
+            raise ServiceMissing(f"{self.name} was stopped")
+        self.wake()
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
+        try:
+            with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+                admin.delete_topics([name for name in admin.list_topics() if not name.startswith("__")])
+                admin.delete_groups([group["group_id"] for group in admin.list_groups()])
+        except KafkaError as error:
+            raise ServiceMissing(f"{self.name} cannot be cleared: {error!r}") from error
+        self.pause()
+
+    def wake(self) -> None:
+        """Go on, and return once topics can be made: after it stood still, its controller takes the broker for dead at first."""
+        from kafka import KafkaAdminClient
+        from kafka.admin import NewTopic
+        from kafka.errors import InvalidReplicationFactorError, KafkaError
+
+        def makes_topics() -> bool:
+            try:
+                admin.create_topics([NewTopic("awake", 1, 1)])
+            except InvalidReplicationFactorError:
+                return False
+            admin.delete_topics(["awake"])
+            return True
+
+        self.resume()
+        self.wait_until_ready()
+        try:
+            with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+                eventually(makes_topics, f"{self.name} makes topics", timeout=PATIENCE)
+        except KafkaError as error:
+            raise ServiceMissing(f"{self.name} does not wake: {error!r}") from error
 
     def answers(self) -> bool:
         """The port opens before the broker serves: ask what a client asks first, and look for a broker in the answer."""
