@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 
 from testing.scheduling import ModuleScheduling, has_many_examples, is_run_whole
 from testing.services.aws import Aws
-from testing.services.existing import Existing, Kept, keeper, own, shared
+from testing.services.existing import Existing, Kept, keeper, list_slow_starts, own, shared
 from testing.services.kafka import Kafka
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service
@@ -72,9 +72,17 @@ def pytest_configure(config: pytest.Config) -> None:
         from testing.warm_workers import warm_workers  # which imports pytest-xdist's own
 
         kept = ExitStack()
-        kept.enter_context(keeper())
+        services = kept.enter_context(keeper())
+        if is_whole(config):
+            services.begin(*list_slow_starts())  # one processor is idle while another imports the tests
         kept.enter_context(warm_workers(config))
         config.add_cleanup(kept.close)
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Tell whether a run has all tests, or all but the slow ones."""
+    has_all_folders = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+    return has_all_folders and not config.option.keyword and config.option.markexpr in ("", "not slow")
 
 
 @pytest.hookimpl(wrapper=True)
