@@ -117,7 +117,11 @@ class Keeper:
             name = next(name for name in names if name not in self._lent)
             self._lent.add(name)
         try:
-            self._start_once(name).wake()
+            try:
+                self._start_once(name).wake()
+            except ServiceMissing:  # one that was used before, and does not go on
+                self._close(name)
+                self._start_once(name)
         except BaseException:
             self._lent.discard(name)
             raise
@@ -125,13 +129,15 @@ class Keeper:
 
     def take_back(self, name: str) -> None:
         """Clear a service that was lent for the next test, or close it if it cannot be used as it is."""
-        service = self._running[name]
         try:
-            service.clear()
-        except (ServiceMissing, OSError):
-            del self._running[name]
-            service.close()
+            self._running[name].clear()
+        except (RuntimeError, OSError):
+            self._close(name)
         self._lent.discard(name)
+
+    def _close(self, name: str) -> None:
+        if service := self._running.pop(name, None):
+            service.close()
 
     def _start_once(self, name: str) -> Service:
         """The service of this name, the kind and for one that is lent its number."""

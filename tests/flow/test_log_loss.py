@@ -55,7 +55,7 @@ def installation(
     request: pytest.FixtureRequest, tmp_path: Path, own_service: Callable[[type[Kafka]], Kafka]
 ) -> Iterator[Installation]:
     log = own_service(Kafka) if request.param == "kafka" else EmbeddedLog(tmp_path)
-    prepared = Cluster(tmp_path, *(["--log", log.url] if isinstance(log, Kafka) else []))
+    prepared = Cluster(tmp_path, *([] if isinstance(log, EmbeddedLog) else ["--log", log.url]))
     prepared.config.write_text(prepared.config.read_text().replace("[aggregator]\n", "[aggregator]\nbeat = 0.5\n"))
     with prepared as cluster:
         yield Installation(cluster, log)

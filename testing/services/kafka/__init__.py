@@ -147,7 +147,7 @@ class Kafka(Service):
         try:
             with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
                 eventually(makes_topics, f"{self.name} makes topics", timeout=PATIENCE)
-        except KafkaError as error:
+        except (KafkaError, AssertionError) as error:
             raise ServiceMissing(f"{self.name} does not wake: {error!r}") from error
 
     def answers(self) -> bool:
