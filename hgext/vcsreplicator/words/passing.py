@@ -2,8 +2,8 @@
 """The errors that may pass while a service waits.
 
 They are shortages (memory, disk space, quota, file descriptors), a failing disk, a stale file handle, a mount or machine that does
-not answer, an interrupted call, a locked database, a port in use, an address that is not available, a name server that does not
-answer, and a missing topic. All others do not pass.
+not answer, a mount whose process died, a network that is down or has no route, an interrupted call, a locked database, a port in
+use, an address that is not available, a name server that does not answer, and a missing topic. All others do not pass.
 """
 
 import errno
@@ -15,7 +15,8 @@ import stat
 from .errors import TopicMissing
 
 _ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR}
-_ERRNO |= {errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+_ERRNO |= {errno.ENOTCONN, errno.ECONNABORTED, errno.ETIMEDOUT}
+_ERRNO |= {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH}
 _ERRNO |= {errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN}
 _SQLITE = {
     sqlite3.SQLITE_BUSY,
