@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A log whose topics have one record and a transaction marker behind it, as Kafka's have, and what its readers wait for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hgext.vcsreplicator.log import PartitionKey, Reader, Record
@@ -13,10 +13,10 @@ class MarkedLog:
 
     waits: list[float] = field(default_factory=list)
 
-    def beginnings(self, topic: str) -> dict[int, int]:
+    def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         return {0: 0}
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         return {0: 2}
 
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:

@@ -2,11 +2,11 @@
 """The log in memory, for tests that need thousands of crashes: the contract of `hgext.vcsreplicator.log`, one process, no waiting.
 
 Beyond the contract, for tests: `fail_commits` makes the next transactions raise Unavailable, before or after they took effect;
-`copied` and `restore` put a topic back to what it was; `lose` takes its newest records.
+`copied` and `restore` put a topic back to what it was; `lose` takes its newest records; partitions in `leaderless` do not answer.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 from hgext.vcsreplicator.log import NewRecord, Positions, Record, Topic, TopicComparison, partition_of
@@ -25,6 +25,8 @@ class MemoryLog:
     def __init__(self, clock: Clock | None = None) -> None:
         self.fail_commits: list[bool] = []
         """For each of the next transactions that shall fail: whether it takes effect all the same."""
+        self.leaderless: set[TopicPartition] = set()
+        """Partitions without a leader: they take no record, a question to them fails, and readers read nothing of them."""
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._topics: dict[str, Topic] = {}
@@ -88,12 +90,12 @@ class MemoryLog:
         with self._changed:
             return {group: dict(positions) for (group, name), positions in self._stored.items() if name == topic}
 
-    def beginnings(self, topic: str) -> dict[int, int]:
-        return dict.fromkeys(range(self.partitions(topic)), 0)
+    def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        return dict.fromkeys(self._find_leaders(topic, partitions), 0)
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         with self._changed:
-            return {partition: self._ends[topic, partition] for partition in range(self.partitions(topic))}
+            return {partition: self._ends[topic, partition] for partition in self._find_leaders(topic, partitions)}
 
     def close(self) -> None:
         pass
@@ -170,7 +172,7 @@ class MemoryLog:
     ) -> list[Record]:
         found: list[Record] = []
         with self._changed:
-            for place in active:
+            for place in self._find_led(active):
                 position, end = positions[place], self._ends[place]
                 if not 0 <= position <= end:
                     raise (Rewound if position > end else Expired)(f"{place}: position {position} is gone")
@@ -191,10 +193,21 @@ class MemoryLog:
             reader.woken = True
             self._changed.notify_all()
 
+    def _find_leaders(self, topic: str, partitions: Collection[int] | None) -> Collection[int]:
+        """The partitions that are asked for; raises Unavailable if one of them has no leader."""
+        numbers = range(self.partitions(topic)) if partitions is None else partitions
+        if not self.leaderless.isdisjoint((topic, number) for number in numbers):
+            raise Unavailable(f"topic {topic}: a partition has no leader")
+        return numbers
+
+    def _find_led(self, places: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        return [place for place in places if place not in self.leaderless] if self.leaderless else places
+
     def _append(self, message: NewRecord) -> tuple[int, int]:
         count = self.partitions(message.topic)
         partition = message.partition if message.partition is not None else partition_of(message.key or "", count)
         place = (message.topic, partition)
+        self._find_leaders(message.topic, [partition])
         offset = self._ends[place]
         self._ends[place] = offset + 1
         self._records[place][offset] = Record(
@@ -255,7 +268,7 @@ class MemoryReader:
         return self._log.collect(self._positions, self._active(), limit)
 
     def anything(self, ends: Mapping[TopicPartition, int]) -> bool:
-        return any(self._positions[place] != ends[place] for place in self._active())
+        return any(self._positions[place] != ends[place] for place in self._log._find_led(self._active()))
 
     def positions(self) -> dict[TopicPartition, int]:
         return dict(self._positions)

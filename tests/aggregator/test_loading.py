@@ -3,7 +3,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -44,9 +44,9 @@ class CountingLog(MemoryLog):
         self.whole.update(topic for (topic, _), at in positions.items() if at == 0)
         return super().reader(positions)
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         self.asked[topic] += 1
-        return super().ends(topic)
+        return super().ends(topic, partitions)
 
 
 @pytest.fixture

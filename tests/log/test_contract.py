@@ -672,6 +672,15 @@ def test_ends_and_beginnings_of_every_partition(log: Log) -> None:
     assert log.beginnings(EVENTS) == dict.fromkeys(range(PARTITIONS), 0)
 
 
+def test_ends_and_beginnings_of_some_partitions(log: Log) -> None:
+    log.append([message(b"1", partition=1), message(b"2", partition=1)])
+    assert log.ends(EVENTS, [2, 1]) == {1: 2, 2: 0}
+    assert log.beginnings(EVENTS, [1]) == {1: 0}
+    assert log.ends(EVENTS, []) == {}
+    with pytest.raises(BadConfig, match=f"partition {PARTITIONS}"):
+        log.ends(EVENTS, [0, PARTITIONS])
+
+
 # Going away and coming back
 
 

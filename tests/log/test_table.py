@@ -2,7 +2,7 @@
 """A topic read to its end: on SQLite, on a real Kafka with its transaction markers, and on a log that loses records meanwhile."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -126,11 +126,11 @@ class Losing:
     is_lossy: bool = True
     asked: int = 0
 
-    def beginnings(self, topic: str) -> dict[int, int]:
-        return self.log.beginnings(topic)
+    def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        return self.log.beginnings(topic, partitions)
 
-    def ends(self, topic: str) -> dict[int, int]:
-        ends = self.log.ends(topic)
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        ends = self.log.ends(topic, partitions)
         self.asked += 1
         if self.is_lossy:
             self.log.lose(topic, 0, 1)

@@ -5,7 +5,7 @@ import errno
 import shutil
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,7 @@ class Log(MemoryLog):
             raise Unavailable("the log is away")
         return super().append(messages, timeout=timeout)
 
-    def beginnings(self, topic: str) -> dict[int, int]:
+    def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         return {0: self.beginning}
 
     def reader(self, positions: Mapping[tuple[str, int], int]) -> MemoryReader:

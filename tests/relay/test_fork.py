@@ -2,7 +2,7 @@
 """The relay compares an outbox with what the log has, before it continues any history."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,10 +41,10 @@ class Slow(MemoryLog):
         super().__init__()
         self.awake = threading.Event()
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         if not self.awake.is_set():
             raise Unavailable("asleep")
-        return super().ends(topic)
+        return super().ends(topic, partitions)
 
 
 def watch(log: Log, stop: threading.Event) -> fork.StateWatch:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
+from hgext.vcsreplicator.log import STATE, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.relay import loss
@@ -346,15 +346,15 @@ def test_a_doubt_stays_until_the_check_has_ended_and_if_another_comes_meanwhile(
     log, watch = watched
     sent(log, watch, "one")
     meanwhile: list[bool] = []
-    watch.doubt()
-    log.act = lambda: meanwhile.append(watch.is_doubted)
+    watch.doubt("/one")
+    log.act = lambda: meanwhile.append(watch.is_doubted(0))
     watch.check_partitions()
     assert meanwhile == [True]
-    assert not watch.is_doubted
-    watch.doubt()
-    log.act = watch.doubt
+    assert not watch.is_doubted(0)
+    watch.doubt("/one")
+    log.act = lambda: watch.doubt("/one")
     watch.check_partitions()
-    assert watch.is_doubted
+    assert watch.is_doubted(0)
 
 
 def test_a_check_that_the_log_does_not_answer_leaves_a_doubt(watched: tuple[Interrupting, loss.LossWatch]) -> None:
@@ -367,7 +367,7 @@ def test_a_check_that_the_log_does_not_answer_leaves_a_doubt(watched: tuple[Inte
     log.act = fail
     with pytest.raises(Unavailable):
         watch.check_partitions()
-    assert watch.is_doubted
+    assert watch.is_doubted(0)
     assert watch.is_confirmed("/one")
 
 
@@ -413,3 +413,21 @@ def test_a_loss_that_two_threads_find_counts_once(watched: tuple[Interrupting, l
         with pytest.raises(Unavailable):
             watch.check_appended(0, 0, before)
     assert watch.eras() == {0: 1}
+
+
+def test_a_partition_without_a_leader_hides_no_loss_in_another() -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=3))
+    watch = loss.LossWatch(log, lambda repository: None)
+    names = {partition_of(name, 3): name for name in "abcdefgh"}
+    for name in names.values():
+        sent(log, watch, name)
+    log.leaderless.add(("events", 0))
+    log.lose("events", 1, 1)
+    with pytest.raises(Unavailable):
+        watch.check_partitions()
+    assert [watch.is_confirmed(f"/{names[partition]}") for partition in (0, 1, 2)] == [True, False, True]
+    assert [watch.is_doubted(partition) for partition in (0, 1, 2)] == [True, False, False]
+    log.leaderless.clear()
+    watch.check_partitions()
+    assert not watch.is_doubted(0)

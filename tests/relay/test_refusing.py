@@ -4,7 +4,7 @@
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,10 @@ class Failing:
             raise Unavailable("the log takes nothing")
         return self._log.append(messages, timeout=timeout)
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         if self.down.is_set():
             raise Unavailable("the log is down")
-        return self._log.ends(topic)
+        return self._log.ends(topic, partitions)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)

@@ -10,7 +10,7 @@ import pwd
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +24,12 @@ from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of, topics
 from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, NewestEvent, before_first_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
+from hgext.vcsreplicator.relay import partitions
 from hgext.vcsreplicator.relay import work as relay_work
 from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import Job, RepositoryBusy, RepositoryJobs
-from hgext.vcsreplicator.relay.loss import FRESH, KnownPlace, LossWatch
+from hgext.vcsreplicator.relay.loss import KnownPlace, LossWatch
+from hgext.vcsreplicator.relay.partitions import FRESH
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work, explain
 from hgext.vcsreplicator.words import wire
@@ -143,7 +145,9 @@ def test_the_log_is_asked_once_for_a_push_and_again_after_a_while_or_trouble(
 ) -> None:
     asked: list[str] = []
     ends = master.log.ends
-    monkeypatch.setattr(master.log, "ends", lambda topic: (topic == EVENTS and asked.append(topic)) or ends(topic))
+    monkeypatch.setattr(
+        master.log, "ends", lambda topic, *which: (topic == EVENTS and asked.append(topic)) or ends(topic, *which)
+    )
 
     def check() -> int:
         """How often the log is asked before something of the repository may be sent."""
@@ -155,7 +159,7 @@ def test_the_log_is_asked_once_for_a_push_and_again_after_a_while_or_trouble(
     master.poke("a")
     master.until_done(box)
     assert [check(), check()] == [1, 0]
-    master.losses.doubt()
+    master.losses.doubt(master.folder("a"))
     assert check() > 0
     master.clock.advance(FRESH)
     assert [check(), check()] == [1, 0]
@@ -491,7 +495,7 @@ def test_an_outbox_that_lacks_what_its_marker_says_was_sent_is_a_fork(master: Ma
 def test_a_log_that_does_not_answer_is_not_called_available(
     master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(topic: str) -> dict[int, int]:
+    def fail(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         raise Unavailable("away")
 
     available: list[str] = []
@@ -883,9 +887,85 @@ def test_lines_about_a_loss_name_the_newest_event_of_the_repository(master: Mast
     partition = partition_of(entries[0].event.repository, master.log.partitions(EVENTS))
     master.log.lose(EVENTS, partition, 2)
     with capture_logs() as lines:
-        master.losses.doubt()
+        master.losses.doubt(master.folder("a"))
         master.poke("a")
         eventually(lambda: len(master.sent()) == 2)
     assert names(lines, "the log lost events: they are sent again") == of(master, entries[-1])
     [lost] = [line for line in lines if line["event"] == "the log lost its newest records"]
     assert lost["event_id"] == entries[-1].event.id
+
+
+# One partition without a leader
+
+
+def write_into(master: Master, partition: int, name: str) -> Outbox:
+    """Writes the first event of a repository that has this partition."""
+    while True:
+        entries = following(before_first_event(name, 1), 1)
+        if partition_of(entries[0].event.repository, master.log.partitions(EVENTS)) == partition:
+            return master.write(name, entries)
+
+
+def push(master: Master, box: Outbox, name: str) -> None:
+    box.append(Transaction(), following(box.newest(), 1))
+    master.poke(name)
+
+
+def test_repositories_of_other_partitions_are_sent_while_one_partition_has_no_leader(master: Master) -> None:
+    there, gone, late = (write_into(master, number, name) for number, name in ((1, "there"), (2, "gone"), (2, "late")))
+    for box, name in ((there, "there"), (gone, "gone")):
+        master.poke(name)
+        master.until_done(box)
+    master.log.leaderless.add((EVENTS, 2))
+    push(master, gone, "gone")
+    master.poke("late")
+    master.until(lambda: all(map(master.work.failure, map(master.folder, ("gone", "late")))))
+    for _ in range(2):
+        push(master, there, "there")
+        eventually(lambda: not there.has_unsent())
+    assert gone.has_unsent()
+    assert late.has_unsent()
+    master.log.leaderless.clear()
+    master.until(lambda: not gone.has_unsent() and not late.has_unsent())
+
+
+def test_the_log_is_available_to_repositories_of_other_partitions_while_one_has_no_leader(master: Master) -> None:
+    available: list[str] = []
+    master.jobs.on_available = available.append
+    for number, name in ((1, "there"), (2, "gone")):
+        box = write_into(master, number, name)
+        master.poke(name)
+        master.until_done(box)
+    master.log.leaderless.add((EVENTS, 2))
+    check = master.jobs.table()[Job.CHECK]
+    check(master.folder("there"))
+    with pytest.raises(Unavailable):
+        check(master.folder("gone"))
+    assert available == [master.folder("there")]
+
+
+def test_a_partition_that_does_not_answer_does_not_occupy_all_workers(
+    master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "TURN", 0.01)
+    ends, is_asked, may_answer = log.ends, threading.Event(), threading.Event()
+
+    def hang(topic: str, which: Collection[int] | None = None) -> dict[int, int]:
+        if topic == EVENTS and (which is None or 2 in which):
+            is_asked.set()
+            assert may_answer.wait(60)
+        return ends(topic, which)
+
+    monkeypatch.setattr(log, "ends", hang)
+    hanging = {name: write_into(master, 2, name) for name in "abc"}
+    there = write_into(master, 1, "there")
+    for name in hanging:
+        master.poke(name)
+    assert is_asked.wait(60)
+    master.poke("there")
+    try:
+        eventually(lambda: not there.has_unsent())
+        assert all(box.has_unsent() for box in hanging.values())
+    finally:
+        may_answer.set()
+    master.until(lambda: not any(box.has_unsent() for box in hanging.values()))

@@ -27,7 +27,7 @@ Guarantees of every adapter:
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -272,11 +272,18 @@ class Log(Protocol):
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
         """Return the stored positions of all groups that have any on this topic."""
 
-    def beginnings(self, topic: str) -> dict[int, int]:
-        """Return per partition the first position that can be read."""
+    def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        """Return per partition the first position that can be read.
 
-    def ends(self, topic: str) -> dict[int, int]:
-        """Return per partition the position after the last committed record."""
+        It asks for these `partitions` only, or for all. Each may be at another broker, and it raises Unavailable if one of them
+        does not answer: so ask for no others than those you depend on.
+        """
+
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        """Return per partition the position after the last committed record.
+
+        `partitions` are as for `beginnings`.
+        """
 
     def close(self) -> None:
         """Free everything."""

@@ -32,10 +32,12 @@ class EventPlace(Value):
 def find_standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
     """Return the partitions of `events` where the wanted event is at its offset.
 
-    `wanted` has one event for each partition. An event that retention removed counts as there. Raises Unavailable if the log
-    cannot tell.
+    `wanted` has one event for each partition; no other partition is asked for. An event that retention removed counts as there.
+    Raises Unavailable if the log cannot tell.
     """
-    beginnings, ends = log.beginnings(EVENTS), log.ends(EVENTS)
+    if not wanted:
+        return set()
+    beginnings, ends = log.beginnings(EVENTS, wanted), log.ends(EVENTS, wanted)
     found, left = set(), {}
     for partition, place in wanted.items():
         if 0 <= place.offset < beginnings.get(partition, 0):

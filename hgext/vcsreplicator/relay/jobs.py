@@ -12,7 +12,6 @@ from dataclasses import replace
 import prometheus_client
 import structlog
 
-from ..log import EVENTS
 from ..outbox.entry import Entry
 from ..outbox.file import Outbox, SentMark, outbox_of
 from ..outbox.forks import fork_behind
@@ -95,11 +94,7 @@ class RepositoryJobs:
                 raise RepositoryBusy("another process sends its events, or is about to strip changesets")
             if self._is_forked(folder, box):
                 return
-            try:
-                count = self._send_events(folder, box)
-            except Unavailable:
-                self._losses.doubt()
-                raise
+            count = self._send_events(folder, box)
             sent = box.sent()
         SENT.inc(count)
         if sent is not None:
@@ -111,7 +106,7 @@ class RepositoryJobs:
             return
         if box.has_unsent():
             raise RepositoryBusy("its events are not sent yet")
-        self._sender.log.ends(EVENTS)
+        self._losses.check_answer(box)
         self.on_available(folder)
 
     def _is_forked(self, folder: str, box: Outbox) -> bool:
@@ -155,7 +150,11 @@ class RepositoryJobs:
             before, previous = self._losses.newest_places(), sent
 
         sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
-        return sender.send(folder, box)
+        try:
+            return sender.send(folder, box)
+        except Unavailable:
+            self._losses.doubt(folder)
+            raise
 
     def _check_losses(self, folder: str, box: Outbox) -> tuple[Mapping[int, KnownPlace], Mapping[int, int]]:
         """Check the outbox for losses; return the newest known places and the eras.

@@ -8,17 +8,17 @@ repositories.
 Rules of this file: an *era* of a partition ends when a loss is found in it. A repository is confirmed in the era in which its
 newest event was seen in the log or sent to it; in the first era, it is enough that the aggregator saw it. A repository that is not
 confirmed is checked before more of it is sent. Events sent before a loss was noticed may stand behind lost records: so the relay
-also looks for the event that was sent before them.
+also looks for the event that was sent before them. What is asked about a partition is asked of no other (`partitions`).
 """
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import prometheus_client
 import structlog
 
-from ..log import EVENTS, Log, partition_of
+from ..log import EVENTS, Log
 from ..outbox.entry import NewestEvent
 from ..outbox.file import Outbox, SentMark
 from ..outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
@@ -27,6 +27,7 @@ from ..words.errors import ReplicationError, Unavailable
 from ..words.event import event_names
 from ..words.records import RepositoryState
 from ..words.value import Value
+from .partitions import EventPartitions
 
 logger = structlog.get_logger()
 
@@ -34,8 +35,8 @@ LOSSES = prometheus_client.Counter(
     "vcsreplicator_relay_log_losses_total",
     "Times that a partition of the log was found to have lost records",
 )
-# Seconds for which the relay relies on the ends that it saw. A loss since then is found when the event is appended.
-FRESH = 0.25
+# Seconds after which a check of all partitions, some of which did not answer, leaves the rest to the next one.
+CHECK = 5.0
 
 NEXT_STEP = "run `hg replicatesync` in it: mirrors then copy what they lack; these events are not announced"
 
@@ -62,82 +63,94 @@ class LossWatch:
 
     def __init__(self, log: Log, state: Callable[[str], RepositoryState | None], clock: Clock | None = None) -> None:
         self._log, self._state, self._clock = log, state, clock or SystemClock()
-        self._lock, self._checking = threading.Lock(), threading.Lock()
+        self._partitions, self._lock = EventPartitions(log, self._clock), threading.Lock()
         self._eras = Counter[int]()
         self._newest: dict[int, KnownPlace] = {}
         self._confirmed: dict[str, Confirmation] = {}
         # The marker of each repository before its newest event was sent.
         self._previous: dict[str, SentMark] = {}
-        self._doubts = self._answered = 0
-        # The ends of the partitions, and when they were asked for.
-        self._ends: tuple[float, Mapping[int, int]] = (float("-inf"), {})
+        # The partition of each repository that was checked.
+        self._homes: dict[str, int] = {}
 
     def is_confirmed(self, folder: str) -> bool:
         """Return whether the log is known to have this repository's newest sent event."""
         known = self._confirmed.get(folder)
         return known is not None and known.era == self._eras[known.partition]
 
-    def doubt(self) -> None:
-        """Have the partitions checked before anything else is sent.
+    def doubt(self, folder: str) -> None:
+        """Have a repository's partition checked before anything else is sent to it.
 
-        The caller had no answer from the log.
+        The caller had no answer from the log. If the partition is not known, all are checked of which a record is known.
         """
-        self._doubts += 1
+        home = self._homes.get(folder)
+        self._partitions.doubt(*(self.newest_places() if home is None else [home]))
 
-    @property
-    def is_doubted(self) -> bool:
-        """Whether nothing may be sent before the partitions are checked.
+    def is_doubted(self, partition: int) -> bool:
+        """Return whether nothing may be sent to a partition before it is checked.
 
         It stays true until that check has ended.
         """
-        return self._doubts != self._answered
+        return self._partitions.is_doubted(partition)
 
     def check_partitions(self) -> None:
         """Check that the newest known record of each partition still stands there.
 
-        Raises Unavailable, BadConfig.
+        If some do not answer, the others are checked one by one, and those left after CHECK seconds stay doubted. Then raises
+        Unavailable, or BadConfig.
         """
-        with self._checking:
-            known, doubts = self.newest_places(), self._doubts
+        known, deadline = self.newest_places(), self._clock.monotonic() + CHECK
+        doubted = [partition for partition in known if self.is_doubted(partition)]
+        waiting = [[partition for partition in known if partition not in doubted], *([each] for each in doubted)]
+        failure: ReplicationError | None = None
+        while waiting and (failure is None or self._clock.monotonic() < deadline):
+            partitions = waiting.pop(0)
             try:
-                lost = known.keys() - find_standing(self._log, known)
-            except ReplicationError:
-                self.doubt()
-                raise
-            for partition in lost:
-                self._end_era(partition, known[partition])
-            self._answered = doubts
+                self._check_places(partitions, known)
+            except ReplicationError as error:
+                failure = error
+                if len(partitions) > 1:
+                    waiting = [*([each] for each in partitions), *waiting]
+        if failure is not None:
+            raise failure
 
     def check(self, folder: str, box: Outbox) -> Confirmation | None:
         """Move the marker back if the log lost events.
 
         Returns the era in which this was checked; None if nothing was sent yet. The caller holds the sending lock. Raises
-        Unavailable.
+        Unavailable, also if the partition of a new repository does not answer.
         """
         sent, newest = box.sent(), box.newest()
-        if sent is None or newest is None:
+        if newest is None:
             return None
-        partition = sent.partition
-        if partition is None:
-            partition = partition_of(newest.repository, self._log.partitions(EVENTS))
-        if self.is_doubted:
-            self.check_partitions()
-        known = self._newest.get(partition)
-        if known is not None and not self._reaches_beyond(known, partition):
-            self._end_era(partition, known)
+        self._homes[folder] = partition = self._partitions.find(newest, sent)
+        with self._partitions.turn(partition), self._partitions.doubting(partition):
+            self._check_partition(partition)
+        if sent is None:
+            return None
         current = Confirmation(repository=newest.repository, partition=partition, era=self._eras[partition])
         if self._confirmed.get(folder) == current:
             return current
-        state = self._state(newest.repository)
-        if self._has_lost_previous(folder) or (
-            not (current.era == 0 and has_seen(state, box, sent)) and has_lost(self._log, box, state)
-        ):
-            self._send_again(folder, box, newest, partition)
-            self._previous.pop(folder, None)
-            return current
+        with self._partitions.doubting(partition):
+            if self._has_lost_events(folder, box, sent, current):
+                self._send_again(folder, box, newest, partition)
+                self._previous.pop(folder, None)
+                return current
         self._remember(sent, current.era)
         self._confirmed[folder] = current
         return current
+
+    def check_answer(self, box: Outbox) -> None:
+        """Raise Unavailable if the log does not answer for a repository.
+
+        Without an event it may get any partition: then all must answer.
+        """
+        newest = box.newest()
+        if newest is None:
+            self._log.ends(EVENTS)
+            return
+        partition = self._partitions.find(newest, box.sent())
+        with self._partitions.turn(partition):
+            self._partitions.ask_end(partition)
 
     def newest_places(self) -> Mapping[int, KnownPlace]:
         """Return the newest known record of each partition, as of now."""
@@ -174,17 +187,31 @@ class LossWatch:
         if previous is not None:
             self._previous[folder] = previous
 
-    def _reaches_beyond(self, known: KnownPlace, partition: int) -> bool:
-        """Return whether the log has the known record, or had it a moment ago.
+    def _check_partition(self, partition: int) -> None:
+        """Check a partition, thoroughly if it is doubted.
 
-        The answer was cached when the pusher connected, shortly before the commit, so the event needs no other question. Raises
-        Unavailable.
+        Otherwise the log answers for it, or did a moment ago, and has the known record. Raises Unavailable.
         """
-        (asked, ends), now = self._ends, self._clock.monotonic()
-        if now - asked >= FRESH or ends.get(partition, 0) <= known.offset:
-            ends = self._log.ends(EVENTS)
-            self._ends = now, ends
-        return ends.get(partition, 0) > known.offset
+        if self.is_doubted(partition):
+            self._check_places([partition], self.newest_places())
+        known = self._newest.get(partition)
+        end = self._partitions.find_end(partition, -1 if known is None else known.offset)
+        if known is not None and end <= known.offset:
+            self._end_era(partition, known)
+
+    def _check_places(self, partitions: Sequence[int], places: Mapping[int, KnownPlace]) -> None:
+        """Check that the known places of these partitions stand; raise Unavailable."""
+        known = {partition: places[partition] for partition in partitions if partition in places}
+        with self._partitions.checking(*partitions):
+            for partition in known.keys() - find_standing(self._log, known):
+                self._end_era(partition, known[partition])
+
+    def _has_lost_events(self, folder: str, box: Outbox, sent: SentMark, current: Confirmation) -> bool:
+        """Return whether the log lost sent events of a repository; raise Unavailable."""
+        if self._has_lost_previous(folder):
+            return True
+        state = self._state(current.repository)
+        return not (current.era == 0 and has_seen(state, box, sent)) and has_lost(self._log, box, state)
 
     def _has_lost_previous(self, folder: str) -> bool:
         """Return whether the log lost the event of a repository's previous marker.

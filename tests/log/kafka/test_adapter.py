@@ -378,6 +378,29 @@ def test_ends_are_asked_of_the_leader_that_answered_the_last_time(log: Log, monk
     assert requests == ["ListOffsets"]
 
 
+def test_a_question_that_waits_for_its_broker_delays_no_other_and_keeps_its_client(log: Log) -> None:
+    assert isinstance(log, KafkaLog)
+    used: list[Any] = []
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def wait_for_broker(admin: Any) -> None:
+        used.append(admin)
+        is_asked.set()
+        assert may_answer.wait(60)
+        assert not admin._closed
+
+    waiting = threading.Thread(target=log.broker.ask, args=("wait", wait_for_broker))
+    waiting.start()
+    assert is_asked.wait(60)
+    assert log.ends(EVENTS) == {0: 0, 1: 0}
+    with pytest.raises(Unavailable):
+        log.broker.ask("fail", lambda admin: admin.nothing())
+    assert log.ends(EVENTS) == {0: 0, 1: 0}
+    may_answer.set()
+    waiting.join(60)
+    eventually(lambda: used[0]._closed, "a client that was replaced is closed by its last user")
+
+
 def test_a_leader_that_does_not_lead_any_more_is_looked_up_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.ends(EVENTS)
     ordinary, answers = Admin._list_partition_offsets_process_response, [NotLeaderForPartitionError()]

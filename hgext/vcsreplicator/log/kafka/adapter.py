@@ -3,7 +3,7 @@
 
 Rules of this package, because each client of kafka-python has its own thread and its own ways to fail:
 
-- One *admin* client (topics, offsets, positions), used by the thread that holds `_admin_lock`.
+- One *admin* client (topics, offsets, positions), used by all threads at once; one that saw an error is closed after its last use.
 - One *producer* for all `append`s, used by all threads at once. A thread that sees it fail drops it for all; the others fail too,
   and the next call of each uses a new one. It sends one batch a partition at a time, so a lost batch never lets a later one
   overtake it.
@@ -15,7 +15,7 @@ Rules of this package, because each client of kafka-python has its own thread an
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 from kafka import KafkaProducer
@@ -57,11 +57,11 @@ class KafkaLog:
     def partitions(self, topic: str) -> int:
         return self.broker.partitions(topic)
 
-    def beginnings(self, topic: str) -> dict[int, int]:
-        return self.broker.offsets(topic, OffsetSpec.EARLIEST)
+    def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        return self.broker.offsets(topic, OffsetSpec.EARLIEST, partitions)
 
-    def ends(self, topic: str) -> dict[int, int]:
-        return self.broker.offsets(topic, OffsetSpec.LATEST)
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        return self.broker.offsets(topic, OffsetSpec.LATEST, partitions)
 
     # Records
 

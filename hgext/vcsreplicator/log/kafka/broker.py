@@ -3,8 +3,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
@@ -14,14 +15,14 @@ from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
-from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
+from ...words.errors import BadConfig, TopicMissing, Unavailable
 from .. import LARGEST, NewRecord, PartitionKey, Topic, partition_of
 from .clients import Admin, connect, rim, warm
 from .options import KafkaOptions
 
 T = TypeVar("T")
 
-# Seconds to wait for other threads' use of the admin client.
+# Seconds to wait until another thread has connected the admin client.
 ADMIN_PATIENCE = 30.0
 
 # Seconds that coordinators may take to start, once the broker answers.
@@ -50,6 +51,8 @@ class Broker:
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         self._admin: KafkaAdminClient | None = None
+        # How many threads use each admin client; those that were dropped are closed after the last one.
+        self._users = Counter[KafkaAdminClient]()
         self._admin_lock = threading.Lock()
         self._partitions: dict[str, int] = {}
 
@@ -125,8 +128,11 @@ class Broker:
             self._partitions[topic] = existing[topic]
         return self._partitions[topic]
 
-    def offsets(self, topic: str, spec: OffsetSpec) -> dict[int, int]:
-        wanted = {self.partition(topic, number): spec for number in range(self.partitions(topic))}
+    def offsets(self, topic: str, spec: OffsetSpec, partitions: Collection[int] | None = None) -> dict[int, int]:
+        numbers = range(self.partitions(topic)) if partitions is None else partitions
+        for number in numbers:
+            self.check_partition(topic, number)
+        wanted = {self.partition(topic, number): spec for number in numbers}
         found = self.ask(
             f"offsets of {self.full(topic)}",
             lambda admin: admin.list_partition_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED),
@@ -138,41 +144,67 @@ class Broker:
     def ask(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Ask the brokers one question with the admin client.
 
-        After an error the client is replaced, because it caches coordinators. The method asks again while a coordinator starts or a
-        transaction was just committed, for up to COORDINATOR_PATIENCE; and once if the client may be older than an outage.
+        Other threads ask meanwhile: a broker that hangs delays only the question that needs it. After an error the client is
+        replaced, because it caches coordinators. The method asks again while a coordinator starts or a transaction was just
+        committed, for up to COORDINATOR_PATIENCE; and once if the client may be older than an outage.
         """
+        started, reused = time.monotonic(), self._admin is not None
+        while True:
+            try:
+                with rim(self.options, doing), self._use_admin(doing) as admin:
+                    return question(admin)
+            except Unavailable as error:
+                waited = time.monotonic() - started
+                starting = isinstance(error.__cause__, STARTING) and waited < COORDINATOR_PATIENCE
+                stale = reused and waited < 1  # its connections may be from before an outage
+                if not (starting or stale):
+                    raise
+                reused = False
+            time.sleep(0.02)
+
+    @contextmanager
+    def _use_admin(self, doing: str) -> Iterator[KafkaAdminClient]:
+        """Use the admin client; after an error in the block the next use connects another."""
         if not self._admin_lock.acquire(timeout=ADMIN_PATIENCE):
-            raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep waiting for an answer")
+            raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep connecting")
         try:
-            started, reused = time.monotonic(), self._admin is not None
-            while True:
-                try:
-                    return self._ask_once(doing, question)
-                except Unavailable as error:
-                    waited = time.monotonic() - started
-                    starting = isinstance(error.__cause__, STARTING) and waited < COORDINATOR_PATIENCE
-                    stale = reused and waited < 1  # its connections may be from before an outage
-                    if not (starting or stale):
-                        raise
-                    reused = False
-                time.sleep(0.02)
+            if self._admin is None:
+                self._admin = connect(self.options, Admin)
+            admin = self._admin
+            self._users[admin] += 1
         finally:
             self._admin_lock.release()
-
-    def _ask_once(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
         try:
-            with rim(self.options, doing):
-                if self._admin is None:
-                    self._admin = connect(self.options, Admin)
-                return question(self._admin)
-        except ReplicationError as error:
-            if not isinstance(error.__cause__, kafka_errors.UnstableOffsetCommitError):
-                self._close_admin()
+            yield admin
+        except BaseException as error:
+            if not isinstance(error, kafka_errors.UnstableOffsetCommitError):
+                self._drop_admin(admin)
             raise
+        finally:
+            with self._admin_lock:
+                self._users[admin] -= 1
+            self._close_unused()
+
+    def _drop_admin(self, admin: KafkaAdminClient) -> None:
+        with self._admin_lock:
+            if self._admin is admin:
+                self._admin = None
+
+    def _close_unused(self) -> None:
+        """Close the clients that were dropped and have no user left."""
+        with self._admin_lock:
+            unused = [admin for admin, users in self._users.items() if not users and admin is not self._admin]
+            for admin in unused:
+                del self._users[admin]
+        for admin in unused:
+            with suppress(Exception):
+                admin.close()
 
     def drop_admin(self) -> None:
+        """Close the admin client, once no thread uses it."""
         with self._admin_lock:
-            self._close_admin()
+            self._admin = None
+        self._close_unused()
 
     def new_producer(self, **ours: Any) -> KafkaProducer:
         """Open a producer that keeps order and loses nothing.
@@ -231,12 +263,6 @@ class Broker:
                 raise BadConfig(f"log: option replication-factor: {error}") from error
             raise
         return True
-
-    def _close_admin(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            with suppress(Exception):
-                admin.close()
 
 
 def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:

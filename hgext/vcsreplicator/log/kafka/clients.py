@@ -41,7 +41,7 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
     """An admin client that waits for the positions of a committed transaction.
 
     It does not miss positions of a transaction that was committed a moment ago. For offsets it asks the leaders that answered last
-    time, while it is connected to them.
+    time, while it is connected to them. Several threads may ask: its own thread alone does the work.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -54,9 +54,9 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
             request.require_stable = True
             yield group, request
 
-    async def _async_list_partition_offsets(self, *question: Any) -> Any:
-        answer = await super()._async_list_partition_offsets(*question)
-        self._leaders |= self._asked
+    async def _async_list_partition_offsets(self, wanted: Any, *question: Any) -> Any:
+        answer = await super()._async_list_partition_offsets(wanted, *question)
+        self._leaders |= {partition: self._asked[partition] for partition in answer}
         return answer
 
     async def _async_get_leader_for_partitions(self, partitions: Iterable[TopicPartition]) -> Any:
@@ -69,7 +69,7 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
         if found.keys() != wanted or not all(map(self._manager.is_connected, set(found.values()))):
             leaders = await super()._async_get_leader_for_partitions(wanted)
             found = {partition: leader for leader, led in leaders.items() for partition in led}
-        self._asked = found
+        self._asked |= found
         return {
             leader: {partition for partition in found if found[partition] == leader} for leader in set(found.values())
         }

@@ -19,7 +19,7 @@ import json
 import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,15 +109,11 @@ class SqliteLog:
         with self._read_transaction() as connection:
             return len(self._find_topic(connection, topic).streams)
 
-    def beginnings(self, topic: str) -> dict[int, int]:
-        with self._read_transaction() as connection:
-            rows = connection.rows(sql.STREAMS_OF_TOPIC, self._find_topic(connection, topic).id)
-            return {partition: beginning for partition, _, beginning, _ in rows}
+    def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        return {partition: beginning for partition, (beginning, _) in self._find_bounds(topic, partitions).items()}
 
-    def ends(self, topic: str) -> dict[int, int]:
-        with self._read_transaction() as connection:
-            rows = connection.rows(sql.STREAMS_OF_TOPIC, self._find_topic(connection, topic).id)
-            return {partition: end for partition, _, _, end in rows}
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        return {partition: end for partition, (_, end) in self._find_bounds(topic, partitions).items()}
 
     # Records
 
@@ -266,6 +262,18 @@ class SqliteLog:
             raise TopicMissing(f"topic {name}: not in sqlite://{self.path}; run `vcsreplicator topics create`")
         self._topics[name] = topic
         return topic
+
+    def _find_bounds(self, topic: str, partitions: Collection[int] | None) -> dict[int, tuple[int, int]]:
+        """Return the beginning and the end of these partitions; of all, if None."""
+        with self._read_transaction() as connection:
+            found = self._find_topic(connection, topic)
+            rows = connection.rows(sql.STREAMS_OF_TOPIC, found.id)
+            bounds = {partition: (beginning, end) for partition, _, beginning, end in rows}
+            if partitions is None:
+                return bounds
+            for partition in partitions:
+                self._find_stream(found, (topic, partition))
+            return {partition: bounds[partition] for partition in sorted(partitions)}
 
     def _find_stream(self, topic: _Topic, key: PartitionKey) -> int:
         name, partition = key

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The partitions of `events`, each asked and doubted by itself.
+
+A partition that no broker leads, or whose broker hangs, delays only the repositories whose events it has. Such a repository fails
+at a question, before it would occupy a worker until an append ends. Of the threads that need the same answer one asks.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..log import EVENTS, Log, partition_of
+from ..outbox.entry import NewestEvent
+from ..outbox.file import SentMark
+from ..words.clock import Clock
+from ..words.errors import ReplicationError, Unavailable
+
+# Seconds for which the relay relies on the end that it saw. A loss since then is found when the event is appended.
+FRESH = 0.25
+# Seconds that a thread waits for another one's question to the same partition.
+TURN = 0.5
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What was heard of a partition, and the doubts about it.
+
+    `asked` is when it was asked for its `end`; the thread that asks it holds `turn`.
+    """
+
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    doubts: int = 0
+    answered: int = 0
+    asked: float = float("-inf")
+    end: int = 0
+
+
+class EventPartitions:
+    """The partitions as far as they answered; any thread may use it."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log, self._clock = log, clock
+        self._lock = threading.Lock()
+        self._heard: dict[int, _Partition] = {}
+
+    def find(self, newest: NewestEvent, sent: SentMark | None) -> int:
+        """Return the partition of a repository's events; raise Unavailable, BadConfig."""
+        if sent is not None and sent.partition is not None:
+            return sent.partition
+        return partition_of(newest.repository, self._log.partitions(EVENTS))
+
+    def doubt(self, *partitions: int) -> None:
+        """Have these partitions checked before anything else is sent to them."""
+        with self._lock:
+            for partition in partitions:
+                self._find_heard(partition).doubts += 1
+
+    def is_doubted(self, partition: int) -> bool:
+        """Return whether a doubt was raised since the last check began."""
+        heard = self._find_heard(partition)
+        return heard.doubts != heard.answered
+
+    @contextmanager
+    def checking(self, *partitions: int) -> Iterator[None]:
+        """Settle the doubts about the partitions that were there when the block began.
+
+        If it raises that the log does not answer, they are doubted once more.
+        """
+        doubts = {partition: self._find_heard(partition).doubts for partition in partitions}
+        with self.doubting(*partitions):
+            yield
+        with self._lock:
+            for partition, count in doubts.items():
+                heard = self._find_heard(partition)
+                heard.answered = max(heard.answered, count)
+
+    @contextmanager
+    def doubting(self, *partitions: int) -> Iterator[None]:
+        """Doubt the partitions if the block raises that the log does not answer."""
+        try:
+            yield
+        except ReplicationError:
+            self.doubt(*partitions)
+            raise
+
+    @contextmanager
+    def turn(self, partition: int) -> Iterator[None]:
+        """Let one thread at a time ask a partition.
+
+        Raises Unavailable after TURN seconds: a worker has other repositories to send.
+        """
+        turn = self._find_heard(partition).turn
+        if not turn.acquire(timeout=TURN):
+            raise Unavailable(f"topic {EVENTS}, partition {partition}: no answer yet, as for another repository")
+        try:
+            yield
+        finally:
+            turn.release()
+
+    def find_end(self, partition: int, offset: int) -> int:
+        """Return the end of a partition; one beyond the offset may be of a moment ago.
+
+        The relay asked when the pusher connected, shortly before the commit, so the event needs no other question. Raises
+        Unavailable.
+        """
+        heard, now = self._find_heard(partition), self._clock.monotonic()
+        if now - heard.asked >= FRESH or heard.end <= offset:
+            heard.end, heard.asked = self.ask_end(partition), now
+        return heard.end
+
+    def ask_end(self, partition: int) -> int:
+        """Ask for the end of a partition; raise Unavailable."""
+        return self._log.ends(EVENTS, [partition])[partition]
+
+    def _find_heard(self, partition: int) -> _Partition:
+        return self._heard.setdefault(partition, _Partition())

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One broker of three is away, and with it the only copy of some partitions: repositories of the others are sent."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, Log, partition_of, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.outbox.bundles import Bundle
+from hgext.vcsreplicator.outbox.entry import Entry, before_first_event
+from hgext.vcsreplicator.outbox.file import Outbox
+from hgext.vcsreplicator.relay import daemon
+from hgext.vcsreplicator.relay.settings import RelaySettings
+from hgext.vcsreplicator.words.clock import SystemClock
+from testing.builders.outboxes import Folder, Transaction, following
+from testing.services.kafka.cluster import KafkaCluster
+from testing.waiting import eventually
+
+pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
+
+COUNT = 6
+
+
+class Port:
+    """Repositories without Mercurial, which need none of it."""
+
+    def finish(self, root: str) -> list[str]:
+        return []
+
+    def recover(self, folder: str) -> bool:
+        raise AssertionError(folder)
+
+    announce = recover
+
+    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
+        raise AssertionError(folder)
+
+
+class Relay:
+    """A relay over one repository for each partition, and pushes to them."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.root, self.boxes = folder / "repositories", dict[int, Outbox]()
+        while len(self.boxes) < COUNT:
+            entries = following(before_first_event("x", 1), 1)
+            partition = partition_of(entries[0].event.repository, COUNT)
+            if partition not in self.boxes:
+                store = self.root / str(partition) / ".hg" / "store"
+                store.mkdir(parents=True)
+                (store.parent / "requires").write_text("store\n")
+                self.boxes[partition] = Outbox(Folder(str(store)))
+                self.boxes[partition].append(Transaction(), entries)
+        settings = RelaySettings(
+            socket=str(folder / "socket"), source="hg://master", roots={str(self.root): ""}, scan=3600.0
+        )
+        self._stop = threading.Event()
+        self._relay = daemon._Relay(settings, log, Port(), self._stop, SystemClock())
+        self._relay.start()
+
+    def push(self, partition: int) -> None:
+        box = self.boxes[partition]
+        box.append(Transaction(), following(box.newest(), 1))  # type: ignore[arg-type]
+        self._relay._work.poke(str(self.root / str(partition)), now=True)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._relay.close()
+
+    def wait(self, *partitions: int) -> float:
+        """Waits until all events of these are sent; the seconds."""
+        start = time.monotonic()
+        eventually(lambda: not any(self.boxes[partition].has_unsent() for partition in partitions), timeout=120)
+        return time.monotonic() - start
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_repositories_of_other_partitions_are_sent_while_one_broker_of_three_is_away(
+    tmp_path: Path, told: Callable[[object], None], fault: str
+) -> None:
+    with KafkaCluster() as cluster:
+        url = cluster.url.replace("replication-factor=3&min-insync-replicas=2", "replication-factor=1")
+        with open_log(url) as log, ExitStack() as opened:
+            eventually(lambda: log.create(topics(partitions=COUNT)) or True, timeout=60)
+            leaders = {partition: cluster.leader(EVENTS, partition) for partition in range(COUNT)}
+            relay = Relay(tmp_path, log)
+            opened.callback(relay.close)
+            relay.wait(*leaders)
+            away = leaders[0]
+            others = [partition for partition, leader in leaders.items() if leader != away]
+            (cluster.brokers[away].kill if fault == "kill" else cluster.brokers[away].pause)()
+            took = []
+            for _ in range(5):
+                for partition in leaders:
+                    relay.push(partition)
+                took.append(relay.wait(*others))
+                time.sleep(1.5)
+            told(f"{fault}: sent after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
+            assert all(relay.boxes[partition].has_unsent() for partition in leaders.keys() - set(others))
+            (cluster.brokers[away].start if fault == "kill" else cluster.brokers[away].resume)()
+            relay.wait(*leaders)
+            assert max(took) < 3, "no question to the broker that is away delays another"
