@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon, fork
+from hgext.vcsreplicator.relay.lacking import WAITS
 from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.words.records import ServiceReport
+from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, Transaction, following
@@ -153,9 +154,9 @@ def test_an_event_that_the_log_lost_is_sent_again_though_nothing_is_pushed(bench
 def test_a_log_that_cannot_be_checked_ends_no_round(bench: Bench) -> None:
     with bench.running():
         eventually(lambda: not bench.box.has_unsent())
-        beginnings: Callable[[str], dict[int, int]] = bench.log.beginnings
+        beginnings: Callable[..., dict[int, int]] = bench.log.beginnings
 
-        def fail(topic: str) -> dict[int, int]:
+        def fail(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
             raise Unavailable("away")
 
         with structlog.testing.capture_logs() as lines:
@@ -281,3 +282,30 @@ def test_events_that_are_sent_leave_the_report_before_the_next_round(
         ]
         eventually(lambda: not bench.reports()[-1].troubles)
         assert bench.port.rounds == 1
+
+
+class Meanwhile(set[str]):
+    """A set in which something happens between the moment when a worker has it in hand and when it adds to it."""
+
+    act: Callable[[], object] = staticmethod(lambda: None)
+
+    def add(self, folder: str) -> None:
+        act, self.act = self.act, lambda: None
+        act()
+        super().add(folder)
+
+
+def test_events_that_are_sent_while_troubles_are_looked_for_leave_the_report_at_the_next_look(bench: Bench) -> None:
+    folder = f"{bench.folder}/repos/one"
+    relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
+    relay._found = [ServiceTrouble(text=f"{folder}{WAITS}{SENDS_NOW}", since=0.0)]
+    for place in bench.box.unsent():
+        bench.box.prepare_sent(place.sent())
+        bench.box.move_sent(place.sent())
+    noted = relay._sent = Meanwhile()
+    noted.act = relay._leave_out_sent
+    relay._note_sent(folder, 1)
+    assert relay._leave_out_sent()
+    assert not relay._found
+    bench.stop.set()
+    relay.close()

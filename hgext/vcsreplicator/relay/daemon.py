@@ -95,7 +95,7 @@ class _Relay:
         self._log, self._blobs_due = log, float("-inf")
         self._gone: dict[str, float] = {}
         self._found: list[ServiceTrouble] = []
-        # Repositories of which events were sent since troubles were looked for; workers add to them.
+        # Repositories of which events were sent since troubles were looked for. Workers add to this set, so nothing replaces it.
         self._sent: set[str] = set()
 
     def start(self) -> None:
@@ -138,10 +138,10 @@ class _Relay:
 
     def _leave_out_sent(self) -> bool:
         """Leave out the troubles that ended by sending; return whether any did."""
-        sent, self._sent = self._sent, set()
+        sent = {self._sent.pop() for _ in range(len(self._sent))}
         before = len(self._found)
         self._found, waiting = leave_out_sent(self._found, sent)
-        self._sent |= waiting
+        self._sent.update(waiting)
         return len(self._found) < before
 
     def _remove_old_blobs(self) -> None:
