@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.writer import AckWriter
+from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words.errors import Unavailable
+from testing.builders.memorylog import MemoryLog
 from testing.waiting import eventually
 
 KEY = "alpha/" + "a" * 32
@@ -108,3 +109,28 @@ def test_rejects_are_written_in_their_order_and_none_is_lost_in_an_outage(log: L
     reader.close()
     assert found == [b"1", b"2"]
     assert log.ends(ACKS) == {0: 0}
+
+
+def test_a_partition_that_does_not_answer_keeps_neither_acks_nor_the_ends_of_others() -> None:
+    log, found = MemoryLog(), list[Any]()
+    log.create(topics(partitions=2))
+    names = {partition_of(name, 2): name for name in "abcd"}
+    log.append([NewRecord(topic=EVENTS, key="x", value=b"", partition=1)])
+    log.leaderless.add((EVENTS, 0))
+    writer = AckWriter(log, "mirror-alpha", found.append).start()
+    writer.ask_ends(dict.fromkeys(names.values(), (None, 3)))
+    eventually(lambda: found)
+    writer.ack(KEY, b"1")
+    writer.close(60)
+    assert found == [Ends(ends={1: 1}, expected={names[1]: (None, 3)})]
+    assert [record.value for record in log.records(ACKS)] == [b"1"]
+
+
+def test_acks_that_are_written_are_not_written_again_because_positions_cannot_be_stored(log: Log) -> None:
+    def write(writer: AckWriter) -> None:
+        writer.ack(KEY, b"1")
+        writer.append(NewRecord(topic=ERRORS, key=None, value=b"wrong"))
+        writer.positions({0: 5})
+
+    calls = sent(log, "acknowledge", write, lambda writer: None)
+    assert [name for name, _ in calls] == ["append", "acknowledge", "acknowledge"]

@@ -15,7 +15,7 @@ Standard library only, because a push that sends its own events imports it.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -108,6 +108,18 @@ def lengthen(wait: float) -> float:
 def find_beginnings(log: Log, *topics: str) -> dict[PartitionKey, int]:
     """Return the first position of each partition of these topics."""
     return {(topic, partition): at for topic in topics for partition, at in log.beginnings(topic).items()}
+
+
+def find_answered_ends(log: Log, topic: str, partitions: Collection[int]) -> dict[int, int]:
+    """Return the ends of those of the partitions that answer now."""
+    if not partitions:
+        return {}
+    try:
+        return log.ends(topic, partitions)
+    except Unavailable:
+        if len(partitions) == 1:
+            return {}
+    return {each: end for one in partitions for each, end in find_answered_ends(log, topic, [one]).items()}
 
 
 def find_oldest_time(log: Log, topic: str) -> float | None:

@@ -50,8 +50,7 @@ def run(
 ) -> None:
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
     with lock_folder(settings), closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
-        # Where to read on; the beginning of a partition without a stored position.
-        positions = _ask_until_available(stop, lambda: {**log.beginnings(EVENTS), **log.stored(settings.group, EVENTS)})
+        positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
         # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
         table = _ask_until_available(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
         if positions is None or table is None:
@@ -228,6 +227,16 @@ def _scan(
         logger.warning("worker died", repository=None, path=None)
         pool.give(pool.start(Lane.LIGHT), Scan())
     return None
+
+
+def _find_positions(log: Log, group: str) -> dict[int, int]:
+    """Return where to read on.
+
+    That is the beginning of a partition without a stored position; the others are not asked for theirs.
+    """
+    stored = log.stored(group, EVENTS)
+    missing = [partition for partition in range(log.partitions(EVENTS)) if partition not in stored]
+    return {**(log.beginnings(EVENTS, missing) if missing else {}), **stored}
 
 
 def _ask_until_available(stop: threading.Event, ask: Callable[[], T]) -> T | None:

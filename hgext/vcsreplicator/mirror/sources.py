@@ -169,8 +169,9 @@ class Source:
         is_rewound = isinstance(error, Rewound)
         skipped: dict[tuple[str, int], int] = {}
         for topic in topics:
-            beginnings, ends = self._log.beginnings(topic), self._log.ends(topic)
-            for (name, partition), position in self._positions.items():
-                if name == topic and (is_rewound or not beginnings[partition] <= position <= ends[partition]):
+            positions = {partition: at for (name, partition), at in self._positions.items() if name == topic}
+            beginnings, ends = self._log.beginnings(topic, positions), self._log.ends(topic, positions)
+            for partition, position in positions.items():
+                if is_rewound or not beginnings[partition] <= position <= ends[partition]:
                     self._positions[topic, partition] = skipped[topic, partition] = beginnings[partition]
         self._report(SkippedRecords(positions={place: at for place, at in skipped.items() if place[0] == EVENTS}))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ..log import ACKS, EVENTS, Log, NewRecord, Positions
+from ..log import ACKS, EVENTS, Log, NewRecord, Positions, partition_of
+from ..log.table import find_answered_ends
 from ..words.errors import Unavailable
 from ..words.retry import FAILOVER
 
@@ -23,7 +24,7 @@ ExpectedEvent = tuple[str | None, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """The ends of `events`, and the event expected of each repository.
+    """The ends of partitions of `events`, and the event expected of each repository.
 
     The events were expected before the mirror asked for the ends: later ones may follow.
     """
@@ -80,9 +81,9 @@ class AckWriter:
             self._condition.notify()
 
     def ask_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
-        """Ask the log where `events` ends, and report the answer.
+        """Ask the log where these repositories' partitions end, and report the answer.
 
-        The report includes the events expected now, by repository.
+        The report includes the events expected now, by repository, except those of partitions that do not answer.
         """
         with self._condition:
             self._waiting.expected = expected
@@ -122,13 +123,27 @@ class AckWriter:
             return out
 
     def _write(self, out: _Outgoing) -> None:
+        """Write and forget step by step, so that only what is not written is put back."""
         records = [*out.others, *out.acks.values()]
         if records:
             self._log.append(records)
+            out.others, out.acks = [], {}
         if out.positions:
             self._log.acknowledge(self._group, EVENTS, out.positions)
+            out.positions = {}
         if out.expected:
-            self._report(Ends(ends=self._log.ends(EVENTS), expected=out.expected))
+            self._report_ends(out.expected)
+
+    def _report_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
+        """Report the ends of the partitions that answer.
+
+        The mirror asks again with its next sign of life.
+        """
+        count = self._log.partitions(EVENTS)
+        partitions = {repository: partition_of(repository, count) for repository in expected}
+        ends = find_answered_ends(self._log, EVENTS, set(partitions.values()))
+        answered = {repository: each for repository, each in expected.items() if partitions[repository] in ends}
+        self._report(Ends(ends=ends, expected=answered))
 
     def _put_back(self, out: _Outgoing) -> None:
         """Keep the unwritten records; newer values of a key win."""
