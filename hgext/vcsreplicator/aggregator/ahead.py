@@ -6,6 +6,7 @@ the log lost the events, or the mirror invented them.
 """
 
 from ..log import EVENTS, Log, partition_of
+from ..log.table import find_answered_ends
 from .decisions.aggregation import Aggregation
 from .decisions.standing import Standing
 from .rereading import Rereading
@@ -23,6 +24,7 @@ class AheadLevels:
 
     def __init__(self, aggregation: Aggregation, log: Log, rereading: Rereading) -> None:
         self._aggregation, self._log, self._rereading = aggregation, log, rereading
+        self._count = log.partitions(EVENTS)
         self._seen: dict[MirrorRepository, int] = {}
         self._ends: dict[int, int] = {}
         self._doubted: dict[MirrorRepository, int] = {}
@@ -30,14 +32,14 @@ class AheadLevels:
     def check(self, now: float) -> None:
         """Decide about the levels that were ahead at the last check; then look again.
 
-        It decides once everything is read that the log had at the last check.
+        It decides once everything is read that the repository's partition had at the last check. A partition that does not answer
+        is left to the next check.
         """
         if self._rereading:
             return
-        if self._seen and all(
-            self._aggregation.positions[EVENTS, partition] >= end for partition, end in self._ends.items()
-        ):
-            proven = {pair: applied for pair, applied in self._seen.items() if self._is_ahead(pair, applied)}
+        seen = {pair: applied for pair, applied in self._seen.items() if self._has_read(pair)}
+        if seen:
+            proven = {pair: applied for pair, applied in seen.items() if self._is_ahead(pair, applied)}
             if self._read_again(proven.keys() - self._doubted.keys()):
                 return
             for pair, applied in proven.items():
@@ -45,7 +47,7 @@ class AheadLevels:
                     self._aggregation.levels.doubt(*pair, applied, now)
             self._doubted.update(proven)
         self._seen = {pair: at for pair, at in self._find_ahead().items() if self._doubted.get(pair) != at}
-        self._ends = self._log.ends(EVENTS) if self._seen else {}
+        self._ends = find_answered_ends(self._log, EVENTS, {self._find_partition(pair) for pair in self._seen})
 
     def count_missing(self) -> dict[str, int]:
         """Count the events that the log lacks, by the doubted levels still ahead."""
@@ -59,11 +61,19 @@ class AheadLevels:
 
     def _read_again(self, pairs: set[MirrorRepository]) -> bool:
         """Begin to reread partitions not reread since the last check; return whether any."""
-        count = self._log.partitions(EVENTS)
-        for partition in sorted({partition_of(repository, count) for _, repository in pairs}):
+        for partition in sorted({self._find_partition(pair) for pair in pairs}):
             if self._rereading.whole.get(partition, -1) < self._ends[partition]:
                 self._rereading.begin(partition)
         return bool(self._rereading)
+
+    def _find_partition(self, pair: MirrorRepository) -> int:
+        return partition_of(pair[1], self._count)
+
+    def _has_read(self, pair: MirrorRepository) -> bool:
+        """Return whether all events are read that the repository's partition had."""
+        partition = self._find_partition(pair)
+        end = self._ends.get(partition)
+        return end is not None and self._aggregation.positions[EVENTS, partition] >= end
 
     def _find_ahead(self) -> dict[MirrorRepository, int]:
         """Find the levels at events that are not known."""

@@ -62,8 +62,8 @@ class Rereading:
     def begin(self, partition: int) -> None:
         """Begin to read the partition again."""
         place = (EVENTS, partition)
-        end, start = self._aggregation.positions[place], self._log.beginnings(EVENTS)[partition]
-        newest = max(end, self._log.ends(EVENTS)[partition])
+        end, start = self._aggregation.positions[place], self._log.beginnings(EVENTS, [partition])[partition]
+        newest = max(end, self._log.ends(EVENTS, [partition])[partition])
         if partition in self._last:
             start = max(start, self._last[partition].offset)
         logger.warning("events are read again", partition=partition, count=end - start)
@@ -96,7 +96,7 @@ class Rereading:
                 if self._aggregation.output.is_full:
                     self._commit()
         if not records:
-            self._ends[partition] = min(self._ends[partition], self._log.ends(EVENTS)[partition])
+            self._ends[partition] = min(self._ends[partition], self._log.ends(EVENTS, [partition])[partition])
         if reader.positions()[place] < self._ends[partition]:
             return False
         del self._readers[partition]

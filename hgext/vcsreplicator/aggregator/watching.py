@@ -12,6 +12,7 @@ from prometheus_client import Gauge
 
 from ..log import NOTICES, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
+from ..words.errors import Unavailable
 from ..words.records import AGGREGATOR_FORMAT, AggregatorBeat
 from ..words.shape import to_json
 from .ahead import AheadLevels
@@ -35,6 +36,9 @@ from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION
 
 # Seconds between two commits of all positions: Kafka forgets a position that is not stored for a week.
 RENEW_INTERVAL = 3600.0
+
+# Seconds after which a sign of life that was put off is tried again.
+AGAIN = 1.0
 
 # Alarms that the sign of life carries, for readers without the log lines.
 CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
@@ -72,6 +76,8 @@ class Watch:
         self._found: tuple[Alarm, ...] = ()
         self._state_newest, self._state_due, self._is_state_lost = -1, 0, False
         self._notices_end: int | None = None
+        # The newest end of notices that the log said.
+        self._known_end: int | None = None
 
     def hear(self, record: Record) -> None:
         """Count any record of a mirror as its sign of life."""
@@ -97,7 +103,8 @@ class Watch:
     def beat(self) -> bool:
         """Give a sign of life if it is due; return whether it was.
 
-        Writing it also shows whether another aggregator took over.
+        Writing it also shows whether another aggregator took over. It is put off while the log does not say where `state` ends: it
+        would stand for notices whose state may be lost.
         """
         now = self._clock.monotonic()
         if now - self._beaten < self._interval:
@@ -107,24 +114,35 @@ class Watch:
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
             aggregation.renew()
-        self._check_state_end()
+        notices = self._find_notices_end()
+        if notices is None or not self._check_state_end():
+            self._beaten = now - max(0.0, self._interval - AGAIN)
+            return False
         self._restore_state()
-        self._commit(self.make_beat())
+        self._commit(self._make_beat(notices))
         self._restore_state()
         self._survey(now)
         return True
 
     def make_beat(self) -> NewRecord:
-        """Make the record of a sign of life."""
+        """Make the record of a sign of life; raise Unavailable."""
+        notices = self._find_notices_end()
+        if notices is None:
+            raise Unavailable(f"topic {NOTICES}: its end is not known")
+        return self._make_beat(notices)
+
+    def _make_beat(self, notices: int) -> NewRecord:
+        """Make the record of a sign of life.
+
+        It says that `state` knows the notices before this offset: a start reads the others.
+        """
         aggregation = self._aggregation
-        if self._notices_end is None:
-            [self._notices_end] = self._log.ends(NOTICES).values()
         beat = AggregatorBeat(
             time=self._clock.now(),
             roster=aggregation.roster.version,
             held=aggregation.held,
             alarms=tuple(alarm.describe(self._since[alarm]) for alarm in self._found if alarm.kind in CARRIED),
-            notices=self._notices_end,
+            notices=notices,
             format=AGGREGATOR_FORMAT,
             cut={str(partition): end for partition, end in aggregation.events.cut.items()} or None,
         )
@@ -145,15 +163,38 @@ class Watch:
         _set_all(ALARMS, Counter(alarm.kind for alarm in self._found))
         self._log_alarms(now)
 
-    def _check_state_end(self) -> None:
+    def _find_notices_end(self) -> int | None:
+        """Return the end of `notices`, or an earlier one if the log does not answer now.
+
+        A start then reads more notices than it needs. None if no end is known.
+        """
+        if self._notices_end is None:
+            self._notices_end = self._find_end(NOTICES)
+        if self._notices_end is not None:
+            self._known_end = self._notices_end
+        return self._known_end
+
+    def _find_end(self, topic: str) -> int | None:
+        """Return the end of a topic; None if the log does not answer now."""
+        try:
+            [end] = self._log.ends(topic).values()
+        except Unavailable as error:
+            logger.warning("end not known, the next sign of life looks again", topic=topic, reason=str(error))
+            return None
+        return end
+
+    def _check_state_end(self) -> bool:
         """Find out whether `state` ends earlier than at the last check.
 
-        Newer records do not count, because a log may show a transaction a moment after its commit.
+        Newer records do not count, because a log may show a transaction a moment after its commit. Returns whether the log answers.
         """
-        [end] = self._log.ends(STATE).values()
+        end = self._find_end(STATE)
+        if end is None:
+            return False
         if end < self._state_due:
             self._is_state_lost, self._state_newest = True, end - 1
         self._state_due = self._state_newest + 1
+        return True
 
     def _restore_state(self) -> None:
         """Write all states again if `state` lost some.

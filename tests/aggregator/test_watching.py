@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Signs of life while the log does not say where some of its topics end."""
+
+from collections.abc import Collection
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator.watching import AGAIN
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.records import AggregatorBeat, Notice
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregating import ask, send
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+
+SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
+
+
+class Silent(MemoryLog):
+    """A log that does not say where the topics in `silent` end."""
+
+    def __init__(self, clock: HandClock, partitions: int = 1) -> None:
+        super().__init__(clock)
+        self.silent: set[str] = set()
+        self.clock = clock
+        self.create(topics(partitions=partitions))
+        ask(self, Verb.ADD, "alpha")
+
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        if topic in self.silent:
+            raise Unavailable(f"topic {topic}: a partition has no leader")
+        return super().ends(topic, partitions)
+
+    def session(self) -> Session:
+        return Session.load(SETTINGS, self, self.transactor(GROUP), self.clock)
+
+    def step(self, session: Session) -> None:
+        session.step(0.0)
+        self.clock.advance(SETTINGS.beat)
+
+    def push(self, chain: Chain) -> None:
+        send(self, chain.take(1))
+        value = to_json(chain.ack("alpha", len(chain.events)))
+        self.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=value)])
+
+    def beat(self) -> AggregatorBeat:
+        [record] = [record for record in self.records(STATE) if record.key == "aggregator"]
+        return from_json(AggregatorBeat, record.value or b"")
+
+    def noticed(self, chain: Chain) -> list[int]:
+        notices = [from_json(Notice, record.value or b"") for record in self.records(NOTICES)]
+        return [notice.event.seq for notice in notices if notice.event.repository == chain.repository]
+
+
+@pytest.fixture
+def log() -> Silent:
+    return Silent(HandClock())
+
+
+@pytest.mark.parametrize("topic", [STATE, NOTICES])
+def test_a_topic_whose_end_is_not_known_does_not_end_the_session(log: Silent, topic: str) -> None:
+    chain = Chain("x")
+    with log.session() as session:
+        log.push(chain)
+        log.step(session)
+        log.step(session)
+        known = log.beat()
+        log.silent.add(topic)
+        for count in (2, 3):
+            log.push(chain)
+            log.step(session)
+            assert log.noticed(chain) == list(range(1, count + 1))
+        # Without the end of `state`, the sign of life is put off; with an older end of `notices` a start reads more of them.
+        assert (log.beat().time > known.time, log.beat().notices) == (topic == NOTICES, known.notices)
+        log.silent.clear()
+        log.step(session)
+        assert log.beat().notices == 3
+
+
+def test_a_loss_of_state_that_could_not_be_looked_for_is_mended_after_a_kill(log: Silent) -> None:
+    chain = Chain("x")
+    with log.session() as session:
+        log.push(chain)
+        log.step(session)
+        log.step(session)
+        older = log.copied(STATE)
+        log.push(chain)
+        log.step(session)
+        log.restore(STATE, older)
+        log.silent.add(STATE)
+        log.step(session)
+    log.silent.clear()
+    with log.session() as session:
+        for _ in range(3):
+            log.step(session)
+    assert log.noticed(chain) == [1, 2]
+
+
+def test_a_level_ahead_is_found_while_a_partition_of_other_repositories_has_no_leader() -> None:
+    log = Silent(HandClock(), partitions=2)
+    chains = {partition_of(chain.repository, 2): chain for chain in map(Chain, "abcdefgh")}
+    with log.session() as session:
+        for chain in chains.values():
+            chain.take(3)
+            value = to_json(chain.ack("alpha", 3))
+            log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=value)])
+        log.leaderless.add((EVENTS, 0))
+        for _ in range(3):
+            log.step(session)
+        assert session._ahead.count_missing() == {chains[1].repository: 3}
+        log.leaderless.clear()
+        for _ in range(3):
+            log.step(session)
+        assert session._ahead.count_missing() == {chain.repository: 3 for chain in chains.values()}
+
+
+@pytest.mark.parametrize("topic", [STATE, NOTICES])
+def test_the_first_sign_of_life_is_put_off_for_a_moment_if_an_end_is_not_known(log: Silent, topic: str) -> None:
+    with log.session() as session:
+        log.silent.add(topic)
+        session.step(0.0)
+        assert not [record for record in log.records(STATE) if record.key == "aggregator"]
+        log.silent.clear()
+        log.clock.advance(AGAIN)
+        session.step(0.0)
+        assert log.beat().time == log.clock.now()
