@@ -233,6 +233,7 @@ def test_a_repository_that_is_gone_is_reported_since_the_first_round_without_it(
     bench.log.append([gone("a")])
     began = bench.clock.now()
     with bench.running():
+        eventually(lambda: not bench.box.has_unsent())
         bench.wait_for_rounds(1)
         bench.clock.advance(500)
         bench.log.append([gone("b")])
@@ -275,11 +276,19 @@ def test_events_that_are_sent_leave_the_report_before_the_next_round(
 ) -> None:
     """The first round finds them in the outbox, where they waited for a relay."""
     monkeypatch.setattr(daemon, "RECHECK", 0.02)
+    append, may_send = bench.log.append, threading.Event()
+
+    def hold(messages: list[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        assert messages[0].topic != EVENTS or may_send.wait(60)
+        return append(messages, timeout=timeout)
+
+    bench.log.append = hold  # type: ignore[method-assign, assignment]
     bench.clock.advance(SILENT + 1)
     with bench.running(scan=3600):
         assert [trouble.text for trouble in bench.reports()[0].troubles] == [
             f"{bench.folder}/repos/one: events wait in its outbox: {SENDS_NOW}"
         ]
+        may_send.set()
         eventually(lambda: not bench.reports()[-1].troubles)
         assert bench.port.rounds == 1
 
