@@ -164,7 +164,10 @@ class Broker:
 
     @contextmanager
     def _use_admin(self, doing: str) -> Iterator[KafkaAdminClient]:
-        """Use the admin client; after an error in the block the next use connects another."""
+        """Use the admin client, which other threads may use meanwhile.
+
+        After an error in the block the next use connects another client.
+        """
         if not self._admin_lock.acquire(timeout=ADMIN_PATIENCE):
             raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep connecting")
         try:
