@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -21,8 +22,20 @@ from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
 
 from hgext.vcsreplicator.demo.ports import free_port
-from hgext.vcsreplicator.log import ERRORS, EVENTS, LATEST, NOTICES, STATE, Log, NewRecord, Reader, Topic, topics
-from hgext.vcsreplicator.log.kafka import broker
+from hgext.vcsreplicator.log import (
+    ERRORS,
+    EVENTS,
+    LATEST,
+    NOTICES,
+    SERVICES,
+    STATE,
+    Log,
+    NewRecord,
+    Reader,
+    Topic,
+    topics,
+)
+from hgext.vcsreplicator.log.kafka import adapter, broker
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.clients import Admin, wait
 from hgext.vcsreplicator.log.kafka.connections import Connections
@@ -399,6 +412,26 @@ def test_a_question_that_waits_for_its_broker_delays_no_other_and_keeps_its_clie
     may_answer.set()
     waiting.join(60)
     eventually(lambda: used[0]._closed, "a client that was replaced is closed by its last user")
+
+
+def test_a_report_that_the_log_does_not_take_ends_no_other_append(
+    kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}.") as log:
+        assert isinstance(log, KafkaLog)
+        log.create(topics(partitions=2))
+        closed: list[KafkaProducer] = []
+        report = NewRecord(topic=SERVICES, key="relay", value=b"")
+        event = NewRecord(topic=EVENTS, key="x", value=b"")
+        for record in (event, report):
+            log.append([record])
+        close = adapter.close_producer
+        monkeypatch.setattr(adapter, "close_producer", lambda producer: (closed.append(producer), close(producer)))
+        with pytest.raises(Unavailable):
+            log.append([report], timeout=0.0)
+        monkeypatch.setattr(log.broker, "new_producer", Mock(side_effect=AssertionError("its producer was dropped")))
+        log.append([event])
+        assert len(closed) == 1
 
 
 def test_a_leader_that_does_not_lead_any_more_is_looked_up_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

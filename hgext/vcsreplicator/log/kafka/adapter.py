@@ -4,9 +4,9 @@
 Rules of this package, because each client of kafka-python has its own thread and its own ways to fail:
 
 - One *admin* client (topics, offsets, positions), used by all threads at once; one that saw an error is closed after its last use.
-- One *producer* for all `append`s, used by all threads at once. A thread that sees it fail drops it for all; the others fail too,
-  and the next call of each uses a new one. It sends one batch a partition at a time, so a lost batch never lets a later one
-  overtake it.
+- One *producer* for all `append`s, used by all threads at once, and one for reports, whose failure thus ends no other append. A
+  thread that sees its producer fail drops it for all; the others fail too, and the next call of each uses a new one. It sends
+  one batch a partition at a time, so a lost batch never lets a later one overtake it.
 - A *reader's consumer* and a *transactor's producer* belong to the one thread that uses them. `wake` only sets an event.
 - After any unclear error the adapter closes the client and builds a new one. It retries nothing, except a question to a
   coordinator that is just starting or by a client older than an outage; the client itself retries too.
@@ -23,7 +23,18 @@ from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
 from ...words.errors import ReplicationError
-from .. import EVENTS, NewRecord, PartitionKey, Positions, Reader, Topic, TopicComparison, Transactor, check_message
+from .. import (
+    EVENTS,
+    SERVICES,
+    NewRecord,
+    PartitionKey,
+    Positions,
+    Reader,
+    Topic,
+    TopicComparison,
+    Transactor,
+    check_message,
+)
 from .broker import Broker
 from .clients import close_producer, rim, together, warm
 from .options import KafkaOptions
@@ -37,7 +48,8 @@ class KafkaLog:
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         self.broker = Broker(options)
-        self._producer: KafkaProducer | None = None
+        # By whether they write reports: one that the log does not take must not end the appends under way.
+        self._producers: dict[bool, KafkaProducer] = {}
         self._producer_lock, self._sending = threading.Lock(), threading.Lock()
 
     # Topics
@@ -72,7 +84,7 @@ class KafkaLog:
             return []
         deadline = time.monotonic() + timeout
         plan = [self.broker.plan(message) for message in messages]
-        producer = self._open_producer()
+        producer = self._open_producer(for_reports=all(message.topic == SERVICES for message in messages))
         try:
             with rim(self.options, "append"):
                 warm(producer, [arguments["topic"] for arguments in plan])
@@ -122,7 +134,8 @@ class KafkaLog:
 
     def close(self) -> None:
         self.broker.drop_admin()
-        self._drop_appender(self._producer)
+        for producer in list(self._producers.values()):
+            self._drop_appender(producer)
 
     def __enter__(self) -> Self:
         return self
@@ -147,15 +160,13 @@ class KafkaLog:
             for group, positions in found.items()
         }
 
-    def _open_producer(self) -> KafkaProducer:
+    def _open_producer(self, *, for_reports: bool) -> KafkaProducer:
         with self._producer_lock:
-            if self._producer is None:
-                self._producer = self.broker.new_producer()
-            return self._producer
+            if for_reports not in self._producers:
+                self._producers[for_reports] = self.broker.new_producer()
+            return self._producers[for_reports]
 
-    def _drop_appender(self, producer: KafkaProducer | None) -> None:
+    def _drop_appender(self, producer: KafkaProducer) -> None:
         with self._producer_lock:
-            if self._producer is producer:
-                self._producer = None
-        if producer is not None:
-            close_producer(producer)
+            self._producers = {kind: each for kind, each in self._producers.items() if each is not producer}
+        close_producer(producer)
