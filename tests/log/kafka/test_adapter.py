@@ -17,6 +17,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from kafka.errors import MessageSizeTooLargeError, NotLeaderForPartitionError
+from kafka.net import inet
 from kafka.producer.transaction_manager import AddOffsetsToTxnHandler, TransactionManager, TxnOffsetCommitHandler
 from kafka.serializer import Serializer
 from kafka.structs import OffsetAndMetadata
@@ -327,6 +328,24 @@ def test_an_outage_leaves_no_threads_and_no_sockets_behind(way: str, mute: str) 
             assert (threading.active_count(), len(list(open_files.iterdir()))) == before
         finally:
             gc.enable()
+
+
+def test_sockets_that_did_not_connect_are_closed_though_something_still_holds_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, resolve, connect = [], socket.getaddrinfo, socket.socket
+
+    def make(*kind: int) -> socket.socket:
+        made.append(connect(*kind))
+        return made[-1]
+
+    monkeypatch.setattr(inet.KafkaNetSocket, "socket", lambda _, *kind: make(*kind))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *named, **given: 2 * resolve(*named, **given))
+    attempt = next(attempts("kafka://127.0.0.1:1?bootstrap_timeout_ms=20"))
+    with pytest.raises(Unavailable, match="no answer; are the brokers up and reachable"):
+        attempt()
+    assert len(made) > 1
+    assert {tried.fileno() for tried in made} == {-1}
 
 
 class UnverifyingKafka(Kafka):

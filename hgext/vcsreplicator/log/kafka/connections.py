@@ -11,6 +11,7 @@ client avoids a broker that does not answer: it closes its connections to it, op
 leads nothing more; one client probes it every second.
 """
 
+import socket
 import ssl
 import threading
 import time
@@ -93,6 +94,25 @@ class HangingBrokers:
 
 
 HANGING = HangingBrokers()
+
+
+class _PendingSockets:
+    """The event loop for one new connection, and the sockets that it tried.
+
+    The library leaves those that failed to the garbage collector: with Python 3.13.0 a frame of the event loop holds them.
+    """
+
+    def __init__(self, net: NetworkSelector) -> None:
+        self._net = net
+        self._sockets: set[socket.socket] = set()
+
+    def wait_write(self, sock: socket.socket, **limits: Any) -> Any:
+        self._sockets.add(sock)
+        return self._net.wait_write(sock, **limits)
+
+    def close_all_but(self, connected: socket.socket | None) -> None:
+        for failed in self._sockets - {connected}:
+            failed.close()
 
 
 def _suspicious_at(connection: Any, suspicion: float) -> float:
@@ -283,13 +303,16 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         options, proxy = self.config["socket_options"], self.config["proxy_url"]
+        pending, sock = _PendingSockets(self._net), None
         try:
             sock = await create_connection(
-                self._net, node.host, node.port, options, proxy_url=proxy, timeout_at=timeout_at
+                pending, node.host, node.port, options, proxy_url=proxy, timeout_at=timeout_at
             )
         except Exception as error:
-            traceback.clear_frames(error.__traceback__)  # they hold the sockets that were refused
+            traceback.clear_frames(error.__traceback__)  # they hold sockets that were refused at once
             raise
+        finally:
+            pending.close_all_but(sock)
         try:
             if not self.ssl_enabled:
                 return TCPTransport(self._net, sock, host=node.host)
