@@ -55,3 +55,17 @@ def test_threads_that_use_a_postponed_module_at_once_load_it_once_and_all_find_i
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(lambda _: module.value, range(8))) == [1] * 8
     assert loaded.read_text() == "once "
+
+
+def test_an_import_of_a_module_by_its_dotted_name_finds_the_stand_in(loaded: Path) -> None:
+    package = loaded.with_name("rare_package")
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "module.py").write_text("value = 2\n")
+    postpone("rare_package.module")
+    try:
+        assert importlib.import_module("rare_package").module.value == 2
+        assert type(importlib.import_module("rare_package").module) is not ModuleStandIn
+    finally:
+        for name in ("rare_package.module", "rare_package"):
+            sys.modules.pop(name, None)

@@ -43,6 +43,14 @@ class ModuleStandIn(ModuleType):
         return importlib.import_module(self.__name__)
 
 
-def postpone(name: str, **own: Any) -> None:
-    """Have imports of a module find a stand-in, unless it is loaded already."""
-    sys.modules.setdefault(name, ModuleStandIn(name, **own))
+def postpone(*names: str, **own: Any) -> None:
+    """Have imports of these modules find stand-ins, unless they are loaded already.
+
+    Their packages are loaded, which have the stand-ins as attributes.
+    """
+    for name in names:  # all before the first package, which may import them
+        sys.modules.setdefault(name, ModuleStandIn(name, **own))
+    for name in sorted(names, key=lambda name: name.count(".")):  # inner packages may use what outer ones have
+        package, _, module = name.rpartition(".")
+        if package:
+            vars(importlib.import_module(package)).setdefault(module, sys.modules[name])

@@ -16,8 +16,31 @@ from .postponed import postpone
 
 # Bytes of the largest request, a push.
 MAX_PUSH = 16 * 1024**3
-# Modules that hgweb imports and a server uses rarely or never: 1 MB.
-RARE = ("ssl", "mercurial.sslutil", "tarfile", "difflib")
+# Modules that hgweb imports and a server uses rarely or never, 4 MB: clients, other servers, mail, XML.
+# Not `mercurial.url`: templates use it for each text, and each use of a stand-in looks the module up.
+RARE = (
+    "difflib",
+    "http.cookiejar",
+    "http.server",
+    "mercurial.chgserver",
+    "mercurial.commandserver",
+    "mercurial.crecord",
+    "mercurial.hgweb.server",
+    "mercurial.httppeer",
+    "mercurial.mail",
+    "mercurial.server",
+    "mercurial.sshpeer",
+    "mercurial.sslutil",
+    "mercurial.statichttprepo",
+    "mercurial.upgrade",
+    "mercurial.verify",
+    "mercurial.wireprotov1peer",
+    "smtplib",
+    "ssl",
+    "tarfile",
+    "xml.dom.minidom",
+    "xmlrpc.client",
+)
 
 
 def load_hgweb() -> Callable[..., Any]:
@@ -25,8 +48,7 @@ def load_hgweb() -> Callable[..., Any]:
 
     Modules that are rarely used are loaded when they are.
     """
-    for name in RARE:
-        postpone(name)
+    postpone(*RARE)
     from ..hg.serving.web import application
 
     return application
