@@ -252,6 +252,8 @@ class Disk:
         if self._is_here(path):
             self._rename({path: self.now[source]})
 
+    _linkat = _link  # since Python 3.14, with the current folder
+
     def _unlink(self, call: Call) -> None:
         path = self._paths(call)[0]
         if path in self.now:
