@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import sys
 from typing import Any
 
 from mercurial import registrar
@@ -41,7 +40,6 @@ from mercurial.ui import ui as Ui
 
 from . import api, recording, registration, seams, streams, versions
 from .store import journal
-from .web import seam
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 seams.check_version(versions.OLDEST)
@@ -73,7 +71,7 @@ def uisetup(ui: Ui) -> None:
     It lives for one push or pull; the reason is in `docs/decisions/rare-collections.md`. Longer-lived processes do not, because
     they would keep their garbage.
     """
-    if "--stdio" in sys.argv[1:]:
+    if seams.serves_one_client():
         gc.set_threshold(20_000, 10, 10)
         atexit.register(gc.freeze)
 
@@ -85,7 +83,10 @@ def extsetup(ui: Ui) -> None:
 def _wrap() -> None:
     journal.install()
     registration.wrap()
-    seam.register()
+    if not seams.serves_one_client():
+        from .web import seam
+
+        seam.register()
     streams.refuse_pushed()
 
 

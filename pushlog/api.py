@@ -14,7 +14,6 @@ functions without arguments:
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 
 from mercurial import error
@@ -22,6 +21,7 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
 from .store import database, entry
+from .store.connections import sqlite3
 from .store.session import running_session, session_of
 from .store.storage import Pushlog
 

@@ -111,10 +111,10 @@ class Copy:
         unknown = [node for node in wanted.nodes if node not in recorded and self._log.revision_of(node) is None]
         self._unknown.update(dict.fromkeys(unknown, push.id))
         if unknown:
-            wanted = wanted._replace(nodes=tuple(node for node in wanted.nodes if node not in unknown))
+            wanted = wanted.with_nodes(node for node in wanted.nodes if node not in unknown)
         if wanted != here:
             self._write(wanted, push)
-            if here is not None and here[:3] != push[:3]:
+            if here is not None and not here.is_same_act(push):
                 self._replaced.append(str(push.id))
 
     def _write(self, wanted: entry.Push, push: entry.Push) -> None:
@@ -169,9 +169,9 @@ def unite(here: entry.Push | None, there: entry.Push) -> entry.Push | None:
     """
     if here is None or not here.nodes:
         return there
-    if here[:3] != there[:3] or (there.nodes and set(here.nodes).isdisjoint(there.nodes)):
+    if not here.is_same_act(there) or (there.nodes and set(here.nodes).isdisjoint(there.nodes)):
         return None
-    return here._replace(nodes=here.nodes + tuple(node for node in there.nodes if node not in here.nodes))
+    return here.with_nodes((*here.nodes, *(node for node in there.nodes if node not in here.nodes)))
 
 
 def _describe(push: entry.Push) -> bytes:

@@ -196,7 +196,7 @@ def _record_push(log: Pushlog, session: PushlogTransaction, push: entry.Push) ->
     present = tuple(node for node in push.nodes if log.revision_of(node) is not None)
     if present != push.nodes:
         session.remember(push)
-        push = push._replace(nodes=present)
+        push = push.with_nodes(present)
     session.take(push)
 
 
@@ -225,7 +225,7 @@ def _is_ours(log: Pushlog, push: entry.Push) -> bool:
     """Return whether this id is free here, or is the server's push; warn if not."""
     with log.view() as connection:
         here = database.push(connection, push.id)
-    if here is None or (here[:3] == push[:3] and set(here.nodes) <= set(push.nodes)):
+    if here is None or (here.is_same_act(push) and set(here.nodes) <= set(push.nodes)):
         return True
     log.repo.ui.warn(b"row of the server's pushlog left out: push %d is another push here\n" % push.id)
     return False

@@ -6,7 +6,6 @@ This module finds the pusher, and has the hook that records the push inside its 
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from mercurial.node import hex
 from mercurial.ui import ui as Ui
 
 from .store.appendfile import TornRecord
+from .store.connections import sqlite3
 from .store.session import running_session, session_of
 from .store.storage import Pushlog
 
@@ -72,7 +72,8 @@ def pusher(ui: Ui, request: Mapping[bytes, bytes], process: Mapping[bytes, bytes
 
 
 def landing_accounts(ui: Ui) -> set[bytes]:
-    accounts = {ui.config(b"pushlog", option) for option in LANDING_OPTIONS}
+    configured = dict(ui.configitems(b"pushlog"))
+    accounts = {configured.get(option) for option in LANDING_OPTIONS}
     return {*ui.configlist(b"pushlog", b"landingusers"), *filter(None, accounts)}
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -185,6 +187,11 @@ def parameters(function: Any) -> list[str]:
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     return list(code.co_varnames[:count])
+
+
+def serves_one_client() -> bool:
+    """Return whether this process is a server over SSH: it makes no web pages."""
+    return ("serve", "--stdio") in itertools.pairwise(sys.argv[1:])
 
 
 def check_version(oldest: tuple[int, int]) -> None:

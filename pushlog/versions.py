@@ -26,7 +26,18 @@ if TYPE_CHECKING:
 
 Wrapper = Callable[..., Any]
 
-RUNNING = util.versiontuple(n=2)
+
+def _read_version() -> tuple[int, int] | None:
+    """Return two numbers of Mercurial's version, None for an unversioned build.
+
+    `util.versiontuple` compiles a pattern for that, for which each push would pay.
+    """
+    major, _, rest = util.version().partition(b".")
+    minor = rest[: len(rest) - len(rest.lstrip(b"0123456789"))]
+    return (int(major), int(minor or 0)) if major.isdigit() else None
+
+
+RUNNING = _read_version()
 # The oldest Mercurial on which the pushlog is tested.
 OLDEST = (6, 3)
 # The oldest for replication: on older ones the guards of a mirror are not proven.
@@ -52,7 +63,7 @@ _OFFERED = {
 
 def is_older_than(version: tuple[int, int]) -> bool:
     """Return whether this Mercurial is older; an unversioned build counts as such."""
-    return RUNNING[0] is None or (RUNNING[0], RUNNING[1] or 0) < version
+    return RUNNING is None or version > RUNNING
 
 
 _IS_OLD = is_older_than(_NEWEST)

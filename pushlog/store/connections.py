@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+# The module `sqlite3` without its conversion of dates, which each push would load besides.
+import _sqlite3 as sqlite3
 import os
-import sqlite3
 
 from . import statements
+
+__all__ = ["damage", "execute_all", "has_table", "in_memory", "open_for_reading", "open_for_writing", "sqlite3"]
 
 
 def open_for_writing(

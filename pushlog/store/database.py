@@ -7,21 +7,23 @@ This module reads pushes from its tables and writes them. It knows SQLite and no
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeGuard
 
 from . import statements
-from .connections import execute_all, has_table
+from .connections import execute_all, has_table, sqlite3
 from .entry import Deleted, Fact, Push
 
 # 40 hex digits to the revision number, None for an unknown changeset.
 RevisionOf = Callable[[str], int | None]
 # The largest number that SQLite holds.
 LARGEST = (1 << 63) - 1
-_NODE = re.compile("[0-9a-f]{40}")
+_NODE = "[0-9a-f]{40}"
+# Compiled at first use, never in a push.
+_compiled = functools.cache(re.compile)
 # Pushes that are read at once.
 _PAGE = 1000
 
@@ -222,7 +224,7 @@ def restated_without(connection: sqlite3.Connection, removed: Iterable[str]) -> 
     gone = set(removed)
     numbers = {push_id_of(connection, node) for node in gone} - {None}
     return [
-        found._replace(nodes=tuple(node for node in found.nodes if node not in gone))
+        found.with_nodes(node for node in found.nodes if node not in gone)
         for number in sorted(filter(None, numbers))
         if (found := push(connection, number)) is not None
     ]
@@ -259,7 +261,7 @@ def holds(number: int) -> bool:
 
 def is_node(value: object) -> TypeGuard[str]:
     """Return whether a node column, which tools may write, holds a hash."""
-    return isinstance(value, str) and _NODE.fullmatch(value) is not None
+    return isinstance(value, str) and _compiled(_NODE).fullmatch(value) is not None
 
 
 def text(user: str | bytes | None) -> str:

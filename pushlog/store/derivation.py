@@ -10,13 +10,13 @@ changes the file, except where it is damaged.
 from __future__ import annotations
 
 import collections
-import sqlite3
 from typing import Any
 
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
 from . import database, entry, progress
+from .connections import sqlite3
 from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 

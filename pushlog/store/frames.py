@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from typing import NamedTuple
 
 _HEAD = struct.Struct(">4sII")
 _SIZE = struct.Struct(">I")
@@ -43,12 +42,13 @@ class UnknownVersion(TornRecord):
     """A frame of another version: its magic differs in the last byte."""
 
 
-class FramedPayload(NamedTuple):
+class FramedPayload:
     """A payload, and where its frame begins and ends, which is the next one's start."""
 
-    start: int
-    end: int
-    payload: bytes
+    __slots__ = ("end", "payload", "start")
+
+    def __init__(self, *, start: int, end: int, payload: bytes) -> None:
+        self.start, self.end, self.payload = start, end, payload
 
 
 def encode(magic: bytes, payload: bytes) -> bytes:

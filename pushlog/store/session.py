@@ -7,7 +7,6 @@ It writes to SQLite at once, and to the file when the transaction is finalized.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
 from . import database, derivation, entry, progress
+from .connections import sqlite3
 from .storage import NOTE, SESSION, Pushlog
 
 _Result = TypeVar("_Result")
@@ -80,7 +80,7 @@ class PushlogTransaction:
         if self.push is None:
             push = entry.Push(id=database.next_id(self.connection), user=user, date=date, nodes=nodes)
         else:
-            push = self.push._replace(nodes=self.push.nodes + nodes)
+            push = self.push.with_nodes(self.push.nodes + nodes)
         self._take_push(push)
         self.push = push
         return push

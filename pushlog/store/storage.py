@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sqlite3
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +27,7 @@ from mercurial.transaction import transaction as Transaction
 
 from . import connections, database, entry
 from .appendfile import AppendFile, FramedPayload, TornRecord
+from .connections import sqlite3
 
 FILE, MAGIC = b"pushlog.log", b"PLG1"
 DATABASE = b"pushlog2.db"

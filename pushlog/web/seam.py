@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The hook by which hgweb loads the pushlog.
 
-A process that serves web pages loads the modules for them; a push or ``hg log`` does not pay for that (20 ms). Every web
-application keeps its repositories in a `hg.cachedlocalrepo`, made before the first request: that is when `web` is loaded.
+A process that serves web pages loads the modules for them; a push or ``hg log`` does not pay for that (20 ms). A server over SSH
+does not even load this one. Every web application keeps its repositories in a `hg.cachedlocalrepo`, made before the first request:
+that is when `web` is loaded.
 """
 
 from __future__ import annotations

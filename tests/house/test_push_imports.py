@@ -78,3 +78,30 @@ def test_a_push_imports_the_standard_library_mercurial_and_us_alone(tmp_path: Pa
     assert not {name for name in added if name.split(".")[0] not in OURS | MERCURIALS}
     assert all((CHECKOUT / f"{name.replace('.', '/')}.py").exists() for name in NOT_FOR_PUSHES)
     assert not added & NOT_FOR_PUSHES
+
+
+# What web pages, other commands or old dates need.
+NOT_OVER_SSH = {
+    "mercurial.hg",
+    "pushlog.web",
+    "sqlite3",
+}
+
+
+@pytest.mark.processes
+def test_a_server_over_ssh_loads_nothing_for_pages_or_other_commands(tmp_path: Path) -> None:
+    (tmp_path / "reporter.py").write_text(REPORTER)
+    extensions = f"[extensions]\nreporter = {tmp_path}/reporter.py\n"
+    (tmp_path / "hgrc").write_text(extensions + MASTER.replace("[extensions]", "").format(folder=tmp_path))
+    environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc"), "MODULES": str(tmp_path / "modules")}
+
+    def loaded(*arguments: str) -> set[str]:
+        command = [str(Path(sys.executable).with_name("hg")), *arguments]
+        subprocess.run(
+            command, check=True, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True
+        )
+        return set((tmp_path / "modules").read_text().split())
+
+    loaded("init", "master/one")
+    assert not loaded("-R", "master/one", "serve", "--stdio") & NOT_OVER_SSH
+    assert {"mercurial.hg", "pushlog.web.seam"} <= loaded("-R", "master/one", "log")

@@ -315,23 +315,26 @@ def test_a_server_without_a_pushlog_is_named(theirs, server):
 
 
 A, B = "a" * 40, "b" * 40
-HERE = Push(id=7, user="erin", date=5, nodes=(A,))
+
+
+def push(*, user: str = "erin", date: int = 5, nodes: tuple[str, ...] = (A,)) -> Push:
+    return Push(id=7, user=user, date=date, nodes=nodes)
 
 
 @pytest.mark.parametrize(
     ("here", "there", "united"),
     [
-        (None, HERE, HERE),
-        (HERE, HERE, HERE),
-        (HERE._replace(nodes=()), HERE, HERE),
-        (HERE._replace(nodes=(), user="dana"), HERE, HERE),
-        (HERE, HERE._replace(nodes=()), HERE),
-        (HERE, HERE._replace(nodes=(A, B)), HERE._replace(nodes=(A, B))),
-        (HERE._replace(nodes=(A, B)), HERE, HERE._replace(nodes=(A, B))),
-        (HERE, HERE._replace(nodes=(B,)), None),
-        (HERE, HERE._replace(user="dana"), None),
-        (HERE, HERE._replace(date=6), None),
-        (HERE, HERE._replace(user="dana", nodes=()), None),
+        (None, push(), push()),
+        (push(), push(), push()),
+        (push(nodes=()), push(), push()),
+        (push(nodes=(), user="dana"), push(), push()),
+        (push(), push(nodes=()), push()),
+        (push(), push(nodes=(A, B)), push(nodes=(A, B))),
+        (push(nodes=(A, B)), push(), push(nodes=(A, B))),
+        (push(), push(nodes=(B,)), None),
+        (push(), push(user="dana"), None),
+        (push(), push(date=6), None),
+        (push(), push(user="dana", nodes=()), None),
     ],
 )
 def test_what_is_one_push(here, there, united):

@@ -30,7 +30,7 @@ missing or has other parameters. The message names it.
   > from mercurial import exchange, repair, util, wireprotov1server
   > how = os.environ["HOW"]
   > if how == "old":
-  >     util.versiontuple = lambda v=None, n=4: (6, 2)
+  >     util.version = lambda: b"6.2.1"
   > elif how == "module":
   >     sys.modules["mercurial.streamclone"] = None
   > elif how == "guards":

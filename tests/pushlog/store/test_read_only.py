@@ -41,7 +41,8 @@ def lagging(folder, log):
     with log.view() as connection:
         newest = database.push(connection, 16)
     with repository.lock(), repository.transaction(b"test") as tr:
-        log.file.append(tr, [entry.encode(newest._replace(user="late"))])
+        late = entry.Push(id=newest.id, user="late", date=newest.date, nodes=newest.nodes)
+        log.file.append(tr, [entry.encode(late)])
 
 
 def killed_in_a_commit(folder, log):
