@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pushlog in hgweb. Most processes load `seam` alone: nothing is imported here."""
+"""The pushlog in hgweb.
+
+Most processes load `seam` alone, so nothing is imported here.
+"""

@@ -82,6 +82,7 @@ def test_a_push_imports_the_standard_library_mercurial_and_us_alone(tmp_path: Pa
 
 # What web pages, other commands or old dates need.
 NOT_OVER_SSH = {
+    "hgext.vcsreplicator.hg.master.offer",
     "mercurial.hg",
     "pushlog.web",
     "sqlite3",

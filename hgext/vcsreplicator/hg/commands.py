@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The commands of an operator on a master.
 
-Commands that cannot be undone ask first, or take --yes.
+Commands that cannot be undone ask first, or take --yes. Each push loads this module, so a command imports what it alone needs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from mercurial.ui import ui as Ui
 from ..outbox.entry import MirrorNeeds
 from ..words.errors import ReplicationError
 from ..words.event import Heartbeat, Type
-from . import hashes, settings
+from . import settings
 from .master import announcing, capture, overlay, repository
-from .master.acts import lifecycle, moving, writing
 from .text import path as path_text
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ def replicatesync(ui: Ui, repo: localrepository, bootstrap: bool = False) -> Non
 
     Each mirror fetches what it lacks, hgrc included. Nothing is lost or announced twice.
     """
+    from .master.acts import writing
+
     announcement = announcing.Announcement(
         kind=Type.SYNC,
         needs=MirrorNeeds.MASTER,
@@ -57,6 +58,8 @@ def replicatehgrc(ui: Ui, repo: localrepository) -> None:
     Only harmless settings are sent: texts and switches of [web], phases.publish and experimental.evolution. Hooks, extensions,
     aliases and everything else that can run or open something stay here.
     """
+    from .master.acts import writing
+
     announcement = announcing.Announcement(kind=Type.HGRC, hgrc=capture.read_hgrc(repo))
     writing.announce(_require_replicated(repo), announcement, check_first=True)
     ui.status(b"recorded hgrc in replication log\n")
@@ -68,6 +71,8 @@ def replicatedelete(ui: Ui, repo: localrepository, yes: bool = False) -> None:
 
     The repository is moved aside at once and removed once the log has the deletion. Backup mirrors keep theirs.
     """
+    from .master.acts import moving
+
     master = _require_replicated(repo)
     _confirm(ui, b"delete %s here and on all mirrors" % repo.root, yes=yes)
     moving.delete(master)
@@ -81,6 +86,8 @@ def replicaterename(ui: Ui, repo: localrepository, folder: bytes | None = None, 
 
     Without FOLDER, for a repository that was moved by hand, its mirrors follow. The repository keeps its identity.
     """
+    from .master.acts import moving
+
     master = _require_replicated(repo)
     if folder is not None:
         _confirm(ui, b"move %s to %s here and on all mirrors" % (repo.root, folder), yes=yes)
@@ -97,6 +104,8 @@ def replicateadopt(ui: Ui, repo: localrepository, yes: bool = False) -> None:
     follow what the log has, reach the mirrors with the new incarnation and are not announced push by push. A repository that was
     copied from another gets an identity of its own.
     """
+    from .master.acts import lifecycle
+
     master = _require_replicated(repo)
     _confirm(ui, b"replace what mirrors have of %s by what is here" % repo.root, yes=yes)
     newest = lifecycle.adopt(master)
@@ -134,6 +143,8 @@ def repohash(ui: Ui, repo: localrepository, no_raw: bool = False) -> None:
 
     Equal lines mean equal content; the order in which it arrived does not matter.
     """
+    from . import hashes
+
     for name, value in hashes.lines(repo.unfiltered(), raw=not no_raw):
         ui.write(b"%s: %s\n" % (name.encode(), value.encode()))
 

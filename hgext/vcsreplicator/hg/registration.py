@@ -57,7 +57,8 @@ def _collect_rarely() -> None:
         gc.set_threshold(*before)
         original(*arguments)
 
-    seams.wrap("mercurial.hg", "cachedlocalrepo.__init__", restore_threshold)
+    if not seams.serves_one_client():
+        seams.wrap("mercurial.hg", "cachedlocalrepo.__init__", restore_threshold)
 
 
 def extsetup(ui: Ui) -> None:
@@ -68,11 +69,10 @@ def extsetup(ui: Ui) -> None:
 def _wrap_seams(*, locking: bool) -> None:
     from pushlog.store import journal
 
-    from . import requirement
-    from .master import offer
+    from . import requirement, wirecommands
 
     journal.install()
-    offer.register()
+    wirecommands.register()
     streams.refuse_pushed()
     _guard_changegroups()
     requirement.register(locking=locking)

@@ -36,7 +36,7 @@ missing or has other parameters. The message names it.
   > elif how == "guards":
   >     sys.modules["hgext.vcsreplicator.hg.serving.copies"] = None
   > elif how == "capture":
-  >     sys.modules["hgext.vcsreplicator.hg.master.offer"] = None
+  >     sys.modules["hgext.vcsreplicator.hg.wirecommands"] = None
   > elif how == "lost":
   >     del exchange._pullobsolete
   > elif how == "gone":

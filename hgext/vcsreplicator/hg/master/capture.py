@@ -12,7 +12,7 @@ output reaches the pusher.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import os
 import time
 from collections.abc import Callable
@@ -143,7 +143,9 @@ class Capture:
             event=event,
             needs=MirrorNeeds.BUNDLE if changes.added or markers else MirrorNeeds.NOTHING,
             first=tr.changes[b"origrepolen"],
-            markers=tuple(base64.b64encode(marker).decode() for marker in observe.encode_markers(markers)),
+            markers=tuple(
+                binascii.b2a_base64(marker, newline=False).decode() for marker in observe.encode_markers(markers)
+            ),
             connection=self._find_connection(tr) if changes.push is not None else None,
         )
 

@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mercurial import encoding, error, wireprototypes, wireprotov1server
+from mercurial import encoding, error, wireprototypes
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.ui import ui as Ui
@@ -36,17 +36,6 @@ CHANGESETS = 2000
 # Seconds to wait for a lock: the mirror has other repositories to ask for.
 LOCK_SECONDS = 5
 _FORWARDED = (b"X-Forwarded-For", b"Forwarded", b"X-Real-IP", b"Via")
-
-
-def register() -> None:
-    """Register the commands once; mirrors know them, so no capability announces them."""
-    for name, arguments, function in (
-        (b"replication-state", b"firstpush", _read_state),
-        (b"replication-changesets", b"first tip last", _bundle_changesets),
-        (b"replication-fingerprint", b"", _read_fingerprint),
-    ):
-        if name not in wireprotov1server.commands:
-            wireprotov1server.wireprotocommand(name, arguments, permission=b"pull")(_guard(function))
 
 
 def _guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
@@ -172,3 +161,9 @@ def _bundle_changesets(repo: localrepository, first: bytes, tip: bytes, last: by
 
 def _read_fingerprint(repo: localrepository) -> Iterator[bytes]:
     return frames.answer(plain(fingerprint.fingerprint(repo, Outbox(repo.svfs).newest)))
+
+
+# The answers, as `hg.wirecommands` names them.
+answer_state = _guard(_read_state)
+answer_changesets = _guard(_bundle_changesets)
+answer_fingerprint = _guard(_read_fingerprint)

@@ -37,9 +37,8 @@ from ...words.event import Tip
 from ...words.secrecy import describe_readers
 from ...words.shape import read
 from ...words.wire import BUNDLE_LIMIT
-from .. import observe
+from .. import observe, wirecommands
 from ..frames import StreamAnswer
-from ..master import offer
 from ..text import text
 from . import replicated
 from .apply import unbundle
@@ -120,7 +119,7 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
     file that MASTER_AUTH names.
     """
     # Over SSH a client must know the commands that it sends.
-    offer.register()
+    wirecommands.register()
     ui = ui.copy()
     ui.setconfig(b"http", b"timeout", b"%d" % max(1, int(timeout)), b"vcsreplicator")
     if ui.config(b"ui", b"ssh") == b"ssh":
