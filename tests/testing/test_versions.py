@@ -11,7 +11,6 @@ from testing.services.cache import CHECKOUT
 from testing.versions.__main__ import NEWEST, PARTS, TOGETHER, is_supported, run_tests, select_tests
 from testing.versions.environment import OLDER, interpreter
 
-
 # Every way into a mirror that could show something: a start of pytest and one of Mercurial serve all of them.
 GUARDS = tuple(f"hg/serving/{name}.t" for name in ("everything", "guards", "released", "views"))
 
