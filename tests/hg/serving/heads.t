@@ -134,7 +134,8 @@ While releases come, each answer is that of one release, and none goes back.
   > repo = factory.repository(interface, b'many').unfiltered()
   > nodes = [hex(repo.changelog.node(number)) for number in range(len(repo.changelog))]
   > def release(length):
-  >     watermark.write_watermark(repo, seq=length, length=length, tip=nodes[length - 1].decode(), push_id=None)
+  >     shown = watermark.Watermark(seq=length, length=length, tip=nodes[length - 1].decode(), push_id=None)
+  >     watermark.write_watermark(repo, shown)
   > release(2)
   > web = hgweb_mod.hgweb(b'many', baseui=interface)
   > lengths = {b' '.join(reversed(nodes[1:length])) + b'\n': length for length in range(2, len(nodes) + 1)}

@@ -82,7 +82,7 @@ A release of what the store does not have is refused, and the former one stays.
   > repo = factory.repository(ui.ui.load(), b'repo')
   > for length, tip in ((2, '0' * 40), (9, '1' * 40)):
   >     try:
-  >         watermark.write_watermark(repo, seq=8, length=length, tip=tip, push_id=1)
+  >         watermark.write_watermark(repo, watermark.Watermark(seq=8, length=length, tip=tip, push_id=1))
   >     except Diverged as error:
   >         print(error)
   > watermark.lower_watermark(repo, 1)
