@@ -55,7 +55,7 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 class _FetchedPartition(fetcher._FetchPartition):  # type: ignore[misc]
-    """A partition of a fetch request, which is compared with that of the last request.
+    """A partition of a fetch request; the next request is compared with it.
 
     The library makes one for each partition and request, and compares all their fields: half of the work for a request. Here equal
     ones are mostly the same.
