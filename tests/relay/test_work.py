@@ -969,3 +969,21 @@ def test_a_partition_that_does_not_answer_does_not_occupy_all_workers(
     finally:
         may_answer.set()
     master.until(lambda: not any(box.has_unsent() for box in hanging.values()))
+
+
+def test_repositories_of_a_partition_that_answers_slowly_share_the_answer(
+    master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, asked = log.ends, list[object]()
+
+    def answer_slowly(topic: str, which: Collection[int] | None = None) -> dict[int, int]:
+        if topic == EVENTS:
+            asked.append(which)
+            master.clock.advance(4 * FRESH)
+        return ends(topic, which)
+
+    boxes = {name: write_into(master, 2, name) for name in "ab"}
+    monkeypatch.setattr(log, "ends", answer_slowly)
+    for name, box in boxes.items():
+        master.losses.check(master.folder(name), box)
+    assert asked == [[2]]

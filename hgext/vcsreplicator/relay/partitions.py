@@ -26,13 +26,13 @@ TURN = 0.5
 class _Partition:
     """What was heard of a partition, and the doubts about it.
 
-    `asked` is when it was asked for its `end`; the thread that asks it holds `turn`.
+    `at` is when it answered with its `end`; the thread that asks it holds `turn`.
     """
 
     turn: threading.Lock = field(default_factory=threading.Lock)
     doubts: int = 0
     answered: int = 0
-    asked: float = float("-inf")
+    at: float = float("-inf")
     end: int = 0
 
 
@@ -104,9 +104,12 @@ class EventPartitions:
         The relay asked when the pusher connected, shortly before the commit, so the event needs no other question. Raises
         Unavailable.
         """
-        heard, now = self._find_heard(partition), self._clock.monotonic()
-        if now - heard.asked >= FRESH or heard.end <= offset:
-            heard.end, heard.asked = self.ask_end(partition), now
+        heard = self._find_heard(partition)
+        if self._clock.monotonic() - heard.at >= FRESH or heard.end <= offset:
+            heard.end = self.ask_end(partition)
+            heard.at = (
+                self._clock.monotonic()
+            )  # so that those that waited for their turn use this answer, however slow it was
         return heard.end
 
     def ask_end(self, partition: int) -> int:
