@@ -12,11 +12,12 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-
 # On a loaded machine a failed test of real processes runs a second time, three in all; the summary shows how each failed at first.
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
-# The tests of `make check` start nothing: two plain pytests at once take half the time of one with two workers, which would import
+# The tests of `make check` start nothing: plain pytests at once take half the time of one with two workers, which would import
 # every test twice and pass each result over a socket. The other pure tests run in `make test`.
 PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes" --hypothesis-profile=quick
 STAGES := tests/aggregator tests/mirror
-OTHERS := tests/words tests/outbox tests/relay tests/log tests/status tests/notifier tests/house
+HOUSE := tests/house
+OTHERS := tests/words tests/outbox tests/relay tests/log tests/status tests/notifier
 INSTALL := testing/install_debian.sh
 # Tests make many small files: in memory if it has room and lets programs run, else where files are made anyway. A whole run needs
 # 1 GB, a third of its time in the kernel less than on a disk.
@@ -76,13 +77,14 @@ test-versions: $(VENV)/installed-for-tests
 check: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	export TMPDIR=$${TMPDIR:-$(MEMORY)}; stages=$$(mktemp); trap 'rm -f "$$stages"' EXIT; \
+	export TMPDIR=$${TMPDIR:-$(MEMORY)}; stages=$$(mktemp); house=$$(mktemp); trap 'rm -f "$$stages" "$$house"' EXIT; \
 	$(PURE) $(STAGES) >"$$stages" 2>&1 & tested=$$!; \
+	$(PURE) $(HOUSE) >"$$house" 2>&1 & housed=$$!; \
 	$(BIN)/mypy $(TYPED) & typed=$$!; \
 	$(PURE) $(OTHERS); failed=$$?; \
 	$(BIN)/mkdocs build --quiet --strict || failed=1; \
-	wait $$typed || failed=1; wait $$tested || failed=1; \
-	cat "$$stages"; exit $$failed
+	wait $$typed || failed=1; wait $$tested || failed=1; wait $$housed || failed=1; \
+	cat "$$stages" "$$house"; exit $$failed
 
 format: $(VENV)/installed-for-tests
 	$(BIN)/ruff format .

@@ -31,10 +31,16 @@ SEAMS = frozenset({("hgext/vcsreplicator/hg/replica/checking.py", "_err"), ("not
 
 
 @functools.cache
-def functions() -> tuple[tuple[str, Function], ...]:
-    """The file and the tree of each function of the product."""
+def nodes() -> tuple[tuple[str, Function | ast.IfExp], ...]:
+    """The file and the tree of each function and conditional expression of the product."""
     trees = [(name, ast.parse(text)) for name, text in files(*PRODUCT)]
-    return tuple((name, node) for name, tree in trees for node in ast.walk(tree) if isinstance(node, Function))
+    kinds = Function | ast.IfExp
+    return tuple((name, node) for name, tree in trees for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    """The file and the tree of each function of the product."""
+    return ((name, node) for name, node in nodes() if isinstance(node, Function))
 
 
 def is_riddle(function: Function) -> bool:
@@ -48,10 +54,14 @@ def is_riddle(function: Function) -> bool:
 
 def nested_choices(tree: ast.AST) -> Iterator[int]:
     """The lines of conditional expressions that have another in them."""
-    choices = [node for node in ast.walk(tree) if isinstance(node, ast.IfExp)]
-    for choice in choices:
-        if any(isinstance(node, ast.IfExp) for part in ast.iter_child_nodes(choice) for node in ast.walk(part)):
-            yield choice.lineno
+    for node in ast.walk(tree):
+        if isinstance(node, ast.IfExp) and has_choice(node):
+            yield node.lineno
+
+
+def has_choice(choice: ast.IfExp) -> bool:
+    """Whether a conditional expression has another in it."""
+    return any(isinstance(node, ast.IfExp) for part in ast.iter_child_nodes(choice) for node in ast.walk(part))
 
 
 def length(function: Function) -> int:
@@ -73,7 +83,8 @@ def test_no_function_is_long() -> None:
 
 
 def test_no_choice_is_nested_in_another() -> None:
-    offending = [f"{name}:{line}" for name, text in files(*PRODUCT) for line in nested_choices(ast.parse(text))]
+    choices = [(name, node) for name, node in nodes() if isinstance(node, ast.IfExp)]
+    offending = [f"{name}:{node.lineno}" for name, node in choices if has_choice(node)]
     assert not offending, "\n".join(offending)
 
 
