@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from mercurial import error
@@ -287,8 +288,10 @@ def answering(status: int, page: bytes = b"") -> Iterator[str]:
 
 @pytest.mark.parametrize("status", [404, 500, 502, 503])
 def test_a_web_server_that_answers_with_an_error_is_waited_for(status: int) -> None:
-    with answering(status) as url, pytest.raises(Unavailable, match=f"{url}: HTTP Error {status}"):
+    with answering(status) as url, pytest.raises(Unavailable, match=f"{url}: HTTP Error {status}") as told:
         snapshot.master_newest_event(uimod.ui.load(), url)
+    assert isinstance(told.value.__cause__, HTTPError)
+    assert told.value.__cause__.fp.isclosed()
 
 
 def test_a_url_that_is_no_master_is_told_in_a_line() -> None:

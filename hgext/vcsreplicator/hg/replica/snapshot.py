@@ -133,7 +133,9 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
         finally:
             peer.close()
     except (error.PeerTransportError, error.RepoError, error.OutOfBandError, OSError, HTTPException) as problem:
-        if isinstance(problem, OSError) and problem.filename is not None and not isinstance(problem, HTTPError):
+        if isinstance(problem, HTTPError):
+            problem.close()
+        elif isinstance(problem, OSError) and problem.filename is not None:
             # The mirror's own disk failed, not the connection.
             raise
         raise Unavailable(f"{url}: {_describe(problem)}") from problem
