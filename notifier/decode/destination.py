@@ -80,7 +80,10 @@ class DecoderDestinationSettings:
 
 
 class InputTopic:
-    """The decoder's input, to write to; here a topic of the log. One thread at a time uses it."""
+    """The decoder's input, to write to; here a topic of the log.
+
+    One thread at a time uses it.
+    """
 
     def __init__(self, log: Log, topic: str) -> None:
         self._log, self._topic = log, topic
@@ -106,10 +109,16 @@ class InputTopic:
             raise Unavailable(str(error)) from error
 
     def keep_alive(self) -> None:
-        """Show the other side a sign of life, if connected; each append connects if need be."""
+        """Give the other side a sign of life, if connected.
+
+        Each append connects if it must.
+        """
 
     def interrupt(self) -> None:
-        """Make a `put` that waits give up, in another thread too; an append waits for seconds at most."""
+        """Make a `put` that waits give up, in another thread too.
+
+        An append waits for seconds at most.
+        """
 
     def close(self) -> None:
         """Release all resources."""

@@ -164,7 +164,10 @@ def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[Ch
 
 
 def _expect_all(requirement: Requirement, what: str, every: Sequence[tuple[str, bool]]) -> CheckResult:
-    """Return a pass if each of these names is right, else a fail; unknown if there are none."""
+    """Return a pass if each of these names is right, else a fail.
+
+    Without names it is unknown.
+    """
     if not every:
         return unknown(requirement, f"no {what}")
     wrong = [name for name, is_right in every if not is_right]

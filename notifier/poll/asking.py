@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One question to a host over HTTP, the answer, and the limits of how often a host is asked.
+"""One question to a host over HTTP, its answer, and the limits of a host.
 
 A host gets at most `at_once` requests at a time, and none while it rests after a failure. The answer is untrusted: its size and
 time are bounded, redirects are not followed, and cookies are not kept.

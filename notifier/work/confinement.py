@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An extension that confines the worker's Mercurial: it ends with the worker, and follows no redirect.
+"""An extension that confines the worker's Mercurial.
 
 Without it a pull would survive a worker that is killed, and keep the lock of a clone that the next worker needs. A host must not
 send the worker into the worker's own network, neither by a redirect nor by a bundle that names another address. The command server
@@ -32,7 +32,7 @@ class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def extsetup(ui: Any) -> None:
-    """Have the kernel kill this process when the worker is gone; refuse other addresses.
+    """End this process with the worker, and refuse other addresses.
 
     The worker sends the first command after this, so no command begins without a worker. Raises KeyError if this Mercurial keeps
     parts of bundles elsewhere; then the required extension is not loaded, and no command runs.

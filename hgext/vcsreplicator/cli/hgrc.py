@@ -76,7 +76,7 @@ def _expect_required(where: str, found: Mapping[str, str]) -> None:
 
 
 def _is_decoded(config: Config) -> bool:
-    """Return whether a destination hands pushes, and where they came from, to the decoder."""
+    """Return whether a destination hands pushes with their origin to the decoder."""
     sections = config.tables.get("notifier", {}).values()
     return any(isinstance(section, dict) and section.get("type") == "decode" for section in sections)
 

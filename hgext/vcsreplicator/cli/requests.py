@@ -122,12 +122,7 @@ def ask_destination(
         )
     with closing(StateDatabase(settings.state)) as state:
         if kind == Kind.SKIP and argument.get("message") is None:
-            # Only a notifier that runs knows which messages failed.
-            condition = state.conditions().get(destination)
-            if condition is None or is_overdue(condition["time"], time.time()):
-                raise Refused(
-                    f"{destination}: the notifier does not run, so which message failed is not known; start it, or add --message ID"
-                )
+            _require_report(destination, state.conditions().get(destination))
         number = state.requests.ask(destination, Kind(kind), argument, who=person, now=time.time())
         end = time.monotonic() + wait
         while (request := state.requests.read(number)).done_at is None:
@@ -142,6 +137,14 @@ def ask_destination(
     if request.has_failed:
         raise Refused(f"{destination}: {request.result}")
     return str(request.result)
+
+
+def _require_report(destination: str, condition: Mapping[str, Any] | None) -> None:
+    """Raise Refused unless the notifier runs: it alone knows which message failed."""
+    if condition is None or is_overdue(condition["time"], time.time()):
+        raise Refused(
+            f"{destination}: the notifier does not run, so which message failed is not known; start it, or add --message ID"
+        )
 
 
 def find_webhook(config: Config, destination: str | None) -> tuple[str, "DeliverySettings"]:

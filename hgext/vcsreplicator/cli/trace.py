@@ -27,7 +27,7 @@ from .progress import metered_log
 from .requests import when
 
 # When a step happened, None if it has not yet, and what it is.
-Step = tuple[float | None, str]
+TraceStep = tuple[float | None, str]
 
 
 @click.command()
@@ -84,7 +84,7 @@ def _describe_missing(picture: Picture, state: RepositoryState, push: int | None
     return "; ".join([text, *relays, f"{older}: run this there"])
 
 
-def _describe_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> list[Step]:
+def _describe_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> list[TraceStep]:
     """Return the steps of an event that the log does not have yet."""
     late, name = time.time() - event.time, RELAY_KEY + (relay.source if relay else "")
     seen = f"was last seen {when(picture.seen(name))} UTC" if picture.seen(name) else "was never seen"
@@ -104,7 +104,7 @@ def _describe_deliveries(config: Config, picture: Picture, event: Event, notice:
     }
 
 
-def _show(event: Event, steps: Sequence[Step], deliveries: Mapping[str, str], *, as_json: bool) -> None:
+def _show(event: Event, steps: Sequence[TraceStep], deliveries: Mapping[str, str], *, as_json: bool) -> None:
     push = event.changes.push
     data = {
         "repository": event.repository,

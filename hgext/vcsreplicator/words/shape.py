@@ -344,7 +344,7 @@ def within(settings: Any, **limits: tuple[float, float]) -> None:
 
 
 def absolute(settings: Any, *names: str) -> None:
-    """Raise ValueError naming the first member that is a path, but not an absolute one."""
+    """Raise ValueError naming the first member that is a relative path."""
     for name in names:
         path = getattr(settings, name)
         if path is not None and not os.path.isabs(path):

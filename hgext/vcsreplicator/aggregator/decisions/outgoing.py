@@ -31,7 +31,7 @@ VALUE_KEPT = 64 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class Outgoing:
-    """The content of the next transaction: messages, in this order, and group positions.
+    """The messages of the next transaction, in this order, and its group positions.
 
     `positions` are those that moved. They alone are not worth a transaction, and most transactions store none, which on Kafka costs
     half as much. `releases`, `notices` and `errors` count decisions.
