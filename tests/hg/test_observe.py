@@ -79,7 +79,7 @@ def apply(repository, tr, changes, bundle):
     """What a mirror does with an event."""
     bundles.apply(repository, tr, io.BytesIO(bundle))
     observe.move_phases(repository, tr, changes.phases)
-    repository._bookmarks.applychanges(repository, tr, observe.bookmark_values(changes.bookmarks))
+    observe.move_bookmarks(repository, tr, {move.name: move.node for move in changes.bookmarks})
 
 
 def looks(repository):

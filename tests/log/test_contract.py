@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
+from kafka.producer.transaction_manager import TransactionManager
 
 from hgext.vcsreplicator.log import (
     EVENTS,
@@ -756,16 +757,16 @@ def test_a_transaction_that_took_too_long_is_unclear_but_fences_nobody(
     opened.callback(transactor.close)
     reader = log.reader({(NOTICES, 0): 0})
     opened.callback(reader.close)
-    ordinary = kafka_transactor.wait
+    ordinary = TransactionManager.begin_commit
 
-    def stall(producer: KafkaProducer, *rest: Any) -> None:
+    def stall(manager: TransactionManager) -> Any:
         """As if this machine stood still before the end of the transaction, until the broker gave it up."""
         [sent] = log.append([message(b"afterwards", topic=NOTICES)])
         assert sent[1] > 0
         assert values(read(reader, 1)) == [b"afterwards"]
-        ordinary(producer, *rest)
+        return ordinary(manager)
 
-    monkeypatch.setattr(kafka_transactor, "wait", stall)
+    monkeypatch.setattr(TransactionManager, "begin_commit", stall)
     with pytest.raises(Unavailable):
         transactor.commit([message(b"too late", topic=NOTICES)])
     monkeypatch.undo()
