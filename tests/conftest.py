@@ -24,6 +24,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from testing.reporting import report_what_is_shown
 from testing.scheduling import ModuleScheduling, has_many_examples, is_run_whole
 from testing.services.aws import Aws
 from testing.services.existing import Existing, Kept, keeper, list_slow_starts, own, shared
@@ -68,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if isinstance(asked := getattr(getattr(config, "failures_db", None), "sock", None), socket.socket):
         # A worker asks for each test whether it ran before: two small writes, of which the second waits 40 ms otherwise.
         asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    report_what_is_shown(config)
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         from testing.warm_workers import warm_workers  # which imports pytest-xdist's own
 

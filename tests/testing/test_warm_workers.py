@@ -2,6 +2,7 @@
 """Workers of `pytest -n` share what one process imported, and are else what they would be."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ pytestmark = pytest.mark.processes
 
 CONFTEST = """
 import pytest
+from testing.reporting import report_what_is_shown
 from testing.warm_workers import warm_workers
 
 @pytest.hookimpl(trylast=True)
@@ -19,6 +21,7 @@ def pytest_configure(config):
     warm = warm_workers(config)
     warm.__enter__()
     config.add_cleanup(lambda: warm.__exit__(None, None, None))
+    report_what_is_shown(config)
 """
 # Says by whom it is imported and run, and kills a worker if it is asked to.
 MODULE = """
@@ -54,6 +57,8 @@ def run(folder: Path, module: str, asked: str = "nothing") -> subprocess.Complet
         "xdist",
         "-n2",
         "--dist=load",
+        "--durations=0",
+        "-vv",
         "-x" if asked == "nothing" else "--max-worker-restart=2",
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -75,6 +80,9 @@ def test_tests_are_imported_once_and_run_by_several_children_of_the_run(tmp_path
     workers = {worker for worker, *_ in ran}
     assert len(workers) == 2
     assert importer not in workers
+    assert re.findall(r"s (setup|call|teardown) ", done.stdout) == ["call"] * 4, (
+        "short phases that passed are not reported"
+    )
     assert {tuple(others) for _, *others in ran} == {(ran[0][1], str(os.getpgrp()), "nothing", str(tmp_path))}
 
 
