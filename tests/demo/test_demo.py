@@ -112,20 +112,12 @@ def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> No
     )
 
 
-def test_a_service_that_dies_is_started_again_and_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_service_that_dies_is_started_again_and_all_end_when_the_demo_is_killed(tmp_path: Path) -> None:
     with staying(tmp_path) as (process, ready):
         before = about(ready)["services"]["aggregator"]["pid"]
         os.kill(before, signal.SIGKILL)
         eventually(lambda: about(ready)["services"]["aggregator"]["pid"] not in (before, None), what="a new process id")
         eventually(lambda: len(running_in(tmp_path)) >= len(ROLES), what="all services run")
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-        assert running_in(tmp_path) == []
-
-
-def test_the_services_end_when_the_demo_is_killed(tmp_path: Path) -> None:
-    with staying(tmp_path) as (process, _):
         process.kill()
         process.communicate()
         eventually(lambda: running_in(tmp_path) == [], what="all services ended")

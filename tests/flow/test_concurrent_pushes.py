@@ -147,8 +147,8 @@ def push_at_once(folder: Path, repositories: int, developers: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_twenty_pushes_to_five_repositories_by_ten_at_once(tmp_path: Path) -> None:
-    push_at_once(tmp_path, 5, 10)
+def test_twelve_pushes_to_three_repositories_by_six_at_once(tmp_path: Path) -> None:
+    push_at_once(tmp_path, 3, 6)
 
 
 @pytest.mark.slow

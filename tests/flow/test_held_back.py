@@ -130,8 +130,8 @@ def nothing_is_told_while_a_mirror_is_away(folder: Path, repositories: int, time
 
 
 @pytest.mark.timeout(900)
-def test_one_mirror_stopped_for_eighteen_pushes_over_six_repositories(tmp_path: Path) -> None:
-    nothing_is_told_while_a_mirror_is_away(tmp_path, 6, 3)
+def test_one_mirror_stopped_for_twelve_pushes_over_four_repositories(tmp_path: Path) -> None:
+    nothing_is_told_while_a_mirror_is_away(tmp_path, 4, 3)
 
 
 @pytest.mark.slow

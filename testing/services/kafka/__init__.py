@@ -37,6 +37,7 @@ PROPERTIES = {
     "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.backoff.ms": "500",
+    "log.cleaner.dedupe.buffer.size": "2097152",  # 128 MB by default, of which the kernel clears each page at a start
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",  # else one that took too long ends up to 10 s later
     "broker.session.timeout.ms": "2000",  # else a restarted broker is locked out for 9 s by its former self
     "broker.heartbeat.interval.ms": "300",

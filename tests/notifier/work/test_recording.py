@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from notifier.hgpush.message import QueuedPush
-from notifier.work.clones import PORTION, Clones
+from notifier.work import clones
+from notifier.work.clones import Clones
 from notifier.work.commandserver import CommandServer
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.recording import record_pushes
@@ -59,6 +60,13 @@ def database(url: str) -> Iterator[WorkDatabase]:
         yield database
 
 
+@pytest.fixture
+def portion(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A quarter of the usual one, of which pushes of a quarter of the size show the same."""
+    monkeypatch.setattr(clones, "PORTION", clones.PORTION // 4)
+    return clones.PORTION
+
+
 def make_bulk(host: HgHost, name: str, count: int, size: int) -> list[str]:
     """Make a repository with large descriptions; return all changesets."""
     host.add(name, 1)
@@ -73,23 +81,23 @@ def a_push(nodes: list[str]) -> QueuedPush:
 
 
 def test_large_push_takes_the_memory_of_a_portion(
-    host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
+    host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path, portion: int
 ) -> None:
-    nodes = make_bulk(host, "bulk", 800, 100_000)
+    nodes = make_bulk(host, "bulk", 200, 100_000)
     key = RepositoryKey(source="poll", number=1, url=host.url("bulk"))
     tracemalloc.start()
     try:
         record_pushes(database, Clones(str(tmp_path / "clones")), server, key, [a_push(nodes)], (host.root,))
-        assert tracemalloc.get_traced_memory()[1] < 80_000_000
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
     assert recorded(url) == {host.url("bulk"): {1: nodes}}
 
 
 def test_changeset_that_is_larger_than_a_portion_is_recorded(
-    host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
+    host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path, portion: int
 ) -> None:
-    nodes = make_bulk(host, "huge", 3, PORTION + 1)
+    nodes = make_bulk(host, "huge", 3, portion + 1)
     key = RepositoryKey(source="poll", number=1, url=host.url("huge"))
     record_pushes(database, Clones(str(tmp_path / "clones")), server, key, [a_push(nodes)], (host.root,))
     assert recorded(url) == {host.url("huge"): {1: nodes}}
@@ -103,11 +111,11 @@ def test_old_message_is_pulled_from_the_present_url_of_its_repository(
     host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
 ) -> None:
     nodes = host.add("moved", 2)
-    clones = Clones(str(tmp_path / "clones"))
+    there = Clones(str(tmp_path / "clones"))
     present = RepositoryKey(source="poll", number=1, url=host.url("moved"))
-    record_pushes(database, clones, server, present, [push_at(5, 5, [])], (host.root,))
+    record_pushes(database, there, server, present, [push_at(5, 5, [])], (host.root,))
     former = replace(present, url=A_FORMER)
-    record_pushes(database, clones, server, former, [push_at(1, 1, nodes)], (*ALLOWED, host.root))
+    record_pushes(database, there, server, former, [push_at(1, 1, nodes)], (*ALLOWED, host.root))
     assert recorded(url) == {host.url("moved"): {1: nodes}}
 
 
@@ -115,10 +123,10 @@ def test_message_is_pulled_from_its_own_url_if_the_host_does_not_have_the_newer(
     host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
 ) -> None:
     nodes = host.add("own", 2)
-    clones = Clones(str(tmp_path / "clones"))
+    there = Clones(str(tmp_path / "clones"))
     newer = RepositoryKey(source="poll", number=1, url=host.url("gone"))
-    record_pushes(database, clones, server, newer, [push_at(2**33, 5, [])], (host.root,))  # of a wrong clock
-    record_pushes(database, clones, server, replace(newer, url=host.url("own")), [push_at(7, 6, nodes)], (host.root,))
+    record_pushes(database, there, server, newer, [push_at(2**33, 5, [])], (host.root,))  # of a wrong clock
+    record_pushes(database, there, server, replace(newer, url=host.url("own")), [push_at(7, 6, nodes)], (host.root,))
     assert recorded(url) == {host.url("gone"): {6: nodes}}
 
 
@@ -126,11 +134,11 @@ def test_later_push_with_a_smaller_number_is_pulled_from_its_own_url(
     host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
 ) -> None:
     nodes = host.add("renamed", 2)
-    clones = Clones(str(tmp_path / "clones"))
+    there = Clones(str(tmp_path / "clones"))
     former = RepositoryKey(source="poll", number=1, url=A_FORMER)
-    record_pushes(database, clones, server, former, [push_at(1, 1000, [])], ALLOWED)
+    record_pushes(database, there, server, former, [push_at(1, 1000, [])], ALLOWED)
     renamed = replace(former, url=host.url("renamed"))
-    record_pushes(database, clones, server, renamed, [push_at(2, 901, nodes)], (*ALLOWED, host.root))
+    record_pushes(database, there, server, renamed, [push_at(2, 901, nodes)], (*ALLOWED, host.root))
     assert recorded(url) == {host.url("renamed"): {901: nodes}}
 
 
@@ -138,9 +146,9 @@ def test_present_url_that_is_no_longer_allowed_is_not_pulled(
     host: HgHost, server: CommandServer, url: str, database: WorkDatabase, tmp_path: Path
 ) -> None:
     nodes = host.add("allowed", 2)
-    clones = Clones(str(tmp_path / "clones"))
+    there = Clones(str(tmp_path / "clones"))
     former = RepositoryKey(source="poll", number=1, url=A_FORMER)
-    record_pushes(database, clones, server, former, [push_at(5, 5, [])], ALLOWED)
+    record_pushes(database, there, server, former, [push_at(5, 5, [])], ALLOWED)
     allowed = replace(former, url=host.url("allowed"))
-    record_pushes(database, clones, server, allowed, [push_at(1, 1, nodes)], (host.root,))
+    record_pushes(database, there, server, allowed, [push_at(1, 1, nodes)], (host.root,))
     assert recorded(url) == {A_FORMER: {1: nodes}}
