@@ -238,7 +238,7 @@ def fill_killed(bench: Bench, wanted: int, *, behind: int = 0) -> tuple[int, lis
 
 
 def test_killed_anywhere_it_goes_on_where_it_was(bench: Bench) -> None:
-    authors = repositories(bench, 12)
+    authors = repositories(bench, 6)
     wait_known(bench, authors)
     kills, positions = fill_killed(bench, 2)
     assert kills

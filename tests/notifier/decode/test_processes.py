@@ -53,7 +53,7 @@ def delivered(*files: Path) -> Counter[int]:
     return Counter(uuid.UUID(body["metadata"]["document_id"]).int for body in whole)
 
 
-@pytest.mark.parametrize("many", [300, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [150, pytest.param(1000, marks=pytest.mark.slow)])
 def test_two_decoders_of_one_queue_lose_nothing_and_drop_repeats_of_what_either_delivered(
     log: Log, tmp_path: Path, rabbitmq: Any, own_service: Callable[[type[Redis]], Redis], many: int
 ) -> None:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 KILLS, ALL_KILLS = 3, 200
 SIZE = 1000
 # Seconds between the submissions of a connection while Kafka starts, which takes seconds under any load.
-PAUSE = 0.005
+PAUSE = 0.01
 
 
 class History:

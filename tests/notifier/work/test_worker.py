@@ -826,7 +826,7 @@ def test_killed_very_often_under_load_the_database_says_what_the_repositories_sa
 def test_killed_at_a_few_lines_of_parking_nothing_is_lost_or_reordered(
     host: HgHost, broker: HgQueueSender, tmp_path: Path
 ) -> None:
-    survive_kills_while_parking(host, broker, tmp_path, every=60)
+    survive_kills_while_parking(host, broker, tmp_path, every=30)
 
 
 @pytest.mark.hunt
