@@ -17,6 +17,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from mercurial import error, extensions, util
@@ -133,16 +134,38 @@ def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
         extensions.wrapfunction(owner, last, place.adapt(wrapper))
 
 
+_loading = threading.RLock()
+# How Mercurial or Python name our modules.
+_OURS = ("pushlog.", "hgext.vcsreplicator.", "hgext_pushlog.", "hgext_vcsreplicator.")
+
+
 def loading(module: str, name: str) -> Callable[..., Any]:
     """Return a function that calls a function of one of our modules.
 
-    It imports the module at its first call, so that a push does not pay for modules that it does not use.
+    It imports the module at its first call, so that a push does not pay for modules that it does not use. Any thread may call it.
     """
 
     def call(*arguments: Any, **keywords: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*arguments, **keywords)
+        # Mercurial's demand import is not safe in two threads at once: the second would see a module that has only begun.
+        with _loading:
+            function = getattr(importlib.import_module(module), name)
+        return function(*arguments, **keywords)
 
     return call
+
+
+def finish_imports() -> None:
+    """Load all that Mercurial's demand import put off in our modules.
+
+    It is not safe in two threads at once, so a server with threads calls this before it answers, and then disables it.
+    """
+    before = 0
+    while before < len(sys.modules):
+        before = len(sys.modules)
+        for ours in [module for name, module in sys.modules.items() if name.startswith(_OURS)]:
+            for named in list(vars(ours).values()):
+                if isinstance(named, ModuleType):
+                    dir(named)
 
 
 def check(module: str, *names: str) -> None:
@@ -190,7 +213,7 @@ def parameters(function: Any) -> list[str]:
 
 
 def serves_one_client() -> bool:
-    """Return whether this process is a server over SSH: it makes no web pages."""
+    """Return whether this process is `hg serve --stdio`, which makes no web pages."""
     return ("serve", "--stdio") in itertools.pairwise(sys.argv[1:])
 
 

@@ -114,8 +114,7 @@ class DecodeLoop:
         """Write records and acknowledge; in halves if the log refuses a record.
 
         A message whose own record the log refuses becomes a reject with the whole payload, or with none if the log refuses that
-        too. `known` has the ids delivered before, and after the call those
-        of this part.
+        too. `known` has the ids delivered before, and after the call those of this part.
         """
         try:
             self._commit_together(part, known)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The hook by which hgweb loads the pushlog.
 
-A process that serves web pages loads the modules for them; a push or ``hg log`` does not pay for that (20 ms). A server over SSH
+A process that serves web pages loads the modules for them; a push or ``hg log`` does not pay for that (20 ms). `hg serve --stdio`
 does not even load this one. Every web application keeps its repositories in a `hg.cachedlocalrepo`, made before the first request:
 that is when `web` is loaded.
 """
@@ -13,6 +13,7 @@ import os
 import threading
 from typing import Any
 
+import hgdemandimport
 from mercurial import hg
 
 from .. import limit, seams, versions
@@ -37,13 +38,13 @@ def load_web() -> None:
     global _is_loaded
     with _loading:
         if not _is_loaded:
-            from .. import pushed, revsets, wire
+            from .. import pushed, revsets, wire  # noqa: F401
             from . import commands
 
             commands.register()
-            # Mercurial's demand import is not safe in two threads at once.
-            for module in (limit, pushed, revsets, wire):
-                dir(module)
+            seams.finish_imports()
+            # Not safe in two threads at once: what a function loads from here on is loaded whole.
+            hgdemandimport.disable()
             _is_loaded = True
 
 

@@ -233,8 +233,7 @@ def test_a_record_that_was_committed_just_before_is_in_the_answer(verbs: Verbs) 
             assert re.search(r"events +(\d+)", verbs.ask("status")[1])[1] == str(number)  # type: ignore[index]
 
 
-def test_the_whole_picture_is_read_from_the_log(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-
+def test_the_whole_picture_is_read_from_the_log(verbs: Verbs) -> None:
     with verbs.dashboard():
         code, _ = verbs.read_in_doubt("status", "--json")
     assert code == 0

@@ -41,6 +41,10 @@ def command(
 
     With --requests it asks for nothing and shows what was asked before; --last and --json belong to it.
     """
+    if is_listing and (repositories or yes):
+        raise click.UsageError("--requests goes with neither repositories nor --yes")
+    if as_json and not is_listing:
+        raise click.UsageError("--json goes with --requests alone")
     settings = mirror_settings(config, name)
     with metered_log(config) as log:
         picture = read_picture(log)

@@ -53,12 +53,16 @@ def _collect_rarely() -> None:
     gc.set_threshold(20_000, 10, 10)
     atexit.register(gc.freeze)
 
-    def restore_threshold(original: Any, *arguments: Any) -> None:
+    def prepare_pages(original: Any, *arguments: Any) -> None:
         gc.set_threshold(*before)
+        # What a process of pages answers to mirrors.
+        from .master import offer  # noqa: F401
+
+        seams.finish_imports()
         original(*arguments)
 
     if not seams.serves_one_client():
-        seams.wrap("mercurial.hg", "cachedlocalrepo.__init__", restore_threshold)
+        seams.wrap("mercurial.hg", "cachedlocalrepo.__init__", prepare_pages)
 
 
 def extsetup(ui: Ui) -> None:

@@ -14,6 +14,7 @@ Answers are framed as in `frames`.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -93,9 +94,6 @@ def _address_of(proto: Any) -> bytes | None:
 def _is_covered(entry: bytes, address: bytes | None) -> bool:
     if address is None:
         return False
-    # 4 ms that pushes do not need.
-    import ipaddress
-
     try:
         return ipaddress.ip_address(address.decode()) in ipaddress.ip_network(entry.decode(), strict=False)
     except ValueError:

@@ -122,7 +122,7 @@ def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marke
             Marker(
                 precursor=changesets.describe(precursor),
                 successors=tuple(changesets.describe(node) for node in successors),
-                user=next((utf8(value) for name, value in metadata if name == b"user"), None),
+                user=next((utf8(value) for name, value in reversed(metadata) if name == b"user"), None),
                 time=float(date[0]),
             )
             for precursor, successors, _flags, metadata, date, _parents in markers
