@@ -65,7 +65,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def server() -> Iterator[CommandServer]:
+def server(warm_pulls: None) -> Iterator[CommandServer]:
     with closing(CommandServer(timeout=60.0, memory=4 * 1024**3)) as server:
         yield server
 

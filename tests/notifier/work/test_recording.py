@@ -43,7 +43,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HgHost]:
 
 
 @pytest.fixture
-def server() -> Iterator[CommandServer]:
+def server(warm_pulls: None) -> Iterator[CommandServer]:
     with closing(CommandServer(timeout=60.0, memory=4 * 1024**3)) as server:
         yield server
 
