@@ -29,6 +29,7 @@ from testing.builders.states import some_state
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
+from testing.warm import warm_starts
 
 pytestmark = pytest.mark.processes
 
@@ -73,7 +74,7 @@ class Machine:
     def start(self) -> None:
         """Start the dashboard."""
         words = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "dashboard", "--config", str(self.config)]
-        with (self.folder / "output").open("ab") as output:
+        with (self.folder / "output").open("ab") as output, warm_starts():
             environment = {**os.environ, "NOTIFY_SOCKET": ""}
             self._running = subprocess.Popen(words, stderr=output, cwd=CHECKOUT, env=environment)
 

@@ -469,7 +469,11 @@ def cutting(host: HgHost, cut: Callable[[CuttingProxy], None]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("cut", [CuttingProxy.stall, CuttingProxy.reset, CuttingProxy.end])
 def test_clone_stays_while_the_network_cuts_its_pulls(
-    host: HgHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: Callable[[CuttingProxy], None]
+    host: HgHost,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    warm_pulls: None,
+    cut: Callable[[CuttingProxy], None],
 ) -> None:
     monkeypatch.setitem(commandserver._OPTIONS, "http.timeout", "1")
     name = f"cut{cut.__name__}"
