@@ -4,20 +4,25 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from testing.checks.agreement import processes_below
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
-from tests.demo.test_demo import about, staying
+from testing.warm import is_stem
+from tests.demo.test_demo import ROLES, about, staying
 
 pytestmark = pytest.mark.processes
 
 
-def test_a_newcomer_pushes_and_reads_the_notice_with_the_commands_of_the_page(tmp_path: Path) -> None:
+def test_a_newcomer_pushes_and_reads_the_notice_by_the_commands_of_the_page_and_ctrl_c_leaves_no_process_behind(
+    tmp_path: Path,
+) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", (CHECKOUT / "docs/start.md").read_text(), re.MULTILINE | re.DOTALL)
     start, push, look = blocks[-3:]
     assert start == ".venv/bin/vcsreplicator demo --dir demo --stay\n"
@@ -37,7 +42,7 @@ def test_a_newcomer_pushes_and_reads_the_notice_with_the_commands_of_the_page(tm
         return done.stdout
 
     (tmp_path / "demo").mkdir()
-    with staying(tmp_path / "demo", is_warm=True) as (_, ready):
+    with staying(tmp_path / "demo", is_warm=True) as (process, ready):
         master = about(ready)["master"]["url"]
         assert "remote: recorded push in replication log in " in enter(push, master)
         notices = tmp_path / "demo/notices.jsonl"
@@ -47,3 +52,8 @@ def test_a_newcomer_pushes_and_reads_the_notice_with_the_commands_of_the_page(tm
         assert json.loads(output.splitlines()[0])["data"]["repo_url"] == "https://hg.example/first"
         for word in ("committed", "alpha", "beta", "aggregator"):
             assert word in output
+        assert len(list(processes_below(tmp_path))) >= len(ROLES)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert not [each for each in processes_below(tmp_path) if not is_stem(each)]
