@@ -30,7 +30,7 @@ ROLES = {"relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier", "web-
 
 @contextmanager
 def staying(folder: Path, *, is_warm: bool = False) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A demo that stays, and the file that describes it."""
+    """A demo that stays, and the file that describes it; Ctrl-C ends it without an error, and its services with it."""
     ready = folder / "ready.json"
     with warm_starts() if is_warm else nullcontext():
         process = subprocess.Popen(
@@ -40,12 +40,16 @@ def staying(folder: Path, *, is_warm: bool = False) -> Iterator[tuple[subprocess
         eventually(ready.exists, what="the demo is ready")
         yield process, ready
     finally:
-        if process.poll() is None:
+        is_killed = process.poll() is not None
+        if not is_killed:
             process.send_signal(signal.SIGINT)
         try:
             process.communicate(timeout=60)
         finally:
             process.kill()
+    if not is_killed:
+        assert process.returncode == 0
+        assert working_in(folder) == []
 
 
 def about(ready: Path) -> dict[str, Any]:
@@ -65,6 +69,11 @@ def running_in(folder: Path) -> list[int]:
     return found
 
 
+def working_in(folder: Path) -> list[int]:
+    """Processes that work in the folder or below: a warm service has no command line of its own."""
+    return [process for process in processes_below(folder) if not is_stem(process)]
+
+
 def test_the_demo_pushes_and_shows_timeline_and_notice(tmp_path: Path) -> None:
     with warm_starts():
         done = subprocess.run([*DEMO, "--dir", str(tmp_path)], capture_output=True, text=True, check=False)
@@ -81,7 +90,7 @@ def test_the_demo_pushes_and_shows_timeline_and_notice(tmp_path: Path) -> None:
     notice = json.loads(done.stdout[done.stdout.index("The notice:") + 11 :])
     assert notice["type"] == "changegroup.1"
     assert notice["data"]["repo_url"] == "https://hg.example/hello"
-    assert not [process for process in processes_below(tmp_path) if not is_stem(process)]
+    assert working_in(tmp_path) == []
 
 
 def test_what_it_tells_programs_has_every_member(tmp_path: Path) -> None:
