@@ -531,10 +531,12 @@ def test_a_heal_request_for_what_is_at_work_is_kept_until_it_can_be_granted(benc
     bench.passes(10)
     following = bench.mirror.state.table.get(event.repository)
     assert following is not None
+    [request] = bench.notes.requests.list_open()
     assert following.heal_requests == []
     bench.applied(event)
     bench.passes(10)
-    assert following.heal_requests or not bench.notes.requests.list_open()
+    assert (following.phase, following.heal_requests) == (Phase.CATCHING_UP, [request.id])
+    assert bench.notes.requests.list_open() == [request]
 
 
 def test_a_heal_request_is_answered_once_the_repository_follows_the_stream_again(bench: Bench) -> None:
