@@ -32,9 +32,14 @@ NOT_FOR_PUSHES = {
     "pushlog.stripping",
     "pushlog.wire",
     "pushlog.web.commands",
+    "hgext.vcsreplicator.hg.hashes",
     "hgext.vcsreplicator.hg.serving.guards",
     "hgext.vcsreplicator.hg.serving.views",
+    "hgext.vcsreplicator.hg.master.offer",
+    "hgext.vcsreplicator.hg.master.acts.lifecycle",
+    "hgext.vcsreplicator.hg.master.acts.moving",
     "hgext.vcsreplicator.hg.master.acts.stripping",
+    "hgext.vcsreplicator.hg.master.acts.writing",
 }
 MASTER = """
 [extensions]
@@ -78,6 +83,7 @@ def test_a_push_imports_the_standard_library_mercurial_and_us_alone(tmp_path: Pa
     assert not {name for name in added if name.split(".")[0] not in OURS | MERCURIALS}
     assert all((CHECKOUT / f"{name.replace('.', '/')}.py").exists() for name in NOT_FOR_PUSHES)
     assert not added & NOT_FOR_PUSHES
+    assert "sqlite3" not in replicated  # whose conversion of dates no push needs
 
 
 # What web pages, other commands or old dates need.
