@@ -25,7 +25,7 @@ from hgext.vcsreplicator.status.follower import WATCH, Follower
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
 from testing.waiting import eventually
-from tests.dashboard.conftest import AwayLog, Installation, watching
+from tests.dashboard.conftest import AwayLog, Installation, settings_with, watching
 
 CONFIG = """
 log = "kafka://localhost:9092"
@@ -69,7 +69,8 @@ class Verbs:
     @contextlib.contextmanager
     def dashboard(self, log: object = None, url: str = "kafka://localhost:9092") -> Iterator[None]:
         """A dashboard that has read the log."""
-        with watching(self.installation.sources, log) as followed, _answer_questions(self.socket, url, followed):  # type: ignore[arg-type]
+        made = settings_with(self.socket)
+        with watching(self.installation.sources, log) as followed, _answer_questions(made, url, followed):  # type: ignore[arg-type]
             eventually(lambda: followed.trouble is None)
             yield
 

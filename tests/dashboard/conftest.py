@@ -265,6 +265,11 @@ def settings(folder: Path, **members: object) -> DashboardSettings:
     return DashboardSettings(listen="127.0.0.1:8090", users=users_file(folder), acts=acts, **members)  # type: ignore[arg-type]
 
 
+def settings_with(socket: str, **members: object) -> DashboardSettings:
+    """Settings with this socket, and without files."""
+    return DashboardSettings(listen="127.0.0.1:8090", anonymous=DashboardRole.GUEST, socket=socket, **members)  # type: ignore[arg-type]
+
+
 @contextmanager
 def pages(installation: Installation, made: DashboardSettings) -> Iterator[Site]:
     """A client of the pages, once the log was read."""

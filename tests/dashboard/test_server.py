@@ -28,7 +28,7 @@ from hgext.vcsreplicator.status.summary import Summary, make_summary
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from testing.clock import HandClock
 from testing.waiting import eventually
-from tests.dashboard.conftest import AwayLog, Installation, fill, settings, watching
+from tests.dashboard.conftest import AwayLog, Installation, fill, settings, settings_with, watching
 
 EXPECTED = Expectations(destinations=("hooks", "lines"), relay="hg.example", warn=1, critical=2)
 QUESTION = StatusQuestion(log=identify_log("memory:"), expected=EXPECTED)
@@ -51,7 +51,7 @@ def read(installation: Installation) -> Summary:
 
 def test_the_answer_is_what_a_new_reading_says(path: str) -> None:
     installation = fill()
-    with watching(installation.sources) as followed, _answer_questions(path, "memory:", followed):
+    with watching(installation.sources) as followed, _answer_questions(settings_with(path), "memory:", followed):
         eventually(lambda: followed.view)
         for _ in range(5):
             installation.push("public/tools", serving=("alpha",))
@@ -71,7 +71,7 @@ def test_the_answer_is_what_a_new_reading_says(path: str) -> None:
     ids=["version", "format", "log"],
 )
 def test_a_question_that_is_not_for_this_dashboard_is_declined(path: str, question: StatusQuestion, why: str) -> None:
-    with watching(fill().sources) as followed, _answer_questions(path, "memory:", followed):
+    with watching(fill().sources) as followed, _answer_questions(settings_with(path), "memory:", followed):
         eventually(lambda: followed.view)
         with pytest.raises(Unavailable, match=f"declined: {why}"):
             ask(path, question, patience=60.0)
@@ -83,7 +83,7 @@ def test_a_dashboard_declines_while_it_has_not_read_the_log_or_the_log_is_away(p
     log.is_away = True
     with (
         watching(installation.sources, log) as followed,  # type: ignore[arg-type]
-        _answer_questions(path, "memory:", followed),
+        _answer_questions(settings_with(path), "memory:", followed),
         pytest.raises(Unavailable, match=r"declined: (the log was not read yet|no broker answers)"),
     ):
         ask(path, QUESTION, patience=60.0)
@@ -165,28 +165,15 @@ def test_a_user_whom_the_system_learns_of_after_the_start_is_looked_for_again(mo
     ]
 
 
-def test_the_socket_is_open_to_a_user_who_is_not_found_yet(path: str, tmp_path: Path) -> None:
-    made, installation = settings(tmp_path, socket=path, socket_users=("nobody-of-this-machine",)), fill()
-    with (
-        watching(installation.sources) as followed,
-        _answer_questions(made.socket, "memory:", followed, users=made.socket_users),
-    ):
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
-
-
-def test_the_settings_say_who_may_ask(path: str, tmp_path: Path) -> None:
-    made, installation = settings(tmp_path, socket=path, socket_users=("bin",)), fill()
-    with (
-        watching(installation.sources) as followed,
-        _answer_questions(made.socket, "memory:", followed, users=made.socket_users),
-    ):
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
-    made = replace(made, socket_users=())
-    with (
-        watching(installation.sources) as followed,
-        _answer_questions(made.socket, "memory:", followed, users=made.socket_users),
-    ):
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+@pytest.mark.parametrize(
+    ("users", "mode"),
+    [(("bin",), 0o666), (("nobody-of-this-machine",), 0o666), ((), 0o600)],
+    ids=["found", "not found yet", "none"],
+)
+def test_the_settings_say_who_may_ask(path: str, users: tuple[str, ...], mode: int) -> None:
+    made = settings_with(path, socket_users=users)
+    with watching(fill().sources) as followed, _answer_questions(made, "memory:", followed):
+        assert stat.S_IMODE(os.stat(path).st_mode) == mode
 
 
 @pytest.mark.parametrize("names", [("",), ("1000",)])

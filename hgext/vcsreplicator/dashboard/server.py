@@ -6,7 +6,7 @@ It runs until the service is stopped or the watcher fails.
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from ..log.opening import identify_log
@@ -49,7 +49,7 @@ def run(
     readers = Readers(settings, read_users(settings.users) if settings.users else ())
     journal = ActJournal(settings.acts) if settings.acts else None
     watcher = LogWatcher(sources.log, sources.expected, sources.clock)
-    answers = _answer_questions(settings.socket, sources.url, watcher, users=settings.socket_users)
+    answers = _answer_questions(settings, sources.url, watcher)
     with asgi.bind(*address, "dashboard.listen") as listener, answers:
         watcher.start()
         try:
@@ -69,17 +69,13 @@ def run(
         raise watcher.failure
 
 
-def _answer_questions(
-    path: str | None, url: str, watcher: LogWatcher, *, users: Collection[str] = ()
-) -> AbstractContextManager[object]:
-    """Answer `status` and `check` at the socket `path` while the block runs.
-
-    `users` are the names of those who may ask beside root and our own user.
-    """
-    if path is None:
+def _answer_questions(settings: DashboardSettings, url: str, watcher: LogWatcher) -> AbstractContextManager[object]:
+    """Answer `status` and `check` at the socket, if any, while the block runs."""
+    if settings.socket is None:
         return nullcontext()
     log = identify_log(url)
-    held = HeldSocket(path, key="dashboard.socket", service="dashboard", users=SocketUsers(users) if users else None)
+    users = SocketUsers(settings.socket_users) if settings.socket_users else None
+    held = HeldSocket(settings.socket, key="dashboard.socket", service="dashboard", users=users)
 
     def answer(question: StatusQuestion, deadline: float) -> StatusAnswer:
         if (question.format, question.version) != (FORMAT, VERSION):
