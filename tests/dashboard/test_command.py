@@ -6,24 +6,30 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli import dashboard, program
+from hgext.vcsreplicator.config import Config
+from hgext.vcsreplicator.dashboard import server
 from hgext.vcsreplicator.dashboard.readers import Readers, read_users
-from hgext.vcsreplicator.dashboard.settings import DashboardSettings
+from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
+from hgext.vcsreplicator.dashboard.sources import Sources
 from hgext.vcsreplicator.demo.ports import free_port
-from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log import ACKS, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.records import Beat
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
-from tests.dashboard.conftest import TOKEN, users_file
+from tests.dashboard.conftest import TOKEN, Installation, client, settings, users_file, watching
 
 
 def test_every_key_is_on_the_page() -> None:
@@ -119,6 +125,30 @@ def test_a_wrong_line_of_users_is_named_without_what_it_says(tmp_path: Path, lin
 def test_a_missing_file_of_users_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match=r"dashboard\.users: .*/nothing cannot be read"):
         read_users(str(tmp_path / "nothing"))
+
+
+def test_a_mirror_that_the_file_alone_names_is_no_finding_of_the_overview(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` and `check` report it."""
+    installation, served = Installation(("alpha",)), list[Sources]()
+    beat = Beat(mirror="x", time=installation.clock.now(), positions={}, version="1")
+    installation.write(ACKS, "x", beat)
+
+    def run_daemon(config: Config, role: str, run: Callable[..., None], settings: object) -> None:
+        run(settings, installation.log, stop=threading.Event(), ready=lambda: None)
+
+    monkeypatch.setattr(dashboard, "run_daemon", run_daemon)
+    monkeypatch.setattr(server, "run", lambda settings, sources, **_: served.append(sources))
+    file = config(tmp_path, '[mirror.x]\n[dashboard]\nlisten = "127.0.0.1:1"\nanonymous = "reader"\n')
+    done = CliRunner().invoke(program, ["dashboard", "--config", file])
+    assert done.exit_code == 0, done.exception
+    [sources] = served
+    with watching(replace(sources, clock=installation.clock)) as watcher:
+        eventually(lambda: watcher.view)
+        page = client(installation, watcher, settings(tmp_path, anonymous=DashboardRole.READER)).get("/").text
+    assert "subscription ci is failing" in page
+    assert "mirror x" not in page
 
 
 @pytest.mark.processes
