@@ -175,10 +175,12 @@ def commit_when_written(producer: KafkaProducer, written: Sequence[Any]) -> Tran
     that began the commit itself would have to wake up between two answers of the broker, and to wake the client's thread.
     """
     ended, lock, left = TransactionalRequestResult(), threading.Lock(), set(range(len(written)))
+    manager = producer._transaction_manager
 
     def begin_commit() -> None:
         try:
-            producer._transaction_manager.begin_commit().done = ended.done
+            with manager._lock:  # otherwise the client's thread may end the request before `done` is ours
+                manager.begin_commit().done = ended.done
         except Exception as error:  # the library would log it, and nothing else
             ended.done(error)
 
