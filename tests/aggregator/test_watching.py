@@ -21,17 +21,19 @@ SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
 
 
 class Silent(MemoryLog):
-    """A log that does not say where the topics in `silent` end."""
+    """A log that does not say where the topics in `silent` end, and takes `takes` seconds to find that out."""
 
     def __init__(self, clock: HandClock, partitions: int = 1) -> None:
         super().__init__(clock)
         self.silent: set[str] = set()
+        self.takes = 0.0
         self.clock = clock
         self.create(topics(partitions=partitions))
         ask(self, Verb.ADD, "alpha")
 
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         if topic in self.silent:
+            self.clock.advance(self.takes)
             raise Unavailable(f"topic {topic}: a partition has no leader")
         return super().ends(topic, partitions)
 
@@ -128,3 +130,11 @@ def test_the_first_sign_of_life_is_put_off_for_a_moment_if_an_end_is_not_known(l
         log.clock.advance(AGAIN)
         session.step(0.0)
         assert log.beat().time == log.clock.now()
+
+
+def test_a_sign_of_life_that_was_put_off_is_due_a_moment_after_the_log_failed_to_answer(log: Silent) -> None:
+    with log.session() as session:
+        log.silent.add(STATE)
+        log.takes = 2 * AGAIN
+        session.step(0.0)
+        assert session._watch.beat_due - log.clock.monotonic() == AGAIN

@@ -116,7 +116,8 @@ class Watch:
             aggregation.renew()
         notices = self._find_notices_end()
         if notices is None or not self._check_state_end():
-            self._beaten = now - max(0.0, self._interval - AGAIN)
+            # From here on: the log may have taken longer than AGAIN, and the loop must do other work in between.
+            self._beaten = self._clock.monotonic() - max(0.0, self._interval - AGAIN)
             return False
         self._restore_state()
         self._commit(self._make_beat(notices))
