@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A broker that hangs: it accepts connections and never answers. The others go on, and no client waits for it twice."""
 
+import errno
 import socket
 import threading
 import time
@@ -216,6 +217,39 @@ def test_a_request_to_an_end_that_is_closed_ends_the_connection(transport: Given
     far.close()
     written.write(b"one")
     loop.poll(timeout_ms=0)
+    assert written.is_closing()
+
+
+class Short:
+    """A socket with room for a part of the first request: the second attempt fails, the others succeed."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.sent = b""
+
+    def send(self, data: bytes) -> int:
+        self.attempts += 1
+        if self.attempts == 2:
+            raise OSError(errno.ENOBUFS, "No buffer space available")
+        taken = bytes(data[:4] if self.attempts == 1 else data)
+        self.sent += taken
+        return len(taken)
+
+    def shutdown(self, _how: int) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_nothing_follows_a_request_of_which_only_a_part_left() -> None:
+    with closing(NetworkSelector()) as loop:
+        near = Short()
+        written = connections.TCPTransport(loop, near)
+        written.write(b"first request")
+        written.write(b"second request")
+        loop.poll(timeout_ms=0)
+    assert near.sent == b"firs"
     assert written.is_closing()
 
 

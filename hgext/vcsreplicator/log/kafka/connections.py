@@ -341,17 +341,22 @@ class _AtOnce:
     """A transport that at once writes what the socket takes.
 
     The library first has a task wait until the socket can be written: two turns of the event loop for each request. `write` is for
-    the thread of the event loop, as before.
+    the thread of the event loop, as before. After an error it writes nothing more: a part of a request may have left.
     """
+
+    _has_failed = False
 
     def write(self: Any, data: bytes) -> None:
         if self._writing or self._closed or not self._write or not data:
             super().write(data)  # type: ignore[misc]  # of the transport that this is mixed into
             return
+        if self._has_failed:  # `abort` fails this request too, in the next turn
+            return
         self._write_buffer.append(data)
         _, error = self._sock_send()
         self.last_write = time.monotonic()
         if error is not None:
+            self._has_failed = True
             self._net.call_soon(lambda: self.abort(error))
         elif self._write_buffer:
             self._writing = True
