@@ -433,6 +433,28 @@ def test_a_question_that_waits_for_its_broker_delays_no_other_and_keeps_its_clie
     eventually(lambda: used[0]._closed, "a client that was replaced is closed by its last user")
 
 
+def test_many_threads_ask_at_once_with_one_client(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, failed, connect = list[type](), list[Unavailable](), broker.connect
+    log.ends(EVENTS)
+    monkeypatch.setattr(
+        broker, "connect", lambda options, kind, **ours: made.append(kind) or connect(options, kind, **ours)
+    )
+
+    def ask() -> None:
+        for _ in range(50):
+            try:
+                log.ends(EVENTS, [0])
+            except Unavailable as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (failed, made) == ([], []), "the client that there was is used by all"
+
+
 def test_a_report_that_the_log_does_not_take_ends_no_other_append(
     kafka: Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,9 @@ T = TypeVar("T")
 # Seconds to wait until another thread has connected the admin client.
 ADMIN_PATIENCE = 30.0
 
+# Questions to one broker at once, more than a process has threads. Beyond the library's five, a question would fail.
+AT_ONCE = 1000
+
 # Seconds that coordinators may take to start, once the broker answers.
 COORDINATOR_PATIENCE = 10.0
 
@@ -172,7 +175,7 @@ class Broker:
             raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep connecting")
         try:
             if self._admin is None:
-                self._admin = connect(self.options, Admin)
+                self._admin = connect(self.options, Admin, max_in_flight_requests_per_connection=AT_ONCE)
             admin = self._admin
             self._users[admin] += 1
         finally:
