@@ -987,3 +987,45 @@ def test_repositories_of_a_partition_that_answers_slowly_share_the_answer(
     for name, box in boxes.items():
         master.losses.check(master.folder(name), box)
     assert asked == [[2]]
+
+
+def test_many_repositories_of_a_partition_that_fails_share_the_failure_and_occupy_no_worker(
+    master: Master, log: RestoredLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "TURN", 3600.0)
+    ends, asked, may_answer, fails = log.ends, list[object](), threading.Event(), True
+
+    def hang(topic: str, which: Collection[int] | None = None) -> dict[int, int]:
+        if topic == EVENTS and which == [2]:
+            asked.append(which)
+            if fails:
+                raise Unavailable("no leader")
+            assert may_answer.wait(60)
+        return ends(topic, which)
+
+    def has_failed(name: str) -> bool:
+        return master.work.failure(master.folder(name)) is not None
+
+    monkeypatch.setattr(log, "ends", hang)
+    waiting = {f"waiting{number}": write_into(master, 2, f"waiting{number}") for number in range(100)}
+    there, first, *others = write_into(master, 1, "there"), *waiting
+    for name in waiting:
+        master.poke(name)
+    eventually(lambda: all(map(has_failed, waiting)))
+    assert len(asked) == 1, "one asked for all"
+    fails = False
+    master.clock.advance(FRESH)
+    master.work.add(master.folder(first), Job.SEND, now=True)
+    eventually(lambda: len(asked) == 2)
+    for name in others:
+        master.poke(name)
+    master.poke("there")
+    try:
+        eventually(lambda: not there.has_unsent())
+        assert all(box.has_unsent() for box in waiting.values())
+        eventually(
+            lambda: [name for name, task in master.work._tasks.items() if task.running] == [master.folder(first)]
+        )
+    finally:
+        may_answer.set()
+    eventually(lambda: not any(box.has_unsent() for box in waiting.values()), "all are sent, though no time passes")

@@ -2,7 +2,8 @@
 """The partitions of `events`, each asked and doubted by itself.
 
 A partition that no broker leads, or whose broker hangs, delays only the repositories whose events it has. Such a repository fails
-at a question, before it would occupy a worker until an append ends. Of the threads that need the same answer one asks.
+at a question, before it would occupy a worker until an append ends. Of the threads that need the same answer one asks, and all
+share what it hears, an answer or a failure.
 """
 
 import threading
@@ -16,7 +17,7 @@ from ..outbox.file import SentMark
 from ..words.clock import Clock
 from ..words.errors import ReplicationError, Unavailable
 
-# Seconds for which the relay relies on the end that it saw. A loss since then is found when the event is appended.
+# Seconds for which the relay relies on the end that it saw, or on a failure. A loss since then is found when the event is appended.
 FRESH = 0.25
 # Seconds that a thread waits for another one's question to the same partition.
 TURN = 0.5
@@ -26,7 +27,8 @@ TURN = 0.5
 class _Partition:
     """What was heard of a partition, and the doubts about it.
 
-    `at` is when it answered with its `end`; the thread that asks it holds `turn`.
+    `at` is when it answered with its `end`; the thread that asks it holds `turn`. `failure` says why the newest question failed, at
+    `failed_at`; it is empty after an answer.
     """
 
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -34,6 +36,8 @@ class _Partition:
     answered: int = 0
     at: float = float("-inf")
     end: int = 0
+    failure: str = ""
+    failed_at: float = float("-inf")
 
 
 class EventPartitions:
@@ -88,15 +92,31 @@ class EventPartitions:
     def turn(self, partition: int) -> Iterator[None]:
         """Let one thread at a time ask a partition.
 
-        Raises Unavailable after TURN seconds: a worker has other repositories to send.
+        A worker has other repositories to send. So this raises Unavailable if another thread has no answer within TURN seconds, or,
+        if the newest question failed, at once; and for FRESH seconds after a failure.
         """
-        turn = self._find_heard(partition).turn
-        if not turn.acquire(timeout=TURN):
-            raise Unavailable(f"topic {EVENTS}, partition {partition}: no answer yet, as for another repository")
+        heard = self._find_heard(partition)
+        if not heard.turn.acquire(timeout=0.0 if heard.failure else TURN):
+            silence = f"topic {EVENTS}, partition {partition}: no answer yet, as for another repository"
+            heard.failure = failure = heard.failure or silence
+            raise Unavailable(failure)
+        try:
+            if self._clock.monotonic() - heard.failed_at < FRESH:
+                raise Unavailable(heard.failure)
+            with self._noting(heard):
+                yield
+        finally:
+            heard.turn.release()
+
+    @contextmanager
+    def _noting(self, heard: _Partition) -> Iterator[None]:
+        """Note whether the partition failed in the block; the caller has the turn."""
         try:
             yield
-        finally:
-            turn.release()
+        except Unavailable as error:
+            heard.failure, heard.failed_at = str(error), self._clock.monotonic()
+            raise
+        heard.failure, heard.failed_at = "", float("-inf")
 
     def find_end(self, partition: int, offset: int) -> int:
         """Return the end of a partition; one beyond the offset may be of a moment ago.
@@ -107,9 +127,8 @@ class EventPartitions:
         heard = self._find_heard(partition)
         if self._clock.monotonic() - heard.at >= FRESH or heard.end <= offset:
             heard.end = self.ask_end(partition)
-            heard.at = (
-                self._clock.monotonic()
-            )  # so that those that waited for their turn use this answer, however slow it was
+            # Not the time of the question, so that those that waited for their turn use this answer, however slow it was.
+            heard.at = self._clock.monotonic()
         return heard.end
 
     def ask_end(self, partition: int) -> int:
