@@ -597,6 +597,43 @@ def test_a_heal_request_for_a_busy_repository_of_the_stream_is_granted(bench: Be
     assert bench.notes.detached()[0].note == "an operator asked for a new copy"
 
 
+@pytest.mark.parametrize("end", ["in trouble", "dead"])
+@pytest.mark.parametrize("releases", [False, True])
+def test_a_new_copy_that_was_requested_is_made_though_the_task_under_way_ends_badly(
+    bench: Bench, end: str, releases: bool
+) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    state = {"done": 0, "checkpoint": checkpoint(first), "folder": "/x", "serving": 0}
+    bench.answer(bench.pool.given[-1], **state | {"done": 1})
+    if releases:
+        bench.records(bench.record(STATE, first.repository, to_json(replace(state_of(first), released=1))))
+    else:
+        bench.read(second)
+    under_way = bench.pool.given[-1]
+    assert bool(under_way.busy.items) is not releases
+    bench.notes.request_heal(first.repository, who="dana", now=1.0)
+    until_detached(bench)
+    if end == "dead":
+        bench.mirror.receive(Answered(worker=under_way, answer=None))
+    else:
+        trouble = Trouble(reason=Reason.LOCKED, note="locked", passing=True)
+        bench.answer(under_way, **state, trouble=trouble)
+    bench.mirror.turn(0)
+    assert [request.result for request in bench.notes.requests.list_newest(5)] == [None]
+    until_given(bench, first.repository)
+    assert bench.pool.given[-1].busy.heal is Reason.DIVERGED
+
+
+def until_detached(bench: Bench) -> None:
+    """Until a repository is detached."""
+    for _ in range(10):
+        bench.passes(1)
+        if bench.notes.detached():
+            return
+    raise AssertionError("not detached")
+
+
 def test_a_heal_request_for_what_is_not_here_is_answered(bench: Bench) -> None:
     bench.notes.request_heal("a" * 32, who="dana", now=1.0)
     with structlog.testing.capture_logs() as lines:

@@ -75,12 +75,20 @@ class Detachments:
             self.detach(following, Reason.CRASHED, found.reason)
 
     def take_trouble(self, following: Following, task: Task, trouble: Trouble, *, done: int) -> None:
-        """Decide about the trouble of a task: retry, single events, or detaching."""
+        """Decide about the trouble of a task: retry, single events, or detaching.
+
+        A repository that was detached while the task ran keeps its reason, its next attempt and the requests that this attempt
+        answers; only one that was detached because the task is slow waits for the outcome.
+        """
         if following.phase is Phase.WAITING and not task.items:
             following.is_release_stuck = True
             if following.note is not None and following.note.reason in NEEDS_OPERATOR:
                 if trouble.passing:
                     self._agenda.remind(following, RELEASE_AGAIN)
+                return
+        if following.phase is Phase.WAITING and task.run != following.drops:
+            assert following.note is not None
+            if following.note.reason is not Reason.SLOW:
                 return
         # Several events that failed together may succeed one by one.
         is_first = not done and not following.takes_single_events and following.phase is not Phase.WAITING
