@@ -8,11 +8,13 @@ Sending is not part of it: what is found is only counted.
 import os
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
+from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.rounds import find_work
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from testing.bench.measure import Row
@@ -26,15 +28,19 @@ class Counting:
     """In the place of the relay's work."""
 
     def __init__(self) -> None:
-        self.pokes = 0
+        self.sends = 0
 
-    def poke(self, folder: str, *, now: bool = False) -> None:
-        self.pokes += 1
+    def add(self, folder: str, *jobs: Job, now: bool = False) -> None:
+        assert jobs == (Job.SEND,), folder
+        self.sends += 1
 
-    def recover(self, folder: str) -> None:
-        raise AssertionError(folder)
+    def failure(self, folder: str) -> None:
+        return None
 
-    announce = recover
+    recovery_failure = failure
+
+    def forget_failures(self, folders: Collection[str]) -> None:
+        pass
 
 
 class Sure:
@@ -76,5 +82,5 @@ def _looks(root: Path, expected: int) -> list[float]:
         started = time.perf_counter()
         find_work(settings.roots, repositories, work, Sure(), time.time())  # type: ignore[arg-type]
         samples.append(time.perf_counter() - started)
-        assert work.pokes == expected
+        assert work.sends == expected
     return samples

@@ -3,7 +3,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon
+from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.clock import SystemClock
 from testing.builders.outboxes import Folder, Transaction, following
@@ -24,6 +25,8 @@ from testing.waiting import eventually
 pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 
 COUNT = 6
+# Repositories in each partition of which the only copy is away.
+MANY = 50
 
 
 class Port:
@@ -42,19 +45,25 @@ class Port:
 
 
 class Relay:
-    """A relay over one repository for each partition, and pushes to them."""
+    """A relay over some repositories for each partition, and pushes to them.
 
-    def __init__(self, folder: Path, log: Log) -> None:
-        self.root, self.boxes = folder / "repositories", dict[int, Outbox]()
-        while len(self.boxes) < COUNT:
+    `counts` are the numbers of repositories, `boxes` the outboxes of each partition by folder.
+    """
+
+    def __init__(self, folder: Path, log: Log, counts: Mapping[int, int]) -> None:
+        self.root = folder / "repositories"
+        self.boxes: dict[int, dict[str, Outbox]] = {partition: {} for partition in counts}
+        while any(len(self.boxes[partition]) < count for partition, count in counts.items()):
             entries = following(before_first_event("x", 1), 1)
             partition = partition_of(entries[0].event.repository, COUNT)
-            if partition not in self.boxes:
-                store = self.root / str(partition) / ".hg" / "store"
+            boxes = self.boxes[partition]
+            if len(boxes) < counts[partition]:
+                repository = self.root / f"{partition}-{len(boxes)}"
+                store = repository / ".hg" / "store"
                 store.mkdir(parents=True)
                 (store.parent / "requires").write_text("store\n")
-                self.boxes[partition] = Outbox(Folder(str(store)))
-                self.boxes[partition].append(Transaction(), entries)
+                boxes[str(repository)] = box = Outbox(Folder(str(store)))
+                box.append(Transaction(), entries)
         settings = RelaySettings(
             socket=str(folder / "socket"), source="hg://master", roots={str(self.root): ""}, scan=3600.0
         )
@@ -63,9 +72,10 @@ class Relay:
         self._relay.start()
 
     def push(self, partition: int) -> None:
-        box = self.boxes[partition]
-        box.append(Transaction(), following(box.newest(), 1))  # type: ignore[arg-type]
-        self._relay._work.poke(str(self.root / str(partition)), now=True)
+        """Push to each repository of a partition."""
+        for folder, box in self.boxes[partition].items():
+            box.append(Transaction(), following(box.newest(), 1))  # type: ignore[arg-type]
+            self._relay._work.add(folder, Job.SEND, now=True)
 
     def close(self) -> None:
         self._stop.set()
@@ -74,8 +84,15 @@ class Relay:
     def wait(self, *partitions: int) -> float:
         """Waits until all events of these are sent; the seconds."""
         start = time.monotonic()
-        eventually(lambda: not any(self.boxes[partition].has_unsent() for partition in partitions), timeout=120)
+        eventually(lambda: not any(box.has_unsent() for box in self._list_boxes(partitions)), timeout=120)
         return time.monotonic() - start
+
+    def are_unsent(self, *partitions: int) -> bool:
+        """Return whether all repositories of these have events that are not sent."""
+        return all(box.has_unsent() for box in self._list_boxes(partitions))
+
+    def _list_boxes(self, partitions: Iterable[int]) -> list[Outbox]:
+        return [box for partition in partitions for box in self.boxes[partition].values()]
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
@@ -87,10 +104,12 @@ def test_repositories_of_other_partitions_are_sent_while_one_broker_of_three_is_
         with open_log(url) as log, ExitStack() as opened:
             eventually(lambda: log.create(topics(partitions=COUNT)) or True, timeout=60)
             leaders = {partition: cluster.leader(EVENTS, partition) for partition in range(COUNT)}
-            relay = Relay(tmp_path, log)
+            away = leaders[0]
+            relay = Relay(
+                tmp_path, log, {partition: MANY if leader == away else 1 for partition, leader in leaders.items()}
+            )
             opened.callback(relay.close)
             relay.wait(*leaders)
-            away = leaders[0]
             others = [partition for partition, leader in leaders.items() if leader != away]
             (cluster.brokers[away].kill if fault == "kill" else cluster.brokers[away].pause)()
             took = []
@@ -100,7 +119,7 @@ def test_repositories_of_other_partitions_are_sent_while_one_broker_of_three_is_
                 took.append(relay.wait(*others))
                 time.sleep(1.5)
             told(f"{fault}: sent after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
-            assert all(relay.boxes[partition].has_unsent() for partition in leaders.keys() - set(others))
+            assert relay.are_unsent(*leaders.keys() - set(others))
             (cluster.brokers[away].start if fault == "kill" else cluster.brokers[away].resume)()
             relay.wait(*leaders)
             assert max(took) < 3, "no question to the broker that is away delays another"

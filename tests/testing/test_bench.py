@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.bench import serving
+from testing.bench import scan, serving
 
 pytestmark = pytest.mark.processes
 
@@ -30,3 +30,8 @@ def test_every_step_of_a_push_that_is_measured_exists() -> None:
     found = subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert "compare_and_begin" in found.stdout
+
+
+def test_a_measured_look_at_repositories_finds_what_is_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "COUNT", 3)
+    assert all(row.samples for row in scan.rows())
