@@ -12,12 +12,14 @@ import pytest
 from hgext.vcsreplicator.log import STATE, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import file as outbox_file
+from hgext.vcsreplicator.outbox.losses import EventPlace
 from hgext.vcsreplicator.relay import loss
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.builders.pushing import Master, events, new_master, running_relay
 from testing.builders.states import state_of
+from testing.clock import HandClock
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
@@ -431,3 +433,26 @@ def test_a_partition_without_a_leader_hides_no_loss_in_another() -> None:
     log.leaderless.clear()
     watch.check_partitions()
     assert not watch.is_doubted(0)
+
+
+def test_partitions_behind_a_slow_one_are_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, clock = MemoryLog(), HandClock()
+    log.create(topics(partitions=3))
+    watch = loss.LossWatch(log, lambda repository: None, clock)
+    names = {partition_of(name, 3): name for name in "abcdefgh"}
+    for partition in range(3):
+        sent(log, watch, names[partition])
+        watch.doubt(f"/{names[partition]}")
+    check = loss.find_standing
+
+    def check_slowly(log: Log, places: Mapping[int, EventPlace]) -> set[int]:
+        if {0, 1} & set(places):
+            clock.advance(loss.CHECK)
+            raise Unavailable("no answer")
+        return check(log, places)
+
+    monkeypatch.setattr(loss, "find_standing", check_slowly)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            watch.check_partitions()
+    assert [watch.is_doubted(partition) for partition in range(3)] == [True, True, False]

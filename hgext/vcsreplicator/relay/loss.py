@@ -71,6 +71,8 @@ class LossWatch:
         self._previous: dict[str, SentMark] = {}
         # The partition of each repository that was checked.
         self._homes: dict[str, int] = {}
+        # The partition that failed last when each was checked.
+        self._failed = -1
 
     def is_confirmed(self, folder: str) -> bool:
         """Return whether the log is known to have this repository's newest sent event."""
@@ -95,11 +97,11 @@ class LossWatch:
     def check_partitions(self) -> None:
         """Check that the newest known record of each partition still stands there.
 
-        If some do not answer, the others are checked one by one, and those left after CHECK seconds stay doubted. Then raises
-        Unavailable, or BadConfig.
+        If some do not answer, the others are checked one by one, and those left after CHECK seconds stay doubted; the next check
+        begins with them. Then raises Unavailable, or BadConfig.
         """
         known, deadline = self.newest_places(), self._clock.monotonic() + CHECK
-        doubted = [partition for partition in known if self.is_doubted(partition)]
+        doubted = sorted(filter(self.is_doubted, known), key=lambda partition: (partition <= self._failed, partition))
         waiting = [[partition for partition in known if partition not in doubted], *([each] for each in doubted)]
         failure: ReplicationError | None = None
         while waiting and (failure is None or self._clock.monotonic() < deadline):
@@ -110,6 +112,8 @@ class LossWatch:
                 failure = error
                 if len(partitions) > 1:
                     waiting = [*([each] for each in partitions), *waiting]
+                elif partitions:
+                    self._failed = partitions[0]
         if failure is not None:
             raise failure
 
