@@ -103,13 +103,13 @@ class EventPartitions:
         try:
             if self._clock.monotonic() - heard.failed_at < FRESH:
                 raise Unavailable(heard.failure)
-            with self._noting(heard):
+            with self._note_failure(heard):
                 yield
         finally:
             heard.turn.release()
 
     @contextmanager
-    def _noting(self, heard: _Partition) -> Iterator[None]:
+    def _note_failure(self, heard: _Partition) -> Iterator[None]:
         """Note whether the partition failed in the block; the caller has the turn."""
         try:
             yield
