@@ -18,9 +18,11 @@ from hgext.vcsreplicator.outbox.entry import Entry
 from hgext.vcsreplicator.relay.fork import StateWatch
 from hgext.vcsreplicator.relay.jobs import Job, RepositoryBusy, RepositoryJobs
 from hgext.vcsreplicator.relay.loss import LossWatch
+from hgext.vcsreplicator.relay.partitions import FRESH
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words.errors import Unavailable
 from testing.builders.pushing import Master, events, running_relay
+from testing.clock import HandClock
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
@@ -135,7 +137,8 @@ def test_a_clone_into_a_root_is_refused_and_nothing_is_left(master: Master, log:
 
 def test_the_log_is_available_once_it_has_the_events_and_answers(master: Master, log: Any) -> None:
     said: list[str] = []
-    watch, losses = StateWatch(log, stop := threading.Event()), LossWatch(log, lambda repository: None)
+    clock = HandClock()
+    watch, losses = StateWatch(log, stop := threading.Event()), LossWatch(log, lambda repository: None, clock)
     watch.start()
     sender = EventSender(log=log, source="hg://master", make_bundle=no_bundle, store_blob=None)
     jobs = RepositoryJobs(sender, MasterRepositories({str(master.root): ""}, "hg://master"), watch, losses)
@@ -151,6 +154,7 @@ def test_the_log_is_available_once_it_has_the_events_and_answers(master: Master,
         check(folder)
     assert not said
     log.down.clear()
+    clock.advance(FRESH)
     check(folder)
     assert said == [folder]
     stop.set()
