@@ -53,12 +53,16 @@ def _collect_rarely() -> None:
     gc.set_threshold(20_000, 10, 10)
     atexit.register(gc.freeze)
 
-    def prepare_pages(original: Any, *arguments: Any) -> None:
-        gc.set_threshold(*before)
+    @functools.cache
+    def load_pages() -> None:
         # What a process of pages answers to mirrors.
         from .master import offer  # noqa: F401
 
         seams.finish_imports()
+
+    def prepare_pages(original: Any, *arguments: Any) -> None:
+        gc.set_threshold(*before)
+        load_pages()
         original(*arguments)
 
     if not seams.serves_one_client():

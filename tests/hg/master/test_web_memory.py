@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A master's hgweb reopens a repository after each change: what it had of it before, a whole index, is not kept for long."""
+"""What a master's hgweb spends on a request: it reopens a repository after each change, and a served folder's for each request."""
 
 import os
 import subprocess
@@ -25,13 +25,34 @@ for section, key, value in (
 ):
     configuration.setconfig(section, key, value)
 extensions.loadall(configuration)
+"""
+COLLECTS = """
 assert gc.get_threshold() != before
 served = hgweb(os.path.join(folder, b"x"), baseui=configuration)
 assert gc.get_threshold() == before
 """
+LOADS_ONCE = """
+from pushlog import seams
+
+finished = []
+finish, seams.finish_imports = seams.finish_imports, lambda: finished.append(finish())
+for _each in range(3):
+    hgweb(os.path.join(folder, b"x"), baseui=configuration)
+assert len(finished) == 1, finished
+"""
 
 
 def test_hgweb_of_a_master_looks_for_cyclic_garbage_as_often_as_without_us(tmp_path: Path) -> None:
+    # Else it would keep what it had of a repository before, a whole index, for long.
+    serve(tmp_path, COLLECTS)
+
+
+def test_hgweb_of_a_master_loads_its_modules_at_the_first_repository_alone(tmp_path: Path) -> None:
+    serve(tmp_path, LOADS_ONCE)
+
+
+def serve(folder: Path, claims: str) -> None:
+    """Run a program that serves a master's repository."""
     environment = {**os.environ, "HGRCPATH": ""}
-    subprocess.run([sys.executable, "-m", "mercurial", "init", str(tmp_path / "x")], env=environment, check=True)
-    subprocess.run([sys.executable, "-c", SERVE, str(tmp_path)], env=environment, check=True)
+    subprocess.run([sys.executable, "-m", "mercurial", "init", str(folder / "x")], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", SERVE + claims, str(folder)], env=environment, check=True)
