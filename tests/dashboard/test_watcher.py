@@ -75,7 +75,8 @@ def test_a_picture_that_is_lent_has_the_destinations_and_the_time() -> None:
 
 
 def test_a_picture_is_lent_while_records_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "PAUSE", 3600.0)  # for which the thread would read on
+    # For which the thread would read on; longer than any machine runs, as one that has just started.
+    monkeypatch.setattr(watcher, "PAUSE", 1e9)
     monkeypatch.setattr(watcher.RecentEvents, "read_on", lambda self, timeout: True)
     with watching(fill().sources) as followed:
         eventually(lambda: followed.view)

@@ -6,6 +6,7 @@ unavailable the last view stays, with the reason and since when. An unexpected e
 its owner stops the service, so that no page shows an old view as if it were new.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -40,6 +41,9 @@ PATIENCE = 5.0
 # Seconds of one wait for records.
 WAIT = 0.5
 
+# Before any time of the machine, which may have started a moment ago.
+_AT_ONCE = -math.inf
+
 logger = structlog.get_logger()
 
 T = TypeVar("T")
@@ -64,7 +68,7 @@ class LogWatcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._changed = threading.Condition()
         self._asked = float("-inf")
-        self._due = self._expires = 0.0
+        self._due = self._expires = _AT_ONCE
         self.view: View | None = None
         self.trouble: str | None = "the log was not read yet"
         self.since = time.time()
@@ -188,9 +192,9 @@ class LogWatcher:
 
         The first is made as soon as the time is known, others when due and asked for.
         """
-        self._due = reading = 0.0
+        self._due = reading = _AT_ONCE
         while not self._stop.is_set():
-            has_new = recent.read_on(WAIT if self._due else 0.0)
+            has_new = recent.read_on(0.0 if self._due == _AT_ONCE else WAIT)
             while has_new and not self._uses and not self._stop.is_set() and time.monotonic() < self._due + PAUSE:
                 has_new = recent.read_on(0.0)
             self._give_picture(follower)
@@ -229,7 +233,7 @@ class LogWatcher:
     def _renew_view(self, follower: Follower, recent: RecentEvents) -> None:
         began = time.monotonic()
         picture = follower.update()
-        if not self._due:
+        if self._due == _AT_ONCE:
             began = time.monotonic()  # the first reading, of the whole log, says nothing of the cost of the next
         look_at_destinations(self._log, picture)
         present = follower.now()
