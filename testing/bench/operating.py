@@ -4,7 +4,7 @@
 The levels are written into the log as the services would write them; a hundredth of the repositories waits for its notice. Verbs
 are processes of their own, from their start to their end: first they read the log, then they ask the dashboard, also as another
 user where we are root. `check` finds something, so its exit code is not 0. The first page after a minute without readers comes
-while signs of life and levels go on.
+while heartbeats and levels go on.
 """
 
 import os
@@ -20,7 +20,7 @@ from hgext.vcsreplicator.dashboard.watcher import INTEREST, READING
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat
+from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
@@ -105,11 +105,14 @@ def _levels(number: int, now: float) -> Iterator[NewRecord]:
 
 def _signs_of_life() -> list[NewRecord]:
     now = time.time()
-    beats = [Beat(mirror=name, time=now, positions={}, version="bench", instance=f"{name}@bench") for name in MIRRORS]
-    beat = AggregatorBeat(time=now, roster=1, held=REPOSITORIES // LATE_EACH)
+    heartbeats = [
+        MirrorHeartbeat(mirror=name, time=now, positions={}, version="bench", instance=f"{name}@bench")
+        for name in MIRRORS
+    ]
+    beat = AggregatorHeartbeat(time=now, roster=1, held=REPOSITORIES // LATE_EACH)
     return [
         NewRecord(topic=STATE, key="aggregator", value=to_json(beat)),
-        *(NewRecord(topic=ACKS, key=beat.mirror, value=to_json(beat)) for beat in beats),
+        *(NewRecord(topic=ACKS, key=beat.mirror, value=to_json(beat)) for beat in heartbeats),
     ]
 
 

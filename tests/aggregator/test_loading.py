@@ -18,7 +18,7 @@ from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROST
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, AggregatorBeat, Notice
+from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import headers
@@ -108,7 +108,7 @@ def test_a_session_after_an_outage_loads_the_tables_with_one_reader(log: Countin
 
 
 def test_an_aggregator_of_an_older_release_refuses_to_start_and_fences_none(log: CountingLog) -> None:
-    beat = AggregatorBeat(time=1.0, roster=1, held=0, format=AGGREGATOR_FORMAT + 1)
+    beat = AggregatorHeartbeat(time=1.0, roster=1, held=0, format=AGGREGATOR_FORMAT + 1)
     log.append([NewRecord(topic=STATE, key=GROUP, value=to_json(beat))])
     newer = log.transactor(GROUP)
     with pytest.raises(BadConfig, match="upgrade this one"):
@@ -149,7 +149,7 @@ def test_a_state_that_is_shown_a_moment_after_its_commit_counts_as_no_loss(
     shown = log.ends
 
     def late(topic: str) -> dict[int, int]:
-        """The end of `state` as it was at the sign of life before."""
+        """The end of `state` as it was at the heartbeat before."""
         if topic == STATE:
             ends.append(shown(topic)[0])
             return {0: ends[-2]}
@@ -327,7 +327,7 @@ def test_lines_about_stored_records_that_cannot_be_read_name_repository_and_plac
     event = Chain("x").next()
     for topic, key in ((STATE, event.repository), (PENDING, f"{event.repository}/seven"), (NOTICES, event.repository)):
         log.append([NewRecord(topic=topic, key=key, value=b"not JSON", headers=headers(event, "hg://master"))])
-    beat = AggregatorBeat(time=1.0, roster=1, held=0, notices=0)
+    beat = AggregatorHeartbeat(time=1.0, roster=1, held=0, notices=0)
     log.append([NewRecord(topic=STATE, key="aggregator", value=to_json(beat))])
     with structlog.testing.capture_logs() as lines:
         load(log, limit=10, poison=None, stop=threading.Event())

@@ -255,7 +255,7 @@ def pending(log: Log) -> dict[str, int]:
 
 @contextmanager
 def running(settings: AggregatorSettings, log: Log) -> Iterator[tuple[threading.Thread, list[Fenced]]]:
-    """The loop in a thread of its own, past its first sign of life; and what it was left with."""
+    """The loop in a thread of its own, past its first heartbeat; and what it was left with."""
     stop, ready, left = threading.Event(), threading.Event(), []
 
     def work() -> None:

@@ -16,7 +16,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, push_everywhere, send
@@ -149,9 +149,9 @@ def test_a_group_that_was_moved_to_the_end_skips_nothing_before_the_next_push(lo
 
 
 def held(log: Log) -> int:
-    """How many events wait, by the last sign of life."""
-    beats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
-    return from_json(AggregatorBeat, beats[-1] or b"").held if beats else 0
+    """How many events wait, by the last heartbeat."""
+    heartbeats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
+    return from_json(AggregatorHeartbeat, heartbeats[-1] or b"").held if heartbeats else 0
 
 
 @pytest.mark.sample(4)
@@ -227,8 +227,8 @@ def test_events_that_mirrors_have_and_the_log_lacks_are_an_alarm_until_they_are_
             for _ in range(4):
                 clock.advance(5.0)
                 session.step(0.0)
-            beats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
-            return from_json(AggregatorBeat, beats[-1] or b"").alarms
+            heartbeats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
+            return from_json(AggregatorHeartbeat, heartbeats[-1] or b"").alarms
 
         assert told() == ()
         acknowledge(log, chain)
@@ -262,8 +262,10 @@ def test_a_mirror_that_has_nothing_of_a_repository_has_no_event_that_the_log_lac
         for _ in range(6):
             clock.advance(5.0)
             session.step(0.0)
-        beats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
-        assert [text for text in from_json(AggregatorBeat, beats[-1] or b"").alarms if "missing" in text] == []
+        heartbeats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
+        assert [
+            text for text in from_json(AggregatorHeartbeat, heartbeats[-1] or b"").alarms if "missing" in text
+        ] == []
         assert read(log, ERRORS) == []
 
 

@@ -87,7 +87,7 @@ def test_events_are_read_again_to_the_end_of_a_log_that_loses_records_meanwhile(
     assert isinstance(log, Shrinking)
     with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
         log.topic = EVENTS
-        for _ in range(2):  # the second sign of life begins, and what was lost stays unseen by the other reader
+        for _ in range(2):  # the second heartbeat begins, and what was lost stays unseen by the other reader
             clock.advance(5.0)
             session.step(0.0)
         session._read_again(set())
@@ -128,10 +128,10 @@ def test_what_is_read_again_holds_up_neither_other_partitions_nor_the_sign_of_li
         session.step(0.0)
         assert noticed(log, other) == [1, 2]
         assert 0 in session._rereading
-        beats = [record.offset for record in log.records(STATE) if record.key == GROUP]
+        heartbeats = [record.offset for record in log.records(STATE) if record.key == GROUP]
         clock.advance(5.0)
         session.step(0.0)
-        assert [record.offset for record in log.records(STATE) if record.key == GROUP] > beats
+        assert [record.offset for record in log.records(STATE) if record.key == GROUP] > heartbeats
         for _ in range(20):
             session.step(0.0)
     assert noticed(log, skipped) == list(range(1, 13))

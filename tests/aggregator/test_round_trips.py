@@ -76,7 +76,7 @@ class Flow:
 
 @contextmanager
 def flow(log: Log, requests: list[str], *, wait: float) -> Iterator[Flow]:
-    """An aggregator whose new events wait so long for their release, and its sign of life no shorter."""
+    """An aggregator whose new events wait so long for their release, and its heartbeat no shorter."""
     ask(log, Verb.ADD, "alpha")
     settings = AggregatorSettings(group_time=wait, beat=wait)
     with Session.load(settings, log, log.transactor(IDENTITY), SystemClock()) as session:

@@ -40,7 +40,7 @@ class Installation:
         self.session = self._opened()
 
     def step(self, *chains: Chain) -> None:
-        """The mirror serves all of these; some signs of life later all is decided."""
+        """The mirror serves all of these; some heartbeats later all is decided."""
         self.acknowledged(*chains)
         for _ in range(4):
             self.session.step(0.0)
@@ -288,7 +288,7 @@ def test_a_state_that_lost_less_than_was_written_since_the_last_sign_of_life_is_
     here, chain, other = Installation(), Chain("x"), Chain("other")
     send(here.log, [*chain.take(3), *other.take(1)])
     here.step(chain, other)
-    here.session.step(0.0)  # a sign of life: all else up to the next one comes before it
+    here.session.step(0.0)  # a heartbeat: all else up to the next one comes before it
     older = here.log.copied(STATE)
     send(here.log, chain.take(4))
     here.acknowledged(chain)

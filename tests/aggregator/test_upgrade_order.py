@@ -10,7 +10,7 @@ from hgext.vcsreplicator.aggregator.alarms import alarms, survey
 from hgext.vcsreplicator.aggregator.loop import GROUP, IDENTITY, AggregatorSettings, Session, run
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import BadConfig
-from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorBeat, Beat
+from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.hands import Hands
 from testing.builders.memorylog import MemoryLog
@@ -22,7 +22,7 @@ def test_an_aggregator_refuses_what_a_newer_one_wrote_and_leaves_that_one_alone(
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
     newer = log.transactor(IDENTITY)
-    beat = AggregatorBeat(time=1.0, roster=0, held=0, format=AGGREGATOR_FORMAT + 1)
+    beat = AggregatorHeartbeat(time=1.0, roster=0, held=0, format=AGGREGATOR_FORMAT + 1)
     newer.commit([NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat))])
     with pytest.raises(
         BadConfig, match=r"topic state: written by an aggregator of a newer release .* upgrade this one"
@@ -45,7 +45,7 @@ def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() ->
 
 
 def hear(hands: Hands, name: str, **members: int) -> list[str]:
-    beat = to_json(Beat(mirror=name, time=1.0, positions={}, version="0.0.9", **members))
+    beat = to_json(MirrorHeartbeat(mirror=name, time=1.0, positions={}, version="0.0.9", **members))
     hands.aggregation.levels.take(hands.record(ACKS, name, beat), hands.now)
     return [
         alarm.text for alarm in alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Signs of life while the log does not say where some of its topics end."""
+"""Heartbeats while the log does not say where some of its topics end."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Sessi
 from hgext.vcsreplicator.aggregator.watching import AGAIN
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import AggregatorBeat, Notice
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send
@@ -49,9 +49,9 @@ class Silent(MemoryLog):
         value = to_json(chain.ack("alpha", len(chain.events)))
         self.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=value)])
 
-    def beat(self) -> AggregatorBeat:
+    def beat(self) -> AggregatorHeartbeat:
         [record] = [record for record in self.records(STATE) if record.key == "aggregator"]
-        return from_json(AggregatorBeat, record.value or b"")
+        return from_json(AggregatorHeartbeat, record.value or b"")
 
     def noticed(self, chain: Chain) -> list[int]:
         notices = [from_json(Notice, record.value or b"") for record in self.records(NOTICES)]
@@ -76,7 +76,7 @@ def test_a_topic_whose_end_is_not_known_does_not_end_the_session(log: Silent, to
             log.push(chain)
             log.step(session)
             assert log.noticed(chain) == list(range(1, count + 1))
-        # Without the end of `state`, the sign of life is put off; with an older end of `notices` a start reads more of them.
+        # Without the end of `state`, the heartbeat is put off; with an older end of `notices` a start reads more of them.
         assert (log.beat().time > known.time, log.beat().notices) == (topic == NOTICES, known.notices)
         log.silent.clear()
         log.step(session)

@@ -23,7 +23,7 @@ from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import WATCH, Follower
 from hgext.vcsreplicator.words.clock import SystemClock
-from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport, ServiceTrouble
 from testing.waiting import eventually
 from tests.dashboard.conftest import AwayLog, Installation, settings_with, watching
 
@@ -115,7 +115,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Verbs]:
 
 
 def report_well(installation: Installation) -> None:
-    """All services give a sign of life, and have no trouble."""
+    """All services send a heartbeat, and have no trouble."""
     installation.beat()
     for name in ("destination hooks", "destination lines"):
         installation.write(SERVICES, name, ServiceReport(time=installation.clock.now(), version="1"))
@@ -133,16 +133,16 @@ def stop_the_aggregator(installation: Installation) -> None:
     report_well(installation)
     installation.clock.advance(31.0)
     for name in installation.mirrors:
-        beat = Beat(mirror=name, time=installation.clock.now(), positions={}, version="1")
+        beat = MirrorHeartbeat(mirror=name, time=installation.clock.now(), positions={}, version="1")
         installation.write(ACKS, name, beat)
 
 
 def silence_a_mirror(installation: Installation) -> None:
     installation.push("public/tools", serving=("alpha",))
     installation.clock.advance(61.0)
-    beat = Beat(mirror="alpha", time=installation.clock.now(), positions={}, version="1")
+    beat = MirrorHeartbeat(mirror="alpha", time=installation.clock.now(), positions={}, version="1")
     installation.write(ACKS, "alpha", beat)
-    installation.write(STATE, "aggregator", AggregatorBeat(time=installation.clock.now(), roster=1, held=0))
+    installation.write(STATE, "aggregator", AggregatorHeartbeat(time=installation.clock.now(), roster=1, held=0))
     for name in ("destination hooks", "destination lines", "relay hg.example"):
         installation.write(SERVICES, name, ServiceReport(time=installation.clock.now(), version="1"))
 
@@ -157,7 +157,9 @@ def hold_notices(installation: Installation) -> None:
 
 def fill_a_disk(installation: Installation) -> None:
     report_well(installation)
-    beat = Beat(mirror="beta", time=installation.clock.now(), positions={}, version="1", trouble="no space\n\x1b[31m")
+    beat = MirrorHeartbeat(
+        mirror="beta", time=installation.clock.now(), positions={}, version="1", trouble="no space\n\x1b[31m"
+    )
     installation.write(ACKS, "beta", beat)
 
 
@@ -184,8 +186,8 @@ def stop_the_relay(installation: Installation) -> None:
     installation.clock.advance(61.0)
     now = installation.clock.now()
     for name in installation.mirrors:
-        installation.write(ACKS, name, Beat(mirror=name, time=now, positions={}, version="1"))
-    installation.write(STATE, "aggregator", AggregatorBeat(time=now, roster=1, held=0, alarms=("an alarm",)))
+        installation.write(ACKS, name, MirrorHeartbeat(mirror=name, time=now, positions={}, version="1"))
+    installation.write(STATE, "aggregator", AggregatorHeartbeat(time=now, roster=1, held=0, alarms=("an alarm",)))
     for name in ("destination hooks", "destination lines"):
         installation.write(SERVICES, name, ServiceReport(time=now, version="1"))
 
@@ -195,13 +197,13 @@ STATES: dict[str, tuple[Callable[[Installation], None], str]] = {
         be_well,
         "OK - aggregator, relay, 2 mirrors and 2 destinations are caught up; note: section [mirror.gamma] of",
     ),
-    "aggregator": (stop_the_aggregator, "the aggregator has given no sign of life for 31 s"),
+    "aggregator": (stop_the_aggregator, "the aggregator has sent no heartbeat for 31 s"),
     "mirror": (silence_a_mirror, "mirror beta is silent"),
     "notices": (hold_notices, "mirror beta makes no progress on"),
     "disk": (fill_a_disk, "mirror beta cannot write on its disk"),
     "detached": (detach, "public/tools is detached on beta"),
     "destination": (trouble_a_destination, "subscription ci is failing"),
-    "relay": (stop_the_relay, "the relay hg.example has given no sign of life"),
+    "relay": (stop_the_relay, "the relay hg.example has sent no heartbeat"),
 }
 WORDS = (
     ["status"],
@@ -303,13 +305,13 @@ def test_a_dashboard_that_has_trouble_with_the_log_is_not_asked_twice(verbs: Ver
         stop_the_aggregator(verbs.installation)
         code, text = verbs.read_in_doubt("check")
         assert code == 2
-        assert "the aggregator has given no sign of life" in text
+        assert "the aggregator has sent no heartbeat" in text
 
 
 def test_a_dashboard_that_is_not_sure_of_the_time_leaves_it_to_the_verb(
     verbs: Verbs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The verb waits for a sign of life; none comes."""
+    """The verb waits for a heartbeat; none comes."""
     with verbs.dashboard():
         verbs.installation.clock.set_back(3600.0)
         update = asking.Follower.update
@@ -324,7 +326,7 @@ def test_a_dashboard_that_is_not_sure_of_the_time_leaves_it_to_the_verb(
         monkeypatch.setattr(asking, "Follower", Waiting)
         code, text = verbs.read_in_doubt("check")
         assert code == 2
-        assert "the aggregator has given no sign of life" in text
+        assert "the aggregator has sent no heartbeat" in text
 
 
 def test_a_stranger_at_the_socket_is_not_believed(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, ROSTER, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.states import some_state
@@ -89,7 +89,7 @@ class Machine:
         self._running.send_signal(number)
 
     def write_state(self, seq: int) -> None:
-        """A repository with so many events, of which none is announced, and signs of life."""
+        """A repository with so many events, of which none is announced, and heartbeats."""
         state = some_state(
             repository="1" * 32,
             incarnation="2" * 32,
@@ -107,11 +107,13 @@ class Machine:
             log.append(
                 [
                     NewRecord(topic=STATE, key=state.repository, value=to_json(state)),
-                    NewRecord(topic=STATE, key="aggregator", value=to_json(AggregatorBeat(time=now, roster=1, held=0))),
+                    NewRecord(
+                        topic=STATE, key="aggregator", value=to_json(AggregatorHeartbeat(time=now, roster=1, held=0))
+                    ),
                     NewRecord(
                         topic=ACKS,
                         key="alpha",
-                        value=to_json(Beat(mirror="alpha", time=now, positions={}, version="1")),
+                        value=to_json(MirrorHeartbeat(mirror="alpha", time=now, positions={}, version="1")),
                     ),
                     NewRecord(topic=SERVICES, key="destination lines", value=to_json(report)),
                 ]

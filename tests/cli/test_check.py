@@ -46,7 +46,7 @@ def report(master: Path, *troubles: ServiceTrouble, source: str = "hg://master")
 def test_a_silent_relay_is_named_and_the_outboxes_are_read_in_its_place(master: Path) -> None:
     code, text = said(master)
     assert code == 2
-    assert "the relay hg://master has never given a sign of life" in text
+    assert "the relay hg://master has never sent a heartbeat" in text
     assert f"{master}/repos/one: its outbox cannot be read" in text
 
 
@@ -55,7 +55,7 @@ def test_what_a_running_relay_reports_is_said_and_no_outbox_is_read(master: Path
     report(master, waits)
     text = said(master)[1]
     assert "red: events wait (for 13 min, since " in text
-    assert "a sign of life: pushes" not in text
+    assert "a heartbeat: pushes" not in text
     assert "its outbox" not in text
 
 
@@ -91,7 +91,7 @@ def test_a_machine_without_the_outboxes_says_that_the_relay_is_silent_all_the_sa
     (master / gone).rename(master / "elsewhere")
     code, text = said(master)
     assert code == 2
-    assert "the relay hg://master has never given a sign of life" in text
+    assert "the relay hg://master has never sent a heartbeat" in text
     assert "its outbox" not in text
 
 

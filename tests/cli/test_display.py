@@ -18,7 +18,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.jobs.bootstrap import Progress
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import visible
-from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, ErrorRecord, Notice, Reason
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, MirrorHeartbeat, Notice, Reason
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -41,10 +41,10 @@ def installed(log: Log, name: str) -> None:
     log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
     state = state_of(event)
     put(log, STATE, event.repository, state)
-    put(log, STATE, "aggregator", AggregatorBeat(time=0.0, roster=1, held=1))
+    put(log, STATE, "aggregator", AggregatorHeartbeat(time=0.0, roster=1, held=1))
     ack = replace(chain.ack("alpha", 1), detached=Reason.CORRUPT, note=f"bad {name}")
     put(log, ACKS, f"alpha/{event.repository}", ack)
-    put(log, ACKS, "alpha", Beat(mirror="alpha", time=0.0, positions={}, version="1"))
+    put(log, ACKS, "alpha", MirrorHeartbeat(mirror="alpha", time=0.0, positions={}, version="1"))
     mirror = Mirror(
         name="alpha",
         state=MirrorState.ACTIVE,

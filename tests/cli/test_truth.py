@@ -115,7 +115,7 @@ def test_whatever_is_broken_is_named_with_the_time_and_the_next_step(tmp_path: P
         cluster.stop("relay")
         cluster.commit(clone, "three")
         assert "relay not reachable" in cluster.push(clone)
-        silent = "the relay hg://master.example has given no sign of life for "
+        silent = "the relay hg://master.example has sent no heartbeat for "
         text = eventually(lambda: (text := found(monitor)) and silent in text and text)
         assert "systemctl start vcsreplicator-relay" in text
         assert "waits in the outbox" in say(config, "trace", "red")[1]

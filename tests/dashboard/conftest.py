@@ -36,8 +36,8 @@ from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import (
-    AggregatorBeat,
-    Beat,
+    AggregatorHeartbeat,
+    MirrorHeartbeat,
     MirrorProof,
     Notice,
     ServiceReport,
@@ -109,11 +109,11 @@ class Installation:
         return offset
 
     def beat(self) -> None:
-        """Every service gives a sign of life."""
+        """Every service sends a heartbeat."""
         now = self.clock.now()
-        self.write(STATE, "aggregator", AggregatorBeat(time=now, roster=1, held=0))
+        self.write(STATE, "aggregator", AggregatorHeartbeat(time=now, roster=1, held=0))
         for name in self.mirrors:
-            self.write(ACKS, name, Beat(mirror=name, time=now, positions={}, version="1"))
+            self.write(ACKS, name, MirrorHeartbeat(mirror=name, time=now, positions={}, version="1"))
         trouble = ServiceTrouble(
             text=f"subscription ci is failing: status 500 for {SECRET} \x1b[31m\n<i>", since=now - 500
         )

@@ -331,12 +331,12 @@ def test_a_page_that_is_open_shows_a_new_finding_though_no_push_comes(browser: w
     try:
         with serving(installation) as address:
             show(browser, address)
-            assert "the aggregator has given no sign of life" not in read_main(browser)
+            assert "the aggregator has sent no heartbeat" not in read_main(browser)
             installation.clock.advance(100.0)
 
             def is_shown() -> bool:
                 browser.execute_script("window.tick()")
-                return "the aggregator has given no sign of life" in read_main(browser)
+                return "the aggregator has sent no heartbeat" in read_main(browser)
 
             eventually(is_shown, every=0.5)
             foreign = "window.fetch = async () => new Response('<main>Log in</main>', {status: 200}); window.tick()"

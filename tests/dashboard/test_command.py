@@ -26,7 +26,7 @@ from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log import ACKS, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig
-from hgext.vcsreplicator.words.records import Beat
+from hgext.vcsreplicator.words.records import MirrorHeartbeat
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 from tests.dashboard.conftest import TOKEN, Installation, client, settings, users_file, watching
@@ -132,7 +132,7 @@ def test_a_mirror_that_the_file_alone_names_is_no_finding_of_the_overview(
 ) -> None:
     """`status` and `check` report it."""
     installation, served = Installation(("alpha",)), list[Sources]()
-    beat = Beat(mirror="x", time=installation.clock.now(), positions={}, version="1")
+    beat = MirrorHeartbeat(mirror="x", time=installation.clock.now(), positions={}, version="1")
     installation.write(ACKS, "x", beat)
 
     def run_daemon(config: Config, role: str, run: Callable[..., None], settings: object) -> None:

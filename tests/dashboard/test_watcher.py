@@ -29,7 +29,7 @@ def test_a_dashboard_that_starts_after_all_services_died_never_calls_them_alive(
         assert followed.trouble is not None
         installation.clock.advance(WATCH)
         view = eventually(lambda: followed.view)
-        assert any("the aggregator has given no sign of life" in finding.text for finding in view.findings)
+        assert any("the aggregator has sent no heartbeat" in finding.text for finding in view.findings)
 
 
 def test_a_sign_of_life_gives_a_dashboard_its_first_view() -> None:
@@ -40,7 +40,7 @@ def test_a_sign_of_life_gives_a_dashboard_its_first_view() -> None:
         installation.beat()
         view = eventually(lambda: followed.view)
         assert view.now == installation.clock.now()
-        assert not any("no sign of life" in finding.text for finding in view.findings)
+        assert not any("no heartbeat" in finding.text for finding in view.findings)
 
 
 def count_events(picture: Picture, now: float) -> int:

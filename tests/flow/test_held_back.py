@@ -14,7 +14,7 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, STATE, Log
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.records import Ack, AggregatorBeat
+from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.cluster import Cluster
 from testing.builders.developer import Developer
@@ -71,8 +71,8 @@ class Installation:
 
     def held(self) -> int:
         """How many events wait for their notice, as the aggregator says in its newest beat."""
-        beats = [r.value for r in checker.everything(self.log, (STATE,)) if r.key == "aggregator" and r.value]
-        return from_json(AggregatorBeat, beats[-1]).held if beats else 0
+        heartbeats = [r.value for r in checker.everything(self.log, (STATE,)) if r.key == "aggregator" and r.value]
+        return from_json(AggregatorHeartbeat, heartbeats[-1]).held if heartbeats else 0
 
     def detached(self, mirror: str) -> set[str]:
         """Ids of the repositories that the mirror follows apart."""

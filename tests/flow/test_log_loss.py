@@ -82,7 +82,7 @@ def level(cluster: Cluster, heads: dict[str, str]) -> bool:
             if head not in cluster.hg("identify", "--debug", mirror["url"] + name, check=False):
                 return False
     with looking(cluster) as picture:
-        behind = [mirror for mirror in picture.beats if picture.behind(mirror)]
+        behind = [mirror for mirror in picture.heartbeats if picture.behind(mirror)]
         return not picture.waiting() and not picture.detached() and not behind
 
 

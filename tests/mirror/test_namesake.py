@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A second mirror of one name is found by its beats, also when the log lost some; a log that lost records ends no mirror."""
+"""A second mirror of one name is found by its heartbeats, also when the log lost some; a log that lost records ends no mirror."""
 
 import queue
 import threading
@@ -16,7 +16,7 @@ from hgext.vcsreplicator.mirror.service import _ask_until_available
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.sources import SkippedRecords
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rewound, Unavailable
-from hgext.vcsreplicator.words.records import Beat
+from hgext.vcsreplicator.words.records import MirrorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.waiting import eventually
 
@@ -38,13 +38,13 @@ def settings(tmp_path: Path) -> MirrorSettings:
 
 
 def beat(log: Log, instance: str, time: float = 100.0) -> bytes:
-    value = to_json(Beat(mirror="alpha", time=time, positions={}, version="1", instance=instance))
+    value = to_json(MirrorHeartbeat(mirror="alpha", time=time, positions={}, version="1", instance=instance))
     log.append([NewRecord(topic=ACKS, key="alpha", value=value)])
     return value
 
 
 class Alive:
-    """Another mirror of the name, which gives beats until the test ends."""
+    """Another mirror of the name, which sends heartbeats until the test ends."""
 
     def __init__(self, log: Log, clock: float = 100.0) -> None:
         self._log, self._clock, self._stop = log, clock, threading.Event()
@@ -83,7 +83,7 @@ class Seen:
 def test_a_log_that_lost_records_does_not_end_the_search_for_namesakes(log: Log, settings: MirrorSettings) -> None:
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     seen = Seen(log, Unavailable("away"))
-    beat(log, OTHER)  # of long ago, and no sign of life
+    beat(log, OTHER)  # of long ago, and no heartbeat
     namesakes = Namesakes(settings, OURS, cast(Log, seen), BEYOND)
     namesakes.watch(arrived.put)
     try:

@@ -8,7 +8,13 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE
 from hgext.vcsreplicator.status.findings import Expectations, findings
-from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, Reason, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import (
+    AggregatorHeartbeat,
+    MirrorHeartbeat,
+    Reason,
+    ServiceReport,
+    ServiceTrouble,
+)
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -34,20 +40,22 @@ def detach(installation: Installation, reason: str = "locked", **members: object
     now = installation.clock.now() + 600
     ack = replace(installation.chain.ack("alpha", 2), detached=reason, **{"note": "locked by vm/1:2", **members})  # type: ignore[arg-type]
     installation.write(ACKS, f"alpha/{ack.repository}", ack)
-    installation.write(ACKS, "alpha", Beat(mirror="alpha", time=now, positions={}, version="1"))
+    installation.write(ACKS, "alpha", MirrorHeartbeat(mirror="alpha", time=now, positions={}, version="1"))
 
 
-def texts(installation: Installation, *, beat: Beat | None = None, after: float = 0.0, **limits: int) -> list[str]:
+def texts(
+    installation: Installation, *, beat: MirrorHeartbeat | None = None, after: float = 0.0, **limits: int
+) -> list[str]:
     seen = installation.picture(after=after)
     if beat is not None:
-        seen.beats["alpha"] = replace(beat, time=beat.time + after)
+        seen.heartbeats["alpha"] = replace(beat, time=beat.time + after)
     found = findings(seen, installation.clock.now(), Expectations(destinations=("lines",), **limits))  # type: ignore[arg-type]
     return [finding.text for finding in found]
 
 
-def ahead(installation: Installation, **members: object) -> Beat:
-    """Alpha's sign of life of now, by a clock that is ten minutes ahead."""
-    return Beat(mirror="alpha", time=installation.clock.now() + 600, positions={}, version="1", **members)  # type: ignore[arg-type]
+def ahead(installation: Installation, **members: object) -> MirrorHeartbeat:
+    """Alpha's heartbeat of now, by a clock that is ten minutes ahead."""
+    return MirrorHeartbeat(mirror="alpha", time=installation.clock.now() + 600, positions={}, version="1", **members)  # type: ignore[arg-type]
 
 
 def test_a_detached_repository_is_named_with_reason_time_and_command() -> None:
@@ -108,7 +116,7 @@ def test_an_ack_of_an_older_release_is_read_and_one_of_ours_says_since_when() ->
     assert b"since" not in older
     assert from_json(type(ack), older) == ack
     beat = b'{"mirror":"alpha","time":1.0,"positions":{},"version":"0.0.9"}'
-    assert from_json(Beat, beat) == Beat(mirror="alpha", time=1.0, positions={}, version="0.0.9")
+    assert from_json(MirrorHeartbeat, beat) == MirrorHeartbeat(mirror="alpha", time=1.0, positions={}, version="0.0.9")
 
 
 def test_a_mirror_that_is_behind_is_named_with_the_time_of_its_oldest_event_and_a_command() -> None:
@@ -167,14 +175,14 @@ def test_every_finding_says_who_since_when_and_what_to_type() -> None:
     break_everything(installation)
     seen = installation.picture(after=100.0)
     now = installation.clock.now()
-    seen.aggregator = AggregatorBeat(time=now, roster=1, held=0)
+    seen.aggregator = AggregatorHeartbeat(time=now, roster=1, held=0)
     seen.heard["aggregator"] = (1, now - 60)
-    seen.beats["alpha"] = replace(seen.beats["alpha"], trouble="full", trouble_since=now - 9, oldest=now - 99)
+    seen.heartbeats["alpha"] = replace(seen.heartbeats["alpha"], trouble="full", trouble_since=now - 9, oldest=now - 99)
     trouble = ServiceTrouble(text="/r: events wait in its outbox: refused; see: vcsreplicator topics list", since=now)
     report = ServiceReport(time=now, version="1", count=3, troubles=(replace(trouble, is_urgent=True),))
     seen.reports["relay other"], seen.heard["relay other"] = report, (1, now)
     names = ("lines", "pulse")
-    seen.beats["delta"], seen.heard["delta"] = replace(seen.beats["alpha"], mirror="delta"), (1, now)
+    seen.heartbeats["delta"], seen.heard["delta"] = replace(seen.heartbeats["alpha"], mirror="delta"), (1, now)
     found = findings(seen, now, Expectations(warn=1, critical=2, destinations=names, relay="hg", mirrors=("delta",)))
     seen.has_services = False
     found += findings(seen, now, Expectations(warn=1, destinations=names))

@@ -9,7 +9,7 @@ from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import FRESH, WATCH, Follower
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import AggregatorBeat
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
@@ -27,7 +27,7 @@ class Watched:
         self.follower: Follower | None = None
 
     def beat(self) -> None:
-        beat = AggregatorBeat(time=self.of_log.now(), roster=1, held=0)
+        beat = AggregatorHeartbeat(time=self.of_log.now(), roster=1, held=0)
         self.log.append([NewRecord(topic=STATE, key="aggregator", value=to_json(beat))])
 
     def wait(self, seconds: float) -> None:

@@ -26,7 +26,7 @@ from hgext.vcsreplicator.status import Picture, health
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings, HealthVerdict, judge, late
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat, ServiceReport
+from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, MirrorHeartbeat, ServiceReport
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -70,8 +70,8 @@ def picture(**members: object) -> Picture:
         "roster": Roster(mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE),)),
         "states": {REPOSITORY: STATE},
         "acks": {("alpha", REPOSITORY): ACK},
-        "beats": {"alpha": Beat(mirror="alpha", time=NOW - 1, positions={}, version="1")},
-        "aggregator": AggregatorBeat(time=NOW - 1, roster=1, held=0),
+        "heartbeats": {"alpha": MirrorHeartbeat(mirror="alpha", time=NOW - 1, positions={}, version="1")},
+        "aggregator": AggregatorHeartbeat(time=NOW - 1, roster=1, held=0),
     }
     return Picture(**{**usual, **members})  # type: ignore[arg-type]
 
@@ -104,13 +104,13 @@ def test_a_stranger_is_not_ready() -> None:
 
 
 def test_a_mirror_without_a_fresh_sign_of_life_is_not_ready() -> None:
-    assert reasons(picture(beats={})) == ("the mirror has given no sign of life",)
+    assert reasons(picture(heartbeats={})) == ("the mirror has sent no heartbeat",)
     assert reasons(picture(), alpha=30.0) == ()
     assert reasons(picture(), alpha=31.0) == ("the mirror is silent for 31 s",)
 
 
 def test_without_the_aggregators_beat_for_30_seconds_it_is_degraded_and_still_ready() -> None:
-    assert verdict(picture(aggregator=None)).degraded == ("the aggregator has given no sign of life",)
+    assert verdict(picture(aggregator=None)).degraded == ("the aggregator has sent no heartbeat",)
     assert verdict(picture(), aggregator=30.0) == HealthVerdict()
     assert verdict(picture(), aggregator=31.0) == HealthVerdict(degraded=("the aggregator is silent for 31 s",))
 
@@ -119,7 +119,7 @@ def test_a_silent_aggregator_makes_it_not_ready_where_that_is_set() -> None:
     silent = ("the aggregator is silent for 31 s",)
     strict = replace(SETTINGS, refuse_when_silent=True)
     assert verdict(picture(), NOW, strict, aggregator=31.0) == HealthVerdict(reasons=silent, degraded=silent)
-    assert verdict(picture(beats={}), aggregator=31.0).reasons == ("the mirror has given no sign of life",)
+    assert verdict(picture(heartbeats={}), aggregator=31.0).reasons == ("the mirror has sent no heartbeat",)
 
 
 def test_more_events_behind_than_allowed_is_not_ready() -> None:
@@ -177,7 +177,7 @@ def say(log: Log, seen: Picture) -> None:
         (STATES, "aggregator", seen.aggregator),
         *((STATES, name, state) for name, state in seen.states.items()),
         *((ACKS, f"{mirror}/{name}", ack) for (mirror, name), ack in seen.acks.items()),
-        *((ACKS, mirror, beat) for mirror, beat in seen.beats.items()),
+        *((ACKS, mirror, beat) for mirror, beat in seen.heartbeats.items()),
     ]
     log.append([NewRecord(topic=topic, key=key, value=to_json(value)) for topic, key, value in written])
 
@@ -378,7 +378,7 @@ def test_an_unexpected_exception_of_a_reading_is_no_verdict_and_not_the_end(hang
 
 @pytest.fixture
 def beating() -> tuple[Endpoint, Callable[..., None]]:
-    """An endpoint, and what lets time pass, then has a relay, the aggregator or the mirror give a sign of life.
+    """An endpoint, and what lets time pass, then has a relay, the aggregator or the mirror send a heartbeat.
 
     The log's clock may jump between the two.
     """
@@ -395,11 +395,11 @@ def beating() -> tuple[Endpoint, Callable[..., None]]:
             report = ServiceReport(time=NOW + next(count), version="1")
             log.append([NewRecord(topic=SERVICES, key="relay hg://master", value=to_json(report))])
         if "aggregator" in who:
-            beat = AggregatorBeat(time=NOW + next(count), roster=1, held=0)
+            beat = AggregatorHeartbeat(time=NOW + next(count), roster=1, held=0)
             log.append([NewRecord(topic=STATES, key="aggregator", value=to_json(beat))])
         clock_of_log.advance(jump)
         if "alpha" in who:
-            own = Beat(mirror="alpha", time=NOW + next(count), positions={}, version="1")
+            own = MirrorHeartbeat(mirror="alpha", time=NOW + next(count), positions={}, version="1")
             log.append([NewRecord(topic=ACKS, key="alpha", value=to_json(own))])
 
     return Endpoint(log, "alpha", SETTINGS, clock), wait
@@ -438,7 +438,7 @@ def test_the_first_reading_after_the_logs_clock_was_set_back_finds_no_mirror_sil
 
 @pytest.mark.processes
 def test_the_first_reading_after_an_outage_of_mirrors_and_aggregator_finds_them_silent(beating: Any) -> None:
-    """Their last signs of life are as old as each other; a relay's report shows how old."""
+    """Their last heartbeats are as old as each other; a relay's report shows how old."""
     ask, wait = beating
     wait(3600.0, "relay")
     wait(INTERVAL)

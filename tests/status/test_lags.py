@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ROSTER, STATE, Record
 from hgext.vcsreplicator.status import Picture
-from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, Lag
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Lag, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -16,7 +16,7 @@ from testing.builders.chains import Chain
 from tests.status.test_status import Installation
 
 MIRRORS = ("alpha", "beta", "gamma")
-# Of the same time as the beats.
+# Of the same time as the heartbeats.
 NOW = 1.0
 
 
@@ -72,9 +72,9 @@ class Drawn:
 
     def _other(self) -> tuple[str, str, bytes | None]:
         if self._random.random() < 0.5:
-            return STATE, "aggregator", to_json(AggregatorBeat(time=1.0, roster=1, held=0))
+            return STATE, "aggregator", to_json(AggregatorHeartbeat(time=1.0, roster=1, held=0))
         name = self._random.choice(MIRRORS)
-        beat = Beat(mirror=name, time=1.0, positions={}, version="1")
+        beat = MirrorHeartbeat(mirror=name, time=1.0, positions={}, version="1")
         return ACKS, name, self._random.choice((to_json(beat), None))
 
 

@@ -9,7 +9,7 @@ from hgext.vcsreplicator import status
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
-from hgext.vcsreplicator.words.records import AggregatorBeat, Beat, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
@@ -52,8 +52,8 @@ class Installation:
         """What is seen after so many seconds; mirror and aggregator live."""
         self.clock.advance(after)
         now = self.clock.now()
-        self.write(STATE, "aggregator", AggregatorBeat(time=now, roster=1, held=0))
-        self.write(ACKS, "alpha", Beat(mirror="alpha", time=now, positions={}, version="1"))
+        self.write(STATE, "aggregator", AggregatorHeartbeat(time=now, roster=1, held=0))
+        self.write(ACKS, "alpha", MirrorHeartbeat(mirror="alpha", time=now, positions={}, version="1"))
         for name in self.reporting:
             self.write(SERVICES, f"destination {name}", ServiceReport(time=now, version="1"))
         picture = Follower(self.log).update()
@@ -160,8 +160,10 @@ def test_a_forked_repository_is_not_named_again_if_the_relay_names_it(
 def test_a_mirror_whose_disk_is_full_is_critical_at_once_with_the_path(installation: Installation) -> None:
     installation.ack(3)
     seen = installation.picture()
-    full = replace(seen.beats["alpha"], trouble="/repos/~vcsreplicator: the mirror's notes: database or disk is full")
-    seen.beats["alpha"] = replace(full, trouble_since=full.time - 100)
+    full = replace(
+        seen.heartbeats["alpha"], trouble="/repos/~vcsreplicator: the mirror's notes: database or disk is full"
+    )
+    seen.heartbeats["alpha"] = replace(full, trouble_since=full.time - 100)
     [found] = findings(seen, installation.clock.now(), Expectations(destinations=("lines",)))
     text = f"mirror alpha cannot write on its disk, make room there: {full.trouble}"
     since = "for 100 s, since 2023-11-14 22:11:40 UTC"
@@ -189,7 +191,7 @@ def test_the_cause_of_a_stalled_destination_is_said_once_and_is_as_severe(
     seen, start = installation.picture(), installation.clock.now()
     trouble = ServiceTrouble(text="destination lines is failing: refused; see: X", since=start)
     seen.reports["destination lines"] = ServiceReport(time=start, version="1", count=1, troubles=(trouble,))
-    cause = "destination lines is failing: refused" if is_running else "destination lines has given no sign of life for"
+    cause = "destination lines is failing: refused" if is_running else "destination lines has sent no heartbeat for"
     for after, level in ((100.0, 1 if is_running else 2), (4000.0, 2)):
         now = start + after
         if is_running:
@@ -206,7 +208,7 @@ def test_a_destination_that_was_never_served_is_named_and_a_removed_one_is_not(i
     installation.ack(3)
     installation.delivered(0)
     assert [text.partition(";")[0] for _, text in installation.found(after=5000.0, destinations=("pulse",))] == [
-        "destination pulse has never given a sign of life",
+        "destination pulse has never sent a heartbeat",
     ]
 
 
@@ -219,7 +221,7 @@ def test_a_destination_that_stops_reporting_is_critical_with_the_time_of_its_las
     assert installation.found(after=60.0) == []
     [(level, text)] = installation.found(after=1.0)
     assert level == 2
-    assert text.startswith("destination lines has given no sign of life for 61 s, since ")
+    assert text.startswith("destination lines has sent no heartbeat for 61 s, since ")
     assert text.endswith("UTC; start its notifier: systemctl start vcsreplicator-notifier")
     assert installation.found(destinations=()) == [], "one that the configuration does not name may stop"
 
@@ -315,4 +317,4 @@ def test_a_service_that_stopped_before_the_clock_was_set_back_is_silent(installa
     installation.reporting.clear()
     [(level, text)] = installation.found(after=61.0)
     assert level == 2
-    assert text.startswith("destination lines has given no sign of life")
+    assert text.startswith("destination lines has sent no heartbeat")

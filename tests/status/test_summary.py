@@ -12,7 +12,7 @@ from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import Expectations, as_data, findings
 from hgext.vcsreplicator.status.summary import Summary, make_summary
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from hgext.vcsreplicator.words.records import Beat, Lag, ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.records import Lag, MirrorHeartbeat, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from tests.status.test_status import ALPHA, Installation
@@ -135,7 +135,7 @@ def test_a_removed_mirror_is_shown_while_it_runs_and_again_once_it_is_added() ->
         return make_summary(made.picture(), made.clock.now(), expected)
 
     assert [line.name for line in summary().mirrors] == ["alpha"]
-    made.write(ACKS, "old", Beat(mirror="old", time=made.clock.now(), positions={}, version="1"))
+    made.write(ACKS, "old", MirrorHeartbeat(mirror="old", time=made.clock.now(), positions={}, version="1"))
     made.write(ACKS, f"old/{chain.repository}", replace(chain.ack("old", 3), detached="locked"))
     assert [(line.name, line.state) for line in summary().mirrors] == [("alpha", "active"), ("old", "removed")]
     [warning, _] = sorted(summary().findings, key=lambda finding: finding.text, reverse=True)
@@ -163,7 +163,7 @@ def test_a_mirror_that_was_stopped_just_before_it_was_removed_is_neither_shown_n
     )
 
     def beat() -> None:
-        made.write(ACKS, "old", Beat(mirror="old", time=made.clock.now(), positions={}, version="1"))
+        made.write(ACKS, "old", MirrorHeartbeat(mirror="old", time=made.clock.now(), positions={}, version="1"))
 
     beat()
     made.clock.advance(20.0)
@@ -182,7 +182,7 @@ def test_a_removed_mirror_that_runs_is_shown_also_if_the_logs_clock_was_set_back
     made.ack(3)
     made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, Mirror(name="old", state=MirrorState.REMOVED))))
     made.clock.set_back(1000.0)
-    made.write(ACKS, "old", Beat(mirror="old", time=made.clock.now(), positions={}, version="1"))
+    made.write(ACKS, "old", MirrorHeartbeat(mirror="old", time=made.clock.now(), positions={}, version="1"))
     assert [line.name for line in make_summary(made.picture(), made.clock.now(), Expectations()).mirrors] == [
         "alpha",
         "old",
@@ -200,7 +200,7 @@ def test_a_mirror_of_the_file_that_the_roster_lacks_is_noted_and_is_a_warning_on
     command = "to add it: vcsreplicator roster add gamma"
     summary = make_summary(made.picture(), made.clock.now(), expected)
     assert (summary.notes, summary.findings) == ((f"{text}; {command}",), ())
-    made.write(ACKS, "gamma", Beat(mirror="gamma", time=made.clock.now(), positions={}, version="1"))
+    made.write(ACKS, "gamma", MirrorHeartbeat(mirror="gamma", time=made.clock.now(), positions={}, version="1"))
     summary = make_summary(made.picture(), made.clock.now(), expected)
     assert summary.notes == ()
     [found] = summary.findings

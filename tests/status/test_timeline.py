@@ -6,7 +6,7 @@ from dataclasses import replace
 from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord, topics
 from hgext.vcsreplicator.status.timeline import Stage, TimelineStep, find_event, find_notice, list_steps
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.records import Beat, MirrorProof, Notice
+from hgext.vcsreplicator.words.records import MirrorHeartbeat, MirrorProof, Notice
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
@@ -104,7 +104,9 @@ def test_a_notice_does_not_wait_for_a_mirror_that_applied_an_event_which_is_not_
     installation.write("roster", "roster", Roster(mirrors=(active("alpha"), active("gamma"))))
     installation.write("acks", f"alpha/{repository}", installation.chain.ack("alpha", 3, 2))
     installation.write("acks", f"gamma/{repository}", installation.chain.ack("gamma", 2))
-    installation.write("acks", "gamma", Beat(mirror="gamma", time=installation.clock.now(), positions={}, version="1"))
+    installation.write(
+        "acks", "gamma", MirrorHeartbeat(mirror="gamma", time=installation.clock.now(), positions={}, version="1")
+    )
     assert list_all(installation, 3)[-1].text.endswith("; waits for gamma")
     installation.write("acks", f"gamma/{repository}", installation.chain.ack("gamma", 3, 2))
     assert list_all(installation, 3)[-1].text.endswith("; waits for the aggregator")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.errors import MalformedEvent
-from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat, Notice
+from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, MirrorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import RosterRequest
 from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, extensible, from_json, parse, read, to_json
 from testing.builders.chains import Chain
@@ -74,7 +74,7 @@ def test_a_number_without_bounds_is_refused_wherever_it_stands(number: str, wher
     members = {"time": "1", "roster": "1", "held": "1", where: number}
     text = "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
     with pytest.raises(MalformedEvent):
-        from_json(AggregatorBeat, text.encode())
+        from_json(AggregatorHeartbeat, text.encode())
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**5000), 2**63], ids=range(3))
@@ -86,8 +86,8 @@ def test_a_number_without_bounds_is_refused_in_what_another_parser_read(value: i
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_a_time_is_finite_for_every_parser(value: float) -> None:
-    with pytest.raises(MalformedEvent, match=r"AggregatorBeat\.time: expected a number from 0"):
-        read(AggregatorBeat, {"time": value, "roster": 1, "held": 1})
+    with pytest.raises(MalformedEvent, match=r"AggregatorHeartbeat\.time: expected a number from 0"):
+        read(AggregatorHeartbeat, {"time": value, "roster": 1, "held": 1})
 
 
 def examples() -> list[tuple[object, str]]:
@@ -97,8 +97,8 @@ def examples() -> list[tuple[object, str]]:
     return [
         (event, "time"),
         (chain.ack("alpha", 1), "applied_at"),
-        (Beat(mirror="alpha", time=1.0, positions={}, version="1"), "time"),
-        (AggregatorBeat(time=1.0, roster=1, held=0), "time"),
+        (MirrorHeartbeat(mirror="alpha", time=1.0, positions={}, version="1"), "time"),
+        (AggregatorHeartbeat(time=1.0, roster=1, held=0), "time"),
         (RosterRequest(id="1", verb="remove", who="dana", time=1.0, reason=""), "time"),  # type: ignore[arg-type]
         (Notice(event=event, time=1.0, roster=1, acks=(), previous={}), "time"),
     ]

@@ -10,7 +10,7 @@ from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.status.health import Endpoint, HealthSettings
 from hgext.vcsreplicator.words.clock import Silence
-from hgext.vcsreplicator.words.records import AggregatorBeat, Beat
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.memorylog import MemoryLog
@@ -37,9 +37,11 @@ class Machines:
 
     def beat(self, *, mirror: bool = True, aggregator: bool = True) -> None:
         if mirror:
-            self.write(ACKS, "alpha", Beat(mirror="alpha", time=self.of_mirror.now(), positions={}, version="1"))
+            self.write(
+                ACKS, "alpha", MirrorHeartbeat(mirror="alpha", time=self.of_mirror.now(), positions={}, version="1")
+            )
         if aggregator:
-            self.write(STATE, "aggregator", AggregatorBeat(time=self.of_aggregator.now(), roster=1, held=0))
+            self.write(STATE, "aggregator", AggregatorHeartbeat(time=self.of_aggregator.now(), roster=1, held=0))
 
     def advance(self, seconds: float) -> None:
         for clock in self.clocks:
@@ -141,7 +143,7 @@ def test_one_look_finds_a_dead_installation_for_any_clocks(machines: Machines) -
     machines.beat()
     machines.advance(100.0)
     aggregator, mirror = texts(machines, mirror=False, aggregator=False)
-    assert "aggregator has given no sign of life" in aggregator
+    assert "aggregator has sent no heartbeat" in aggregator
     assert "mirror alpha is silent" in mirror
 
 

@@ -54,7 +54,7 @@ SUCCESSORS = 10
 class Alarm:
     """One alarm; equal while the same thing goes on, though its numbers change.
 
-    Numbers of a silent mirror: `seconds` without a sign of life, `lag` events that it has not applied, `held` notices that wait
+    Numbers of a silent mirror: `seconds` without a heartbeat, `lag` events that it has not applied, `held` notices that wait
     for it. All others: `held` events, or `lost` or `missing` ones, of how many `repositories`; `paths` names some of these. A
     repository that waits for the one before it at its path has an alarm of its own, which `story` describes.
     """
@@ -113,7 +113,7 @@ class Waiting:
     `alone` counts the notices that wait because no mirror gates them, `repositories` the repositories that have such notices.
     `newer` has the number of events of each repository that waits for a newer aggregator, `broken` that of each repository that
     is stalled because decisions about it failed. `held` says by repository for how long its first notice has been the first,
-    `silent` by mirror for how long it gave no sign of life, `successors` how long each waits. `forked` has the paths of the
+    `silent` by mirror for how long it sent no heartbeat, `successors` how long each waits. `forked` has the paths of the
     repositories that forked.
     """
 
@@ -297,9 +297,9 @@ def _measure_since(silence: Silence, key: tuple[str, str], sign: object, now: fl
 
 
 def measure_silence(roster: Roster, silence: Silence, now: float) -> dict[str, float]:
-    """Return the silent seconds of each mirror that must give signs of life.
+    """Return the silent seconds of each mirror that must send heartbeats.
 
-    They begin with its last sign of life, or when it came into its state if that was later.
+    They begin with its last heartbeat, or when it came into its state if that was later.
     """
     found = {}
     for mirror in roster.mirrors:

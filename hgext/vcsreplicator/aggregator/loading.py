@@ -14,7 +14,7 @@ from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE
 from ..log.table import Table, read_records, read_table
 from ..words import roster as rosters
 from ..words.errors import BadConfig, MalformedEvent
-from ..words.records import AGGREGATOR_FORMAT, AggregatorBeat, Notice, RepositoryState
+from ..words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice, RepositoryState
 from ..words.roster import Roster
 from ..words.shape import from_json
 from ..words.wire import names_of
@@ -95,13 +95,13 @@ def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
     return Table(records=newest, positions=table.positions)
 
 
-def _read_beat(state: Table) -> AggregatorBeat | None:
-    """Return the aggregator's last sign of life; None without a readable one."""
+def _read_beat(state: Table) -> AggregatorHeartbeat | None:
+    """Return the aggregator's last heartbeat; None without a readable one."""
     value = state.value(STATE, IDENTITY)
     if value is None:
         return None
     try:
-        return from_json(AggregatorBeat, value)
+        return from_json(AggregatorHeartbeat, value)
     except MalformedEvent as error:
         logger.error("stored record cannot be read", topic=STATE, key=IDENTITY, reason=str(error))
         return None
@@ -142,10 +142,10 @@ def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[No
             logger.error("notice cannot be read", **names, offset=record.offset, reason=str(error))
 
 
-def _find_cut(log: Log, beat: AggregatorBeat | None) -> dict[int, int]:
+def _find_cut(log: Log, beat: AggregatorHeartbeat | None) -> dict[int, int]:
     """Find the partitions of `events` that lost records before the stored position.
 
-    Returns where each ended then. Those that the sign of life names are reread from their beginning, unless the aggregator has
+    Returns where each ended then. Those that the heartbeat names are reread from their beginning, unless the aggregator has
     already reached that end.
     """
     ends, begun = log.ends(EVENTS), beat.cut if beat is not None and beat.cut is not None else {}

@@ -3,7 +3,7 @@
 
 It releases what every gating mirror has applied, and announces what every one serves. It reads `events`, `acks` and
 `roster-requests`; one transaction writes `pending`, `state`, `roster` and `notices`. Positions in `events` follow with the next
-sign of life, for what stands behind them is known as a repeat. The transaction itself stores the positions of requests, and of
+heartbeat, for what stands behind them is known as a repeat. The transaction itself stores the positions of requests, and of
 records that were set aside or kept for a newer aggregator. Levels (`acks`) are read whole at start; a stored position there only
 says up to where unreadable ones are recorded. So after any crash each event is released and announced once in effect, and a
 restart needs the compacted topics and the newest events alone.
@@ -72,9 +72,9 @@ logger = structlog.get_logger()
 class AggregatorSettings:
     """The aggregator's settings; times are in seconds.
 
-    `group_time` is how long new events wait to be committed together with their release, `beat` the time between two signs of
-    life. After `silence` without a sign of life the aggregator raises an alarm for a mirror. `batch` is the most notices of one
-    transaction.
+    `group_time` is how long new events wait to be committed together with their release, `beat` the time between two
+    heartbeats. After `silence` without a heartbeat the aggregator raises an alarm for a mirror. `batch` is the most notices of
+    one transaction.
     """
 
     group_time: Seconds = 0.1
@@ -326,7 +326,7 @@ class Session:
     def _expect(self, *topics: str) -> None:
         """Have the next transaction prepared while mirrors work.
 
-        A sign of life commits that transaction in time if nothing else does.
+        A heartbeat commits that transaction in time if nothing else does.
         """
         if max(self._settings.group_time, self._settings.beat) <= EXPECTED_WITHIN:
             self._transactor.expect(topics)

@@ -14,9 +14,7 @@ COMMIT_SECONDS = Histogram(
     "Duration of transactions",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
-SILENT_SECONDS = Gauge(
-    "vcsreplicator_aggregator_mirror_silent_seconds", "Since a mirror's last sign of life", ["mirror"]
-)
+SILENT_SECONDS = Gauge("vcsreplicator_aggregator_mirror_silent_seconds", "Since a mirror's last heartbeat", ["mirror"])
 STALLED_SECONDS = Gauge(
     "vcsreplicator_aggregator_stalled_seconds",
     "Longest time that a repository's oldest unannounced event has been its oldest",

@@ -18,12 +18,12 @@ from .loading import GROUP, IDENTITY, load_roster
 # Verbs that change the roster alone; the others need the aggregator's positions, or make it forget levels.
 VERBS = (Verb.RULES, Verb.ACTIVATE, Verb.DEACTIVATE, Verb.ALLOW_EMPTY)
 
-# Seconds of one wait for a sign of life.
+# Seconds of one wait for a heartbeat.
 POLL = 0.5
 
 
 def check_silence(log: Log, patience: float) -> None:
-    """Watch for an aggregator; raise Refused if it gives a sign of life.
+    """Watch for an aggregator; raise Refused if it sends a heartbeat.
 
     It watches for `patience` seconds of the monotonic clock.
     """

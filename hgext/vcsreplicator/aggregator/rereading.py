@@ -2,7 +2,7 @@
 """Partitions of `events` that are read again, because an event was never taken.
 
 The event stands before the position, so a partition is read from its beginning up to the position: a slice at a time, between the
-other work. Meanwhile other partitions, levels and notices go on, and the service gives signs of life and stops when asked. Records
+other work. Meanwhile other partitions, levels and notices go on, and the service sends heartbeats and stops when asked. Records
 behind the position of such a partition wait until the rereading has ended: only then do they follow the known events.
 
 A partition is reread only for records that came after the last rereading, because that one missed nothing that the log still has.

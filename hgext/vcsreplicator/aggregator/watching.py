@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aggregator's signs of life; with each it updates alarms and figures.
+"""The aggregator's heartbeats; with each it updates alarms and figures.
 
 It also finds records that the log has lost.
 """
@@ -13,7 +13,7 @@ from prometheus_client import Gauge
 from ..log import NOTICES, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
 from ..words.errors import Unavailable
-from ..words.records import AGGREGATOR_FORMAT, AggregatorBeat
+from ..words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat
 from ..words.shape import to_json
 from .ahead import AheadLevels
 from .alarms import (
@@ -37,17 +37,17 @@ from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION
 # Seconds between two commits of all positions: Kafka forgets a position that is not stored for a week.
 RENEW_INTERVAL = 3600.0
 
-# Seconds after which a sign of life that was put off is tried again.
+# Seconds after which a heartbeat that was put off is tried again.
 AGAIN = 1.0
 
-# Alarms that the sign of life carries, for readers without the log lines.
+# Alarms that the heartbeat carries, for readers without the log lines.
 CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
 
 logger = structlog.get_logger()
 
 
 class Watch:
-    """Gives a sign of life every `beat` seconds; used by one thread.
+    """Sends a heartbeat every `beat` seconds; used by one thread.
 
     It raises an alarm for a mirror that gave none for `patience` seconds. `commit` writes the aggregation's next batch and the
     records given; `silence` outlives the session.
@@ -69,7 +69,7 @@ class Watch:
         self._ahead, self._commit = ahead, commit
         self._interval, self._patience = beat, patience
         self._renewed = clock.monotonic()
-        self._beaten = self._renewed - beat
+        self._beat_at = self._renewed - beat
         self._logged: dict[Alarm, float] = {}
         # When each alarm began, by this machine's clock.
         self._since: dict[Alarm, float] = {}
@@ -80,7 +80,7 @@ class Watch:
         self._known_end: int | None = None
 
     def hear(self, record: Record) -> None:
-        """Count any record of a mirror as its sign of life."""
+        """Count any record of a mirror as its heartbeat."""
         self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
 
     def note_written(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
@@ -97,27 +97,27 @@ class Watch:
 
     @property
     def beat_due(self) -> float:
-        """The time of the next sign of life."""
-        return self._beaten + self._interval
+        """The time of the next heartbeat."""
+        return self._beat_at + self._interval
 
     def beat(self) -> bool:
-        """Give a sign of life if it is due; return whether it was.
+        """Send a heartbeat if it is due; return whether it was.
 
         Writing it also shows whether another aggregator took over. It is put off while the log does not say where `state` ends: it
         would stand for notices whose state may be lost.
         """
         now = self._clock.monotonic()
-        if now - self._beaten < self._interval:
+        if now - self._beat_at < self._interval:
             return False
         aggregation = self._aggregation
-        self._beaten = now
+        self._beat_at = now
         if now - self._renewed >= RENEW_INTERVAL:
             self._renewed = now
             aggregation.renew()
         notices = self._find_notices_end()
         if notices is None or not self._check_state_end():
             # From here on: the log may have taken longer than AGAIN, and the loop must do other work in between.
-            self._beaten = self._clock.monotonic() - max(0.0, self._interval - AGAIN)
+            self._beat_at = self._clock.monotonic() - max(0.0, self._interval - AGAIN)
             return False
         self._restore_state()
         self._commit(self._make_beat(notices))
@@ -126,19 +126,19 @@ class Watch:
         return True
 
     def make_beat(self) -> NewRecord:
-        """Make the record of a sign of life; raise Unavailable."""
+        """Make the record of a heartbeat; raise Unavailable."""
         notices = self._find_notices_end()
         if notices is None:
             raise Unavailable(f"topic {NOTICES}: its end is not known")
         return self._make_beat(notices)
 
     def _make_beat(self, notices: int) -> NewRecord:
-        """Make the record of a sign of life.
+        """Make the record of a heartbeat.
 
         It says that `state` knows the notices before this offset: a start reads the others.
         """
         aggregation = self._aggregation
-        beat = AggregatorBeat(
+        beat = AggregatorHeartbeat(
             time=self._clock.now(),
             roster=aggregation.roster.version,
             held=aggregation.held,
@@ -180,7 +180,7 @@ class Watch:
         try:
             [end] = self._log.ends(topic).values()
         except Unavailable as error:
-            logger.warning("end not known, the next sign of life looks again", topic=topic, reason=str(error))
+            logger.warning("end not known, the next heartbeat looks again", topic=topic, reason=str(error))
             return None
         return end
 

@@ -28,7 +28,7 @@ from .options import with_config, with_json, with_wait, with_yes
 from .progress import metered_log
 from .requests import ask_aggregator, make_request, when
 
-# A running aggregator gives a sign of life within this many of its beats.
+# A running aggregator sends a heartbeat within this many of its intervals.
 BEATS = 2.5
 
 

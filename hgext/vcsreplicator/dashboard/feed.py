@@ -18,7 +18,7 @@ from .watcher import LogWatcher
 
 # Feeds that may be open at a time.
 FEEDS = 50
-# Seconds between two looks, and between two signs of life.
+# Seconds between two looks, and between two heartbeats.
 LOOK, BEAT = 0.5, 15.0
 
 

@@ -170,7 +170,7 @@ def make_view(picture: Picture, recent: RecentEvents, now: float, expected: Expe
         picture,
         states=dict(picture.states),
         acks=dict(picture.acks),
-        beats=dict(picture.beats),
+        heartbeats=dict(picture.heartbeats),
         heard=dict(picture.heard),
         moved=dict(picture.moved),
         reports=dict(picture.reports),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reports of relay and destinations to `check` and `status` on any machine.
 
-They are signs of life, and say what is wrong.
+They are heartbeats, and say what is wrong.
 """
 
 import re

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The refusal of a second mirror that has the same name.
 
-Two mirrors of one name would take each other's acks for their own, so the second one refuses to start. Each beat names the instance
-that gives it: a number kept in the mirror's folder, and the machine's name. A restart with the same folder on the same machine is
-the same instance and begins at once. Another one waits to see whether the former still gives beats, and takes over if it is silent.
-If both began at the same moment, both find out, and the one with the greater instance ends.
+Two mirrors of one name would take each other's acks for their own, so the second one refuses to start. Each heartbeat names the
+instance that sends it: a number kept in the mirror's folder, and the machine's name. A restart with the same folder on the same
+machine is the same instance and begins at once. Another one waits to see whether the former still sends heartbeats, and takes
+over if it is silent. If both began at the same moment, both find out, and the one with the greater instance ends.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ import structlog
 from ..log import ACKS, Log, Reader, Record
 from ..log.table import ReadStopped, read_on
 from ..words.errors import BadConfig, Expired, Unavailable
-from ..words.records import Beat
+from ..words.records import MirrorHeartbeat
 from ..words.shape import from_json
 from .settings import MirrorSettings
 from .sources import SkippedRecords
 
-# Beats that a living mirror is certain to give while another one waits.
+# Heartbeats that a living mirror is certain to send while another one waits.
 PATIENCE_BEATS = 3
-# Seconds to wait for records since the last look: this mirror's own beat is among them, so the log answers at once.
+# Seconds to wait for records since the last look: this mirror's own heartbeat is among them, so the log answers at once.
 RECENT = 1.0
 # With fewer records than this in an answer, there were no more.
 FEW = 50
@@ -49,7 +49,7 @@ def instance_of(folder: Path) -> str:
 
 
 class Namesakes:
-    """Finds beats of this mirror's name that another instance gives.
+    """Finds heartbeats of this mirror's name that another instance sends.
 
     It reads from a position in `acks` on, in a thread while it runs.
     """
@@ -62,8 +62,8 @@ class Namesakes:
     def wait(self, last: bytes | None, stop: threading.Event) -> None:
         """Return once no other mirror has this name, or `stop` is set.
 
-        Raises BadConfig if another mirror gives a beat meanwhile. The age of the newest beat, `last`, is unknown, because it has
-        the time of another machine's clock; so the mirror waits for another beat.
+        Raises BadConfig if another mirror sends a heartbeat meanwhile. The age of the newest heartbeat, `last`, is unknown, because
+        it has the time of another machine's clock; so the mirror waits for another heartbeat.
         """
         former = self._read_beat(last)
         if former is None:
@@ -110,7 +110,7 @@ class Namesakes:
                 return
 
     def _refuse_others(self, reader: Reader) -> None:
-        """Read every beat until stopped.
+        """Read every heartbeat until stopped.
 
         Raises BadConfig once this mirror must end because of another one.
         """
@@ -129,12 +129,12 @@ class Namesakes:
         return self._log.reader({(ACKS, 0): self._position})
 
     def _skip_to_end(self, error: Expired) -> None:
-        """Go on at the end: a mirror that lives gives another beat."""
-        logger.warning("beats lost", reason=str(error))
+        """Go on at the end: a mirror that lives sends another heartbeat."""
+        logger.warning("heartbeats lost", reason=str(error))
         self._position = self._log.ends(ACKS)[0]
 
-    def _find_other(self, reader: Reader, records: Iterator[Record]) -> Beat | None:
-        """Read these records, and return the newest beat of another instance."""
+    def _find_other(self, reader: Reader, records: Iterator[Record]) -> MirrorHeartbeat | None:
+        """Read these records, and return the newest heartbeat of another instance."""
         found = None
         for record in records:
             if record.key == self._settings.name:
@@ -142,15 +142,15 @@ class Namesakes:
         self._position = reader.positions()[ACKS, 0]
         return found
 
-    def _read_beat(self, value: bytes | None) -> Beat | None:
-        """Return the beat if another instance gave it."""
+    def _read_beat(self, value: bytes | None) -> MirrorHeartbeat | None:
+        """Return the heartbeat if another instance sent it."""
         try:
-            beat = None if value is None else from_json(Beat, value)
-        except Exception:  # an unreadable record is no beat
+            beat = None if value is None else from_json(MirrorHeartbeat, value)
+        except Exception:  # an unreadable record is no heartbeat
             return None
         return beat if beat is not None and beat.instance not in ("", self._instance) else None
 
-    def _make_refusal(self, other: Beat) -> BadConfig:
+    def _make_refusal(self, other: MirrorHeartbeat) -> BadConfig:
         machine = other.instance.rpartition("@")[2]
         return BadConfig(
             f"mirror.{self._settings.name}: another mirror of this name works on {machine}; stop it, or give this one another name"

@@ -137,7 +137,7 @@ class AckWriter:
     def _report_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
         """Report the ends of the partitions that answer.
 
-        The mirror asks again with its next sign of life.
+        The mirror asks again with its next heartbeat.
         """
         count = self._log.partitions(EVENTS)
         partitions = {repository: partition_of(repository, count) for repository in expected}

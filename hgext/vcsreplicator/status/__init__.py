@@ -11,7 +11,7 @@ from typing import Any
 from ..log import ACKS, ROSTER, SERVICES, STATE, Record
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
-from ..words.records import Ack, AggregatorBeat, Beat, Lag, RepositoryState, ServiceReport, measure_lag
+from ..words.records import Ack, AggregatorHeartbeat, Lag, MirrorHeartbeat, RepositoryState, ServiceReport, measure_lag
 from ..words.shape import from_json
 
 AGGREGATOR = "aggregator"
@@ -32,7 +32,7 @@ class Picture:
 
     Times are in seconds since the epoch, by the clock that stamps the log's records; after it was set back, an old record may have
     a later time than a new one. `changed` is the time of the roster's newest record. `heard` has the offset and the time of the
-    last sign of life of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
+    last heartbeat of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
     `moved` says when each state was written. `groups` are the positions of destinations in `notices`, `lags` how many notices each
     destination lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays and
     destinations, by their key in `services`. Once all lags were measured, only `absorb` may change levels: they are measured anew
@@ -42,8 +42,8 @@ class Picture:
     roster: rosters.Roster | None = None
     states: dict[str, RepositoryState] = field(default_factory=dict)
     acks: dict[tuple[str, str], Ack] = field(default_factory=dict)
-    beats: dict[str, Beat] = field(default_factory=dict)
-    aggregator: AggregatorBeat | None = None
+    heartbeats: dict[str, MirrorHeartbeat] = field(default_factory=dict)
+    aggregator: AggregatorHeartbeat | None = None
     changed: float = 0.0
     heard: dict[str, tuple[int, float]] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Picture:
         if topic == ROSTER:
             self.roster = from_json(rosters.Roster, value) if value else None
         elif topic == STATE and key == AGGREGATOR:
-            self.aggregator = from_json(AggregatorBeat, value) if value else None
+            self.aggregator = from_json(AggregatorHeartbeat, value) if value else None
         elif topic == SERVICES:
             _put_record(self.reports, key, ServiceReport, value)
         elif topic == STATE:
@@ -89,12 +89,12 @@ class Picture:
             mirror, _, repository = key.partition("/")
             _put_record(self.acks, (mirror, repository), Ack, value)
         elif topic == ACKS:
-            _put_record(self.beats, key, Beat, value)
+            _put_record(self.heartbeats, key, MirrorHeartbeat, value)
 
     def gone(self, now: float) -> set[str]:
         """Return the names of the mirrors that were removed and do not run.
 
-        A sign of life from before the roster's last change is from before the removal, unless the log's clock was set back since.
+        A heartbeat from before the roster's last change is from before the removal, unless the log's clock was set back since.
         """
         return {name for name in self.removed() if self.seen(name) < self.changed <= now or not self.runs(name, now)}
 
@@ -103,8 +103,8 @@ class Picture:
         return [mirror.name for mirror in self._list_mirrors() if mirror.state is rosters.MirrorState.REMOVED]
 
     def runs(self, mirror: str, now: float) -> bool:
-        """Return whether this mirror gave a sign of life in the last SILENT seconds."""
-        return mirror in self.beats and self.silence(mirror, now) <= SILENT
+        """Return whether this mirror sent a heartbeat in the last SILENT seconds."""
+        return mirror in self.heartbeats and self.silence(mirror, now) <= SILENT
 
     def _note_change(self, topic: str, key: str) -> None:
         """Note that what was measured of a repository, or of all, holds no longer."""
@@ -183,10 +183,10 @@ class Picture:
     def measure_all_lags(self, now: float) -> dict[str, MirrorLags]:
         """Measure the lags of all mirrors, by name.
 
-        They are those of the roster, and those that gave a sign of life, but not those that are `gone`. Costs what has changed
+        They are those of the roster, and those that sent a heartbeat, but not those that are `gone`. Costs what has changed
         since the last time.
         """
-        names = ({mirror.name for mirror in self._list_mirrors()} | self.beats.keys()) - self.gone(now)
+        names = ({mirror.name for mirror in self._list_mirrors()} | self.heartbeats.keys()) - self.gone(now)
         if self._lags is None or self._lags.keys() != names:
             self._lags = {name: dict(self._find_lags(name, self.states)) for name in names}
         else:
@@ -232,21 +232,21 @@ class Picture:
     def silent(self, now: float) -> list[str]:
         """Return the names of the mirrors that should be alive but are silent.
 
-        A mirror is silent once SILENT seconds have passed since its last sign of life and since the roster's last change.
+        A mirror is silent once SILENT seconds have passed since its last heartbeat and since the roster's last change.
         """
         if abs(now - self.changed) <= SILENT:
             return []
         return [name for name in self.expected() if self.silence(name, now) > SILENT]
 
     def seen(self, name: str) -> float:
-        """Return when this name gave its last sign of life; 0 for never.
+        """Return when this name sent its last heartbeat; 0 for never.
 
         The name is a mirror's, the aggregator's, or a service's key in `services`.
         """
         return self.heard[name][1] if name in self.heard else 0.0
 
     def silence(self, name: str, now: float) -> float:
-        """Return the seconds since this name's last sign of life.
+        """Return the seconds since this name's last heartbeat.
 
         A sign in the future is from before the clock was set back: its absolute distance counts.
         """
@@ -255,9 +255,9 @@ class Picture:
     def measure_since(self, mirror: str, since: float, now: float) -> float:
         """Return the seconds since a time by the clock of this mirror.
 
-        Clocks of machines are not compared: the result is from the mirror's sign of life, plus the age of that in the log.
+        Clocks of machines are not compared: the result is from the mirror's heartbeat, plus the age of that in the log.
         """
-        beat = self.beats.get(mirror)
+        beat = self.heartbeats.get(mirror)
         return now - since if beat is None else beat.time - since + self.silence(mirror, now)
 
     def expected(self) -> list[str]:

@@ -204,8 +204,8 @@ def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> l
 def _describe_silence(seen: float | None, now: float) -> str:
     """Say since when a service is silent; `seen` is None if it never spoke."""
     if seen is None:
-        return "has never given a sign of life"
-    return f"has given no sign of life {format_since(seen, now)}"
+        return "has never sent a heartbeat"
+    return f"has sent no heartbeat {format_since(seen, now)}"
 
 
 def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, object]:
@@ -216,7 +216,7 @@ def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, o
         "aggregator": plain(picture.aggregator) if picture.aggregator else None,
         "mirrors": [
             {"name": name, "beat": plain(beat), "behind": count_unapplied(lags[name])}
-            for name, beat in sorted(picture.beats.items())
+            for name, beat in sorted(picture.heartbeats.items())
             if name not in gone
         ],
         "repositories": [plain(state) for state in sorted(picture.states.values(), key=lambda state: state.path)],

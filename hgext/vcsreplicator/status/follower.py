@@ -20,7 +20,7 @@ from . import DESTINATION, SILENT, Picture
 FRESH = 10.0
 # Seconds for which a service's report counts as its newest: more than between two.
 REPORTED = 25.0
-# Seconds to wait for a new record: more than two beats.
+# Seconds to wait for a new record: more than two heartbeats.
 WATCH = 12.0
 
 # Most records of `notices`, and of the larger `errors`, that are read to count them.
@@ -30,10 +30,10 @@ COUNTED, COUNTED_ERRORS = 1000, 100
 class Follower:
     """Keeps a picture up to date; used by one thread.
 
-    `newest_sign` is the log's time of the newest sign of life, 0 without one. It is the newest record of `acks` and `state`, where
-    mirrors and the aggregator write all the time: it was not written before the log's clock was last set. `recent_report` is the
-    log's time of the newest recent report of a service, 0 without one. A report is recent if this machine's own clock found it so
-    at the last update that read one.
+    `newest_heartbeat` is the log's time of the newest heartbeat, 0 without one. It is the newest record of `acks` and `state`,
+    where mirrors and the aggregator write all the time: it was not written before the log's clock was last set. `recent_report` is
+    the log's time of the newest recent report of a service, 0 without one. A report is recent if this machine's own clock found it
+    so at the last update that read one.
     """
 
     def __init__(self, log: Log, clock: Clock = SystemClock()) -> None:  # noqa: B008
@@ -48,7 +48,7 @@ class Follower:
         self.picture, self._topics = Picture(has_services=has_services), topics
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
-        self.newest_sign = self.recent_report = 0.0
+        self.newest_heartbeat = self.recent_report = 0.0
         # Bounds of the log's time minus this machine's monotonic time; the third is the same difference for this machine's own
         # clock at the last update.
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
@@ -100,8 +100,8 @@ class Follower:
         if came:
             # Not the latest time that any record has: the clock may have been set back since.
             self._newest, self._came = max(came.values()), self._clock.monotonic()
-        signs = [time for (topic, _), time in came.items() if topic in (ACKS, STATE)]
-        self.newest_sign = max(signs, default=self.newest_sign)
+        times = [time for (topic, _), time in came.items() if topic in (ACKS, STATE)]
+        self.newest_heartbeat = max(times, default=self.newest_heartbeat)
         reports = [time for (topic, _), time in came.items() if topic == SERVICES]
         if reports:
             recent = (time for time in reports if -FRESH <= self._clock.now() - time <= REPORTED)

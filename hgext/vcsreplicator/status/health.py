@@ -66,7 +66,7 @@ def judge(
     behind, limit = picture.behind(mirror), settings.behind
     reasons = (
         _describe_standing(picture, mirror),
-        _describe_silence("the mirror", mirror in picture.beats, silence.seconds(mirror, now), settings),
+        _describe_silence("the mirror", mirror in picture.heartbeats, silence.seconds(mirror, now), settings),
         f"{behind} events behind, at most {limit} are allowed" if behind > limit else None,
         _judge_lateness(picture, since, now, settings),
     )
@@ -103,7 +103,7 @@ def _describe_standing(picture: Picture, mirror: str) -> str | None:
 
 def _describe_silence(who: str, is_known: bool, seconds: float, settings: HealthSettings) -> str | None:
     if not is_known:
-        return f"{who} has given no sign of life"
+        return f"{who} has sent no heartbeat"
     return f"{who} is silent for {seconds:.0f} s" if seconds > settings.silence else None
 
 
@@ -174,14 +174,14 @@ class Endpoint:
                 self._follower = Follower(self._log, self._clock)
             picture = self._follower.update()
             self._count_hang(began)
-            newest = self._follower.newest_sign
+            newest = self._follower.newest_heartbeat
             if self._known is None:
-                # All signs of life may be equally old; then only the report of another service shows it.
+                # All heartbeats may be equally old; then only the report of another service shows it.
                 newest = max(newest, self._follower.recent_report)
             self._known, self._trouble = self._judge(picture, newest), None
             reading.set_result(self._known)
         except ReplicationError as error:
-            # No sign of life can arrive, so all silence begins again.
+            # No heartbeat can arrive, so all silence begins again.
             self._count_hang(began)
             self._read_at = self._measure_time()
             self._silence = Silence(self._read_at)
@@ -209,7 +209,7 @@ class Endpoint:
     def _judge(self, picture: Picture, newest: float) -> HealthVerdict:
         """Judge the picture of a log that has reached the time `newest` by its own clock.
 
-        The age of a sign of life comes from the log's timestamps, after the first reading limited by the time since the last one.
+        The age of a heartbeat comes from the log's timestamps, after the first reading limited by the time since the last one.
         """
         now = self._measure_time()
         limit = math.inf if self._known is None else now - self._read_at

@@ -35,7 +35,7 @@ def find_mirror_troubles(
             text = f"mirror {name} makes no progress on {name_paths(late)} ({since}); see: {name_trace(late[0])}"
             found.append(Finding(level=Severity.WARNING, text=text))
         found += _find_behind(picture, name, lags[name], now, warn, critical)
-        beat = picture.beats.get(name)
+        beat = picture.heartbeats.get(name)
         if beat is not None and beat.trouble:
             text = f"mirror {name} cannot write on its disk, make room there: {beat.trouble}"
             if beat.trouble_since is not None:
@@ -73,7 +73,7 @@ def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, war
     if lag < warn:
         return []
     worst, _ = min(lacks, key=lambda each: (-each[1].unapplied, each[0].path))
-    beat = picture.beats.get(name)
+    beat = picture.heartbeats.get(name)
     since = (
         f"at least {format_since(known := min(picture.moved.get(state.repository, now) for state, _ in lacks), now)}"
     )

@@ -20,7 +20,7 @@ from ..words.shape import from_json
 from . import AGGREGATOR, Picture
 from .mirrors import describe_detached
 
-# Seconds without a sign of life after which a step says so; one comes every five seconds.
+# Seconds without a heartbeat after which a step says so; one comes every five seconds.
 QUIET = 30.0
 
 

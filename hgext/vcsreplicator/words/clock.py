@@ -32,7 +32,7 @@ class SystemClock:
 class Silence:
     """The seconds of others' silence, by the observer's own monotonic clock.
 
-    Clocks of different machines are never compared. A sign of life counts when it differs from the last one that was seen. Without
+    Clocks of different machines are never compared. A heartbeat counts when it differs from the last one that was seen. Without
     any sign, the silence began with the observer.
     """
 
@@ -41,12 +41,12 @@ class Silence:
         self._last: dict[Hashable, tuple[Hashable, float]] = {}
 
     def heard(self, who: Hashable, sign: Hashable, now: float) -> None:
-        """Record the newest sign of life of `who`; a repeated one changes nothing."""
+        """Record the newest heartbeat of `who`; a repeated one changes nothing."""
         known = self._last.get(who)
         if known is None or known[0] != sign:
             self._last[who] = sign, now
 
     def seconds(self, who: Hashable, now: float) -> float:
-        """Return the seconds since the last new sign of life of `who`."""
+        """Return the seconds since the last new heartbeat of `who`."""
         known = self._last.get(who)
         return now - (known[1] if known else self._began)

@@ -186,7 +186,7 @@ class Event(Value):
 
 
 class Heartbeat(Value):
-    """A sign of life, written to each partition of `events`.
+    """A record that `hg sendheartbeat` writes to each partition of `events`.
 
     It has no sequence and concerns no repository.
     """

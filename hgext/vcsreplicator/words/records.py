@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Records of all topics but `events`: levels, signs of life, states, notices.
+"""Records of all topics but `events`: levels, heartbeats, states, notices.
 
 In a compacted topic a record is the latest value of its key: reading the topic whole gives the present, and an older value never
 matters. Sequences count from 1; 0 means nothing yet. All services are upgraded one by one: members that a newer one added are
@@ -95,8 +95,8 @@ def measure_lag(ack: Ack | None, *, seq: int, released: int) -> Lag:
 
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """A mirror's sign of life, every few seconds. Topic `acks`, key `MIRROR`.
+class MirrorHeartbeat:
+    """A mirror's heartbeat, every few seconds. Topic `acks`, key `MIRROR`.
 
     `positions` are the mirror's stored positions in `events`, partition → offset; `version` is the program's; `format` is that of
     its acks (MIRROR_FORMAT; 1 if the record does not say). `instance` distinguishes mirrors of one name: it stays the same over
@@ -167,12 +167,12 @@ class RepositoryState:
 
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatorBeat:
-    """The aggregator's sign of life. Topic `state`, key `aggregator`.
+class AggregatorHeartbeat:
+    """The aggregator's heartbeat. Topic `state`, key `aggregator`.
 
     Mirrors call themselves stale without one for 30 s. `alarms` are those that an operator cannot see in any other record, each in
     one line. `notices` is the earlier end of that topic: notices from this offset on may be newer than the states written before
-    this sign of life. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the partitions of `events` that lost
+    this heartbeat. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the partitions of `events` that lost
     their newest records and are being reread, partition → where it ended then: an aggregator that starts continues there.
     """
 
@@ -202,7 +202,7 @@ class ServiceTrouble:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
-    """The sign of life of a relay or a destination, with its troubles.
+    """The heartbeat of a relay or a destination, with its troubles.
 
     Topic `services`, key `relay SOURCE` or `destination NAME`. `count` is the number of all troubles; `troubles` holds the first of
     them, urgent ones before others and older before newer.

@@ -11,7 +11,7 @@ from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, check_message
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Bookmark, Changes, Event, Heartbeat, Type
-from hgext.vcsreplicator.words.records import Beat, Pending
+from hgext.vcsreplicator.words.records import MirrorHeartbeat, Pending
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -122,7 +122,7 @@ def test_serving_beyond_what_is_applied_makes_no_mirror_level() -> None:
 def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() -> None:
     hands, chain = Hands("alpha"), Chain("x")
     hands.event(chain.next())
-    beat = Beat(mirror="alpha", time=1.0, positions={}, version="9")
+    beat = MirrorHeartbeat(mirror="alpha", time=1.0, positions={}, version="9")
     ack = replace(chain.ack("alpha", 1), detached="a reason of its own")
     for key, level in ((f"alpha/{chain.repository}", ack), ("alpha", beat)):
         value = to_json(level).replace(b"{", b'{"later":{"x":1},', 1)
@@ -131,7 +131,7 @@ def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() ->
 
 
 def test_a_beat_that_names_another_mirror_than_its_key_is_set_aside() -> None:
-    hands, beat = Hands("alpha"), Beat(mirror="beta", time=1.0, positions={}, version="1", format=2)
+    hands, beat = Hands("alpha"), MirrorHeartbeat(mirror="beta", time=1.0, positions={}, version="1", format=2)
     hands.aggregation.levels.take(hands.record(ACKS, "alpha", to_json(beat)), hands.now)
     hands.write()
     assert hands.aggregation.levels.formats == {}

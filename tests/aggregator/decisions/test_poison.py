@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, ROSTE
 from hgext.vcsreplicator.words import roster as rosters
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import AggregatorBeat, ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.unexpected import fault
@@ -200,9 +200,9 @@ def test_a_repository_whose_decisions_fail_stands_still_and_nothing_of_it_is_ann
         eventually(lambda: noticed(log, bad) == [1, 2, 3])
 
 
-def beat(log: MemoryLog) -> AggregatorBeat:
+def beat(log: MemoryLog) -> AggregatorHeartbeat:
     [record] = [record for record in log.records(STATE) if record.key == "aggregator"]
-    return from_json(AggregatorBeat, record.value or b"")
+    return from_json(AggregatorHeartbeat, record.value or b"")
 
 
 def test_what_was_left_out_already_is_not_left_out_again() -> None:

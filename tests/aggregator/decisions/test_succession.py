@@ -7,7 +7,7 @@ from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms,
 from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, Session
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import AggregatorBeat
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.unexpected import Fault
@@ -131,7 +131,7 @@ def test_the_sign_of_life_tells_of_a_successor_that_waits_for_a_repository_witho
             session.step(0.0)
             clock.advance(1.0)
     [beat] = [record.value for record in log.records(STATE) if record.key == "aggregator"]
-    gating, text = from_json(AggregatorBeat, beat or b"").alarms
+    gating, text = from_json(AggregatorHeartbeat, beat or b"").alarms
     since = "(since 2023-11-14 22:13:20 UTC)"
     assert gating.startswith(f"no gating mirror: 2 held, 1 repositories {since}; activate or add a mirror")
     assert text.startswith(f"successor waits: x ({successor.repository})")

@@ -18,7 +18,7 @@ import pytest
 from hgext.vcsreplicator.hg.serving import views, watermark
 from hgext.vcsreplicator.log import STATE, NewRecord
 from hgext.vcsreplicator.words.event import Tip
-from hgext.vcsreplicator.words.records import AggregatorBeat
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
@@ -229,7 +229,7 @@ def test_a_mirror_that_shall_refuse_when_it_is_stale_does_so_until_the_aggregato
     fresh = bench.root / "~vcsreplicator/fresh"
 
     def beat(age: float) -> None:
-        said = AggregatorBeat(time=time.time() - age, roster=1, held=0)
+        said = AggregatorHeartbeat(time=time.time() - age, roster=1, held=0)
         bench.log.append([NewRecord(topic=STATE, key="aggregator", value=to_json(said))])
 
     def status(url: str) -> int:

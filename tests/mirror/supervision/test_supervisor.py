@@ -26,7 +26,7 @@ from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.records import Ack, AggregatorBeat, Beat, Reason, RepositoryState
+from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, MirrorHeartbeat, Reason, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
@@ -76,7 +76,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.acks: dict[str, Ack] = {}
-        self.beats: list[Beat] = []
+        self.heartbeats: list[MirrorHeartbeat] = []
         self.others: list[NewRecord] = []
         self.stored: list[dict[int, int]] = []
         self.asked: list[dict[str, tuple[str | None, int]]] = []
@@ -86,7 +86,7 @@ class Writer:
         if repository and value is not None:
             self.acks[repository] = from_json(Ack, value)
         elif value is not None:
-            self.beats.append(from_json(Beat, value))
+            self.heartbeats.append(from_json(MirrorHeartbeat, value))
 
     def append(self, message: NewRecord) -> None:
         self.others.append(message)
@@ -167,9 +167,9 @@ class Bench:
         trouble = Trouble(reason=Reason.DIVERGED, note="differs")
         self.answer(self.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
 
-    def beat(self) -> Beat:
+    def beat(self) -> MirrorHeartbeat:
         self.mirror._write_beat()
-        return self.writer.beats[-1]
+        return self.writer.heartbeats[-1]
 
     def passes(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -1000,7 +1000,7 @@ def test_web_servers_learn_when_this_machine_heard_the_aggregator_for_any_clock(
     file.parent.mkdir(parents=True, exist_ok=True)
 
     def said(at: float) -> bytes:
-        return to_json(AggregatorBeat(time=at + skew, roster=1, held=0))
+        return to_json(AggregatorHeartbeat(time=at + skew, roster=1, held=0))
 
     def heard(value: bytes) -> float | None:
         bench.records(bench.record(STATE, "aggregator", value))

@@ -7,14 +7,14 @@ Each level counts, waits until its event is known, or is recorded as an error.
 from ...log import ACKS, Record
 from ...words import shape
 from ...words.errors import MalformedEvent, Rejected
-from ...words.records import Ack, Beat
+from ...words.records import Ack, MirrorHeartbeat
 from .membership import RosterMembership
 from .memory import Memory, RecordOutcome
 from .standing import Standing
 
 
 class MirrorLevels:
-    """Takes levels and signs of life.
+    """Takes levels and heartbeats.
 
     `formats` says by mirror which members of an ack it knows.
     """
@@ -26,7 +26,7 @@ class MirrorLevels:
         self.is_loaded = False
 
     def take(self, record: Record, now: float) -> RecordOutcome:
-        """Take a record of `acks`: a level, the end of one, or a sign of life.
+        """Take a record of `acks`: a level, the end of one, or a heartbeat.
 
         A record that cannot be read is recorded once.
         """
@@ -50,7 +50,7 @@ class MirrorLevels:
                 if reason is not None:
                     return self._refuse(record, reason, now)
             elif record.value is not None:
-                beat = shape.from_json(Beat, record.value)
+                beat = shape.from_json(MirrorHeartbeat, record.value)
                 if beat.mirror != mirror:
                     raise MalformedEvent("key and value name different mirrors")
                 self.formats[mirror] = beat.format

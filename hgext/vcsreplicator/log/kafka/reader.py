@@ -29,7 +29,7 @@ TROUBLE = 10.0
 
 # Seconds without a record after which a reader asks the broker for the ends: after trouble.
 LOOK_AROUND = 3.0
-# The same after a record: longer than the pauses between signs of life.
+# The same after a record: longer than the pauses between heartbeats.
 QUIET_LOOK_AROUND = 6.0
 # The longest, up to which the pauses double while no records come.
 RARE_LOOK_AROUND = 15.0

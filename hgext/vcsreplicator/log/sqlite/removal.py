@@ -12,7 +12,8 @@ import itertools
 from . import statements as sql
 from .connection import Connection
 
-# Seconds without a record after which the services or the clock must have stood still: mirrors and aggregator beat more often.
+# Seconds without a record after which the services or the clock must have stood still: heartbeats of mirrors and aggregator are
+# more frequent.
 PAUSE = 3600.0
 
 # Seconds by which the noted time of the last record may be too early: a write with each record would cost too much.

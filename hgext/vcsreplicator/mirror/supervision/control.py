@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Records that the aggregator writes for mirrors.
 
-It writes states of repositories, the roster, and its sign of life.
+It writes states of repositories, the roster, and its heartbeat.
 """
 
 import os
@@ -12,7 +12,7 @@ import structlog
 from ...log import ROSTER, STATE
 from ...words.errors import MalformedEvent, Rejected
 from ...words.event import check_place
-from ...words.records import AggregatorBeat, RepositoryState
+from ...words.records import AggregatorHeartbeat, RepositoryState
 from ...words.roster import KEY as ROSTER_KEY
 from ...words.roster import Roster
 from ...words.rules import refused
@@ -23,7 +23,7 @@ from .departures import Departures, deletion
 from .following import Following
 from .state import State
 
-# The key of the aggregator's sign of life in `state`.
+# The key of the aggregator's heartbeat in `state`.
 AGGREGATOR_KEY = "aggregator"
 # The file by whose time web servers know when this machine last heard the aggregator.
 FRESH = "fresh"
@@ -41,7 +41,7 @@ class Control:
         self._table, self._agenda, self._acks = state.table, state.agenda, state.acks
         self._membership, self._departures = state.membership, departures
         self._states: dict[str, RepositoryState] = {}
-        self._aggregator_beat: AggregatorBeat | None = None
+        self._aggregator_beat: AggregatorHeartbeat | None = None
 
     def state_of(self, repository: str) -> RepositoryState | None:
         """Return a repository's newest state; None without one, or after its deletion."""
@@ -57,8 +57,8 @@ class Control:
     def load(self, topic: str, key: str, value: bytes | None) -> None:
         """Take the record that a topic held for a key at the start.
 
-        A record that cannot be handled is logged and skipped. The aggregator's beat among them may have any age: only a newer one
-        is a sign of life.
+        A record that cannot be handled is logged and skipped. The aggregator's heartbeat among them may have any age: only a newer
+        one shows that it runs.
         """
         try:
             if topic == ROSTER:
@@ -74,7 +74,7 @@ class Control:
         if key is None or value is None:
             return
         if key == AGGREGATOR_KEY:
-            beat = from_json(AggregatorBeat, value)
+            beat = from_json(AggregatorHeartbeat, value)
             if is_new and beat != self._aggregator_beat:
                 self._renew_fresh()
             self._aggregator_beat = beat

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...log import Log
 from ...words.clock import Clock
-from ...words.records import MIRROR_FORMAT, Beat
+from ...words.records import MIRROR_FORMAT, MirrorHeartbeat
 from ...words.shape import to_json
 from ...words.version import VERSION
 from .. import metrics
@@ -71,7 +71,7 @@ class Supervisor:
         self.reader: Source | None = None
         self._stored = dict(positions)
         self._renewed = clock.monotonic()
-        self._beaten = self._ticked = float("-inf")
+        self._beat_at = self._ticked = float("-inf")
         self.state = state = State(settings, notes, writer, clock, positions)
         self.readers = readers = CatchUpReaders(log, inbox.put)
         self.departures = departures = Departures(state, readers)
@@ -110,7 +110,7 @@ class Supervisor:
             or self.state.backlog.positions() != self._stored
         ):
             return BUSY_TURN
-        alarm, beat = self.state.agenda.next_due, self._beaten + self._settings.beat_interval
+        alarm, beat = self.state.agenda.next_due, self._beat_at + self._settings.beat_interval
         due = beat if alarm is None else min(alarm, beat)
         return max(0.0, min(due - self._clock.monotonic(), IDLE_TURN))
 
@@ -188,8 +188,8 @@ class Supervisor:
         self._hold_back()
         self._store_positions(now)
         self.maintenance.give_due(now)
-        if now - self._beaten >= self._settings.beat_interval:
-            self._beaten = now
+        if now - self._beat_at >= self._settings.beat_interval:
+            self._beat_at = now
             self._write_beat()
 
     def _store_positions(self, now: float) -> None:
@@ -205,8 +205,8 @@ class Supervisor:
             self._renewed = now
 
     def _write_beat(self) -> None:
-        """Give a sign of life, and do the other work of the same interval."""
-        beat = Beat(
+        """Send a heartbeat, and do the other work of the same interval."""
+        beat = MirrorHeartbeat(
             mirror=self._settings.name,
             time=self._clock.now(),
             positions={str(partition): offset for partition, offset in self._stored.items()},
