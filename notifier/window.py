@@ -77,7 +77,7 @@ class Delivery:
 class _Entry:
     number: int
     message: Message
-    lanes: tuple[tuple[str, str | None], ...]
+    queues: tuple[tuple[str, str | None], ...]
     placed: bool
     attempt: int = 0
     refusals: int = 0
@@ -96,7 +96,7 @@ class Window:
     patience: Patience
     paused: bool = False
     _entries: OrderedDict[int, _Entry] = field(default_factory=OrderedDict)
-    _lanes: dict[tuple[str, str | None], deque[_Entry]] = field(default_factory=dict)
+    _queues: dict[tuple[str, str | None], deque[_Entry]] = field(default_factory=dict)
     _ready: deque[_Entry] = field(default_factory=deque)
     _waiting: list[tuple[float, int]] = field(default_factory=list)
     _open: OrderedDict[int, int] = field(default_factory=OrderedDict)
@@ -161,13 +161,13 @@ class Window:
         entry = self._entries.pop(number)
         self._end_attempt(entry)
         freed: dict[int, _Entry] = {}
-        for name in entry.lanes:
-            lane = self._lanes[name]
-            lane.popleft()
-            if lane:
-                freed[lane[0].number] = lane[0]
+        for name in entry.queues:
+            queue = self._queues[name]
+            queue.popleft()
+            if queue:
+                freed[queue[0].number] = queue[0]
             else:
-                del self._lanes[name]
+                del self._queues[name]
         self._ready.extend(each for each in freed.values() if self._is_first(each))
         if entry.placed:
             offset = entry.message.offset
@@ -243,7 +243,7 @@ class Window:
         Then `is_skippable` may soon be true: the delivery is in an attempt, or the one before it has not failed yet.
         """
         entry = self._entries[number]
-        before = [self._lanes[name][0] for name in entry.lanes]
+        before = [self._queues[name][0] for name in entry.queues]
         return entry.in_flight or any(first is not entry and not first.has_failed for first in before)
 
     def delivery(self, number: int) -> Delivery:
@@ -303,18 +303,18 @@ class Window:
         return max(self._waiting[0][0], self._down_until) if self._waiting else None
 
     def _enqueue(self, message: Message, replay: str | None) -> int:
-        lanes = tuple((name, replay) for name in dict.fromkeys(message.orders))
-        entry = _Entry(number=next(self._numbers), message=message, lanes=lanes, placed=replay is None)
+        queues = tuple((name, replay) for name in dict.fromkeys(message.orders))
+        entry = _Entry(number=next(self._numbers), message=message, queues=queues, placed=replay is None)
         self._entries[entry.number] = entry
-        for name in lanes:
-            self._lanes.setdefault(name, deque()).append(entry)
+        for name in queues:
+            self._queues.setdefault(name, deque()).append(entry)
         if self._is_first(entry):
             self._ready.append(entry)
         return entry.number
 
     def _is_first(self, entry: _Entry) -> bool:
         """Return whether no message is left that must be sent before this one."""
-        return all(self._lanes[name][0] is entry for name in entry.lanes)
+        return all(self._queues[name][0] is entry for name in entry.queues)
 
     def _end_attempt(self, entry: _Entry) -> None:
         if entry.in_flight:

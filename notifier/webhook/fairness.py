@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 
 class AttemptLane(enum.Enum):
-    """The kind of work of a worker."""
+    """A kind of work with workers of its own, so that no kind waits for another."""
 
     FIRST = "first attempts"
     REPEAT = "repeats"

@@ -3,5 +3,5 @@
 
 It takes the messages of hg-push, keeps clones, and records pushes, changesets, files and branches.
 
-`worker` is the daemon, `tasks` its parallel variant, and `lanes` decides which message is worked on.
+`worker` is the daemon, `tasks` its parallel variant, and `backlog` decides which message is worked on.
 """

@@ -17,8 +17,8 @@ from sqlalchemy import ColumnElement, RowMapping, delete, func, insert, select, 
 from hgext.vcsreplicator.words.errors import MalformedEvent
 
 from ..hgpush.message import LARGEST, TYPE, HgPushMessage, from_body
+from .backlog import RepositoryName, TakenMessage
 from .database import RepositoryKey, WorkDatabase, kept_text
-from .lanes import RepositoryName, TakenMessage
 from .schema import PARKED_MESSAGES
 
 MESSAGES = Gauge("vcsreplicator_work_parked_messages", "Messages in the database that wait for the next attempt")

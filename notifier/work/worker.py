@@ -26,11 +26,11 @@ from ..amqp.connection import BrokerRefusal
 from ..amqp.consumer import QueueConsumer, body_of
 from ..amqp.settings import check_credentials
 from ..hgpush.message import LARGEST
+from .backlog import MessageBacklog, TakenMessage
 from .clones import Clones, CloneUnavailable
 from .commandserver import CommandServer
 from .database import WorkDatabase
 from .deadletters import DeadLetters
-from .lanes import Lanes, TakenMessage
 from .parking import ParkedMessages
 from .recording import describe_failure, headers_of, read_message, record_pushes
 from .reporting import FailureReporter
@@ -84,7 +84,7 @@ class PushRecorder:
         self._settings, self._database, self._reporter, self._clock = settings, database, reporter, clock
         self._clones = Clones(settings.clones)
         self._clones.prepare()
-        self._lanes = Lanes(settings.retry, settings.max_hg_retries)
+        self._backlog = MessageBacklog(settings.retry, settings.max_hg_retries)
         self._pool = ThreadPoolExecutor(settings.at_once, thread_name_prefix="work")
         self._servers: SimpleQueue[CommandServer] = SimpleQueue()
         self._all_servers = [
@@ -138,10 +138,10 @@ class PushRecorder:
             is_exclusive=True,
         )
         with closing(consumer), ExitStack() as taken:
-            taken.callback(self._lanes.forget)
+            taken.callback(self._backlog.forget)
             taken.callback(self._letters.forget)
             WAITING.set(0)
-            self._lanes.restore(self._parked.load())
+            self._backlog.restore(self._parked.load())
             self._failures = 0
             logger.info("consuming", queue=settings.place)
             while not stop.is_set():
@@ -164,14 +164,14 @@ class PushRecorder:
                 body, describe_failure(error), {}, functools.partial(consumer.acknowledge, arrived.delivery_tag)
             )
             return
-        self._lanes.take(TakenMessage(tag=arrived.delivery_tag, body=body, repository=repository, message=message))
+        self._backlog.take(TakenMessage(tag=arrived.delivery_tag, body=body, repository=repository, message=message))
 
     def _park(self, consumer: QueueConsumer) -> None:
         """Park the messages that would hold up others, then acknowledge them.
 
         Work under way goes on. If the messages do not fit under the limit, none is parked.
         """
-        taken = self._lanes.to_park(self._clock.monotonic())
+        taken = self._backlog.to_park(self._clock.monotonic())
         if not taken:
             return
         if not self._parked.has_room(taken):
@@ -183,7 +183,7 @@ class PushRecorder:
             return
         self._is_parking_full = False
         parked = self._parked.add(taken, int(self._clock.now()))
-        self._lanes.park(parked)
+        self._backlog.park(parked)
         moved = dict(zip(taken, parked, strict=True))
         for messages in self._under_way.values():
             messages[:] = [moved.get(message, message) for message in messages]
@@ -206,14 +206,14 @@ class PushRecorder:
         """Give each free thread a repository with messages."""
         while len(self._under_way) < self._settings.at_once:
             now = self._clock.monotonic()
-            turn = self._lanes.next_turn(now)
+            turn = self._backlog.next_turn(now)
             if turn is None:
                 return
             messages = self._parked.read(turn.name, turn.most) if turn.is_parked else list(turn.messages)
             if not messages:
-                self._lanes.unpark(turn.name)
+                self._backlog.unpark(turn.name)
                 continue
-            self._lanes.begin(turn.name, now)
+            self._backlog.begin(turn.name, now)
             self._under_way[self._pool.submit(self._record, tuple(messages))] = messages
 
     def _record(self, messages: Sequence[TakenMessage]) -> None:
@@ -236,7 +236,7 @@ class PushRecorder:
             messages = self._under_way.pop(future)
             error = future.exception()
             if error is None:
-                if self._lanes.settle(messages):
+                if self._backlog.settle(messages):
                     self._finish(messages, consumer)
             elif not stop.is_set():
                 self._note_failure(messages, error, consumer)
@@ -256,14 +256,14 @@ class PushRecorder:
         if isinstance(error, Unavailable | BadConfig):  # the database is away, or an operator must see to it
             is_alone = isinstance(error, CloneUnavailable)
             delay = self._settings.retry.longest if is_alone else RECONNECT.delay(5, random.random())
-            self._lanes.put_off(messages, now + delay, is_alone=is_alone)
+            self._backlog.put_off(messages, now + delay, is_alone=is_alone)
             return
         FAILED.inc()
-        if self._lanes.fail(messages, now, random.random()):
+        if self._backlog.fail(messages, now, random.random()):
             [message] = messages
             if message.row is not None:
                 self._parked.bury(message.row, describe_failure(error))
             self._reporter.report(error, url)
-            if self._lanes.settle(messages) and message.row is None:
+            if self._backlog.settle(messages) and message.row is None:
                 done = functools.partial(consumer.acknowledge, message.tag)
                 self._letters.keep(message.body, describe_failure(error), headers_of(message.repository), done)

@@ -211,13 +211,13 @@ def test_clocks_that_differ_leave_all_dots_in_the_picture() -> None:
         TimelineStep(stage=Stage.ANNOUNCED, text="", at=102.0),
     ]
     picture = draw_timeline(steps)
-    assert [lane.label for lane in picture.lanes] == ["master to log", "early", "notice"]
-    assert all(0 <= lane.start <= lane.end <= 100 for lane in picture.lanes)
-    assert all(0 <= dot.x <= 100 for lane in picture.lanes for dot in lane.dots)
+    assert [track.label for track in picture.tracks] == ["master to log", "early", "notice"]
+    assert all(0 <= track.start <= track.end <= 100 for track in picture.tracks)
+    assert all(0 <= dot.x <= 100 for track in picture.tracks for dot in track.dots)
     assert picture.seconds == 20
 
 
 def test_a_timeline_of_one_instant_is_drawn() -> None:
     picture = draw_timeline([TimelineStep(stage=Stage.COMMITTED, text="", at=5.0)])
     assert picture.seconds == 0
-    assert all(0 <= lane.start <= lane.end <= 100 for lane in picture.lanes)
+    assert all(0 <= track.start <= track.end <= 100 for track in picture.tracks)

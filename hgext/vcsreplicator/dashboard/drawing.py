@@ -24,10 +24,10 @@ class TimelineDot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineLane:
-    """A line of the picture: its label, its dots, and where it begins and ends.
+class TimelineTrack:
+    """A track of the picture: its label, its dots, and where it begins and ends.
 
-    A line that is not done goes on to the edge.
+    A track that is not done goes on to the edge.
     """
 
     label: str
@@ -41,16 +41,16 @@ class TimelineLane:
 class TimelinePicture:
     """The picture of a timeline, which is `seconds` long.
 
-    `released` is where a line goes through all lanes, in percent of the width.
+    `released` is where a line goes through all tracks, in percent of the width.
     """
 
-    lanes: tuple[TimelineLane, ...]
+    tracks: tuple[TimelineTrack, ...]
     released: float | None
     seconds: float
 
 
 def draw_timeline(steps: Sequence[TimelineStep]) -> TimelinePicture:
-    """Draw the steps that have a time; a lane that lacks a step stays open."""
+    """Draw the steps that have a time; a track that lacks a step stays open."""
     times = [step.at for step in steps if step.at is not None]
     first, last = min(times), max(times)
 
@@ -61,31 +61,31 @@ def draw_timeline(steps: Sequence[TimelineStep]) -> TimelinePicture:
 
     begins = {step.stage: step.at for step in steps if step.at is not None and step.mirror is None}
     logged = begins.get(Stage.LOGGED) or first
-    lanes = [_draw_lane("master to log", steps, (Stage.COMMITTED, Stage.LOGGED), None, first, place)]
+    tracks = [_draw_track("master to log", steps, (Stage.COMMITTED, Stage.LOGGED), None, first, place)]
     for mirror in sorted({step.mirror for step in steps if step.mirror is not None}):
-        lanes.append(_draw_lane(mirror, steps, (Stage.APPLIED, Stage.SERVED), mirror, logged, place))
+        tracks.append(_draw_track(mirror, steps, (Stage.APPLIED, Stage.SERVED), mirror, logged, place))
     served = max((step.at for step in steps if step.stage is Stage.SERVED and step.at is not None), default=logged)
-    lanes.append(_draw_lane("notice", steps, (Stage.ANNOUNCED,), None, served, place))
+    tracks.append(_draw_track("notice", steps, (Stage.ANNOUNCED,), None, served, place))
     released = begins.get(Stage.RELEASED)
     return TimelinePicture(
-        lanes=tuple(lanes), released=None if released is None else place(released), seconds=last - first
+        tracks=tuple(tracks), released=None if released is None else place(released), seconds=last - first
     )
 
 
-def _draw_lane(
+def _draw_track(
     label: str,
     steps: Iterable[TimelineStep],
     stages: Sequence[Stage],
     mirror: str | None,
     start: float,
     place: Callable[[float], float],
-) -> TimelineLane:
-    """Draw the stages of one lane, from where the stage before it ended."""
+) -> TimelineTrack:
+    """Draw the stages of one track, from where the stage before it ended."""
     mine = [step for step in steps if step.stage in stages and step.mirror == mirror]
     dots = [TimelineDot(x=place(step.at), stage=step.stage.value) for step in mine if step.at is not None]
     is_done = all(step.is_done for step in mine)
     end = max([dot.x for dot in dots], default=place(start))
-    return TimelineLane(
+    return TimelineTrack(
         label=label,
         dots=tuple(dots),
         start=min(place(start), end),

@@ -51,7 +51,7 @@ enabled = no
 
 
 class Lane(StrEnum):
-    """The kind of work of a worker."""
+    """A kind of work with workers of its own, so that no kind waits for another."""
 
     # Small work.
     LIGHT = "light"

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from hgext.vcsreplicator.cli.pushes import command
 from hgext.vcsreplicator.words.errors import BadConfig, Refused
 from notifier.hgpush.message import QueuedPush, from_body
+from notifier.work.backlog import TakenMessage
 from notifier.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
-from notifier.work.lanes import TakenMessage
 from notifier.work.parking import ParkedMessages
 
 pytestmark = pytest.mark.processes

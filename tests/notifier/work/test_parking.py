@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from notifier.hgpush.message import LARGEST, QueuedPush, to_body
+from notifier.work.backlog import TakenMessage
 from notifier.work.database import WorkDatabase
-from notifier.work.lanes import TakenMessage
 from notifier.work.parking import ParkedMessages
 from notifier.work.recording import read_message
 

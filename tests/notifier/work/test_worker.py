@@ -27,7 +27,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier.amqp.channel import BLOCKED
 from notifier.hgpush.message import QueuedPush
-from notifier.work import clones, lanes, parking, worker
+from notifier.work import backlog, clones, parking, worker
 from notifier.work import database as database_module
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import Migrate, WorkSettings
@@ -321,7 +321,7 @@ def test_slow_repository_holds_up_no_other(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "SLOW", 0.1)
+    monkeypatch.setattr(backlog, "SLOW", 0.1)
     name = a_name(request)
     nodes = host.add(name, 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers

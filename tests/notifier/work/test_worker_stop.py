@@ -13,8 +13,8 @@ import pytest
 
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier.work import worker
+from notifier.work.backlog import MessageBacklog, TakenMessage
 from notifier.work.commandserver import HgFailed
-from notifier.work.lanes import Lanes, TakenMessage
 from notifier.work.recording import read_message
 from notifier.work.settings import WorkSettings
 from testing.clock import HandClock
@@ -118,7 +118,7 @@ def test_what_fails_after_the_wish_to_stop_counts_no_attempt_and_stays_parked_as
     repository, message = read_message(arrived.headers, arrived.body, recorder._settings.repositories)
     row = TakenMessage(row=3, body=BODY, repository=repository, message=message)
     recorder._parked = Mock(may_have_dead=False, load=lambda: [row.name], read=lambda name, most: [row])
-    recorder._lanes = Lanes(FAST, 0)
+    recorder._backlog = MessageBacklog(FAST, 0)
 
     def record(*_: object) -> None:
         stop.set()

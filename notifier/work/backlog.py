@@ -61,7 +61,7 @@ class RepositoryTurn:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _RepositoryBacklog:
     waiting: deque[TakenMessage] = field(default_factory=deque)
     is_parked: bool = False
     busy_since: float | None = None
@@ -73,43 +73,43 @@ class _Lane:
         return self.busy_since is not None and now - self.busy_since >= SLOW
 
 
-class Lanes:
-    """All messages that are taken; times are on the monotonic clock."""
+class MessageBacklog:
+    """The messages that are taken and not yet done; times are on the monotonic clock."""
 
     def __init__(self, retry: Backoff, retries: int) -> None:
         self._retry, self._retries = retry, retries
-        self._lanes: OrderedDict[RepositoryName, _Lane] = OrderedDict()
+        self._backlogs: OrderedDict[RepositoryName, _RepositoryBacklog] = OrderedDict()
 
     def take(self, message: TakenMessage) -> None:
         """Add a message behind the others of its repository."""
-        self._lanes.setdefault(message.name, _Lane()).waiting.append(message)
+        self._backlogs.setdefault(message.name, _RepositoryBacklog()).waiting.append(message)
 
     def next_turn(self, now: float) -> RepositoryTurn | None:
         """Return the next turn; None if there is nothing to do now."""
-        for name, lane in self._lanes.items():
-            if (lane.waiting or lane.is_parked) and lane.busy_since is None and lane.due <= now:
-                most = 1 if lane.failures else MOST
-                messages = () if lane.is_parked else tuple(lane.waiting)[:most]
-                return RepositoryTurn(name=name, most=most, messages=messages, is_parked=lane.is_parked)
+        for name, backlog in self._backlogs.items():
+            if (backlog.waiting or backlog.is_parked) and backlog.busy_since is None and backlog.due <= now:
+                most = 1 if backlog.failures else MOST
+                messages = () if backlog.is_parked else tuple(backlog.waiting)[:most]
+                return RepositoryTurn(name=name, most=most, messages=messages, is_parked=backlog.is_parked)
         return None
 
     def begin(self, name: RepositoryName, now: float) -> None:
         """Note that the worker begins to work on the messages of a turn."""
-        self._lanes[name].busy_since = now
-        self._lanes.move_to_end(name)
+        self._backlogs[name].busy_since = now
+        self._backlogs.move_to_end(name)
 
     def settle(self, messages: Sequence[TakenMessage]) -> bool:
         """Note that these are done; return whether the caller still holds them.
 
         If so, the caller must acknowledge them, or take them out of the database. Otherwise their connection was lost.
         """
-        name, lane = messages[0].name, self._lane_of(messages)
-        lane.busy_since, lane.failures, lane.is_alone, lane.due = None, 0, False, 0.0
+        name, backlog = messages[0].name, self._find_backlog(messages)
+        backlog.busy_since, backlog.failures, backlog.is_alone, backlog.due = None, 0, False, 0.0
         is_ours = messages[0].row is not None
-        if not is_ours and list(lane.waiting)[: len(messages)] == list(messages):
+        if not is_ours and list(backlog.waiting)[: len(messages)] == list(messages):
             is_ours = True
             for _ in messages:
-                lane.waiting.popleft()
+                backlog.waiting.popleft()
         self._drop_if_empty(name)
         return is_ours
 
@@ -118,15 +118,15 @@ class Lanes:
 
         If so, there is one message: the caller keeps it elsewhere and settles it.
         """
-        lane = self._lane_of(messages)
-        lane.busy_since = None
+        backlog = self._find_backlog(messages)
+        backlog.busy_since = None
         if len(messages) > 1:
-            lane.failures = 1  # which one it was shows when they are taken one by one
+            backlog.failures = 1  # which one it was shows when they are taken one by one
             return False
-        if lane.failures >= self._retries:
+        if backlog.failures >= self._retries:
             return True
-        lane.failures += 1
-        lane.due = now + self._retry.delay(lane.failures, chance)
+        backlog.failures += 1
+        backlog.due = now + self._retry.delay(backlog.failures, chance)
         return False
 
     def put_off(self, messages: Sequence[TakenMessage], until: float, *, is_alone: bool = False) -> None:
@@ -134,8 +134,8 @@ class Lanes:
 
         A resource is unavailable. If only this repository needs it, the repository is parked, so that the others do not wait.
         """
-        lane = self._lane_of(messages)
-        lane.busy_since, lane.is_alone, lane.due = None, is_alone, until
+        backlog = self._find_backlog(messages)
+        backlog.busy_since, backlog.is_alone, backlog.due = None, is_alone, until
 
     def to_park(self, now: float) -> list[TakenMessage]:
         """Return the messages to park.
@@ -144,20 +144,20 @@ class Lanes:
         """
         return [
             message
-            for lane in self._lanes.values()
-            if lane.is_parked or lane.failures or lane.is_alone or lane.is_slow(now)
-            for message in lane.waiting
+            for backlog in self._backlogs.values()
+            if backlog.is_parked or backlog.failures or backlog.is_alone or backlog.is_slow(now)
+            for message in backlog.waiting
         ]
 
     def park(self, messages: Collection[TakenMessage]) -> None:
         """Note that these are in the database, and hold them no longer."""
         for name in {message.name for message in messages}:
-            self._lanes[name].waiting.clear()
-            self._lanes[name].is_parked = True
+            self._backlogs[name].waiting.clear()
+            self._backlogs[name].is_parked = True
 
     def unpark(self, name: RepositoryName) -> None:
         """Note that the database has no more messages of a repository."""
-        self._lanes[name].is_parked = False
+        self._backlogs[name].is_parked = False
         self._drop_if_empty(name)
 
     def restore(self, parked: Collection[RepositoryName]) -> None:
@@ -166,24 +166,24 @@ class Lanes:
         They are the repositories with messages in the database.
         """
         for name in parked:
-            self._lanes.setdefault(name, _Lane())
-        for name, lane in self._lanes.items():
-            lane.is_parked = name in parked
+            self._backlogs.setdefault(name, _RepositoryBacklog())
+        for name, backlog in self._backlogs.items():
+            backlog.is_parked = name in parked
 
     def forget(self) -> None:
         """Drop all messages: the connection is lost, and the broker sends them again.
 
         Work under way ends by itself.
         """
-        for name, lane in list(self._lanes.items()):
-            lane.waiting.clear()
-            if lane.busy_since is None and not lane.failures:
-                del self._lanes[name]
+        for name, backlog in list(self._backlogs.items()):
+            backlog.waiting.clear()
+            if backlog.busy_since is None and not backlog.failures:
+                del self._backlogs[name]
 
-    def _lane_of(self, messages: Sequence[TakenMessage]) -> _Lane:
-        return self._lanes[messages[0].name]
+    def _find_backlog(self, messages: Sequence[TakenMessage]) -> _RepositoryBacklog:
+        return self._backlogs[messages[0].name]
 
     def _drop_if_empty(self, name: RepositoryName) -> None:
-        lane = self._lanes[name]
-        if not (lane.waiting or lane.is_parked or lane.failures):
-            del self._lanes[name]
+        backlog = self._backlogs[name]
+        if not (backlog.waiting or backlog.is_parked or backlog.failures):
+            del self._backlogs[name]
