@@ -27,9 +27,9 @@ from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
 
 from .condition import DestinationCondition
 from .destination import DeliveryOutcome, Destination, DestinationSettings
-from .feed import NoticeFeed, group
 from .message import Message, messages
 from .orders import Orders
+from .reading import NoticeReader, group
 from .rejects import REJECTED, Rejects, judged
 from .settings import NotifierSettings
 from .state import StateDatabase
@@ -65,7 +65,7 @@ class Courier:
     stop: threading.Event
     chance: Callable[[], float] = random.random
     started: threading.Event = field(default_factory=threading.Event)
-    _feed: NoticeFeed | None = None
+    _reader: NoticeReader | None = None
     _failing_since: float | None = None
 
     def run(self) -> None:
@@ -85,13 +85,13 @@ class Courier:
             state = opened.enter_context(contextlib.closing(self._open_state()))
             loop = _DeliveryLoop(self, destination, state, self._first_position())
             opened.callback(loop.close)
-            self._feed = loop.feed
+            self._reader = loop.reader
             loop.work()
 
     def wake(self) -> None:
         """End the wait for notices, since `stop` is set; any thread may call it."""
-        if self._feed is not None:
-            self._feed.wake()
+        if self._reader is not None:
+            self._reader.wake()
 
     def _open_state(self) -> StateDatabase:
         """Open a connection of this courier's own to the state.
@@ -133,7 +133,7 @@ class _DeliveryLoop:
         self.name, self.clock, self.log = courier.name, courier.clock, courier.log
         self.window = Window(courier.settings.patience)
         self.rejects = Rejects(self.name, self.log, self.clock)
-        self.feed = NoticeFeed(
+        self.reader = NoticeReader(
             self.name,
             self.log,
             self.clock,
@@ -151,7 +151,7 @@ class _DeliveryLoop:
             window=self.window,
             rejects=self.rejects,
             messages_of=self.messages_of,
-            feed=self.feed,
+            reader=self.reader,
         )
         self.condition = DestinationCondition(self.name, self.log, state, self.clock)
         self.delivered = DELIVERED.labels(self.name)
@@ -169,13 +169,13 @@ class _DeliveryLoop:
                 self.connect()
             self.begin()
             self.collect(BUSY_WAIT if self.window.in_flight else 0)
-            self.feed.store_position()
+            self.reader.store_position()
             self.report()
         self.drain()
 
     def report(self) -> None:
         """Report the condition of the destination and, if it has any, of its parts."""
-        self.condition.report(self.window, self.feed.stored, self.destination, replays=self.orders.list_replays())
+        self.condition.report(self.window, self.reader.stored, self.destination, replays=self.orders.list_replays())
 
     def connect(self) -> None:
         """Connect, and note it if the destination answers.
@@ -191,21 +191,21 @@ class _DeliveryLoop:
         Waits for the next notice only if nothing else is to be done.
         """
         wait = 0.0 if self.window.in_flight else self._idle_time()
-        if not self.window.room or self.feed.is_resting:
+        if not self.window.room or self.reader.is_resting:
             self.courier.stop.wait(wait)
             return
         try:
-            for record in self.feed.records(0.0 if self.orders.replaying else wait):
+            for record in self.reader.records(0.0 if self.orders.replaying else wait):
                 self.take(record)
             self.orders.read_replays()
-            self.feed.note_answer()
+            self.reader.note_answer()
         except Unavailable as error:
-            self.feed.rest(error)
+            self.reader.rest(error)
 
     def take(self, record: Record) -> None:
         """Put the messages of a record into the window, or reject the record."""
         try:
-            found = [message for message in self.messages_of(record) if message.id not in self.feed.skipped]
+            found = [message for message in self.messages_of(record) if message.id not in self.reader.skipped]
         except Exception as error:  # the records behind this one must not wait for it
             wrong = judged(error)
             if not isinstance(wrong, Rejected):
@@ -297,7 +297,7 @@ class _DeliveryLoop:
         try:
             self.rejects.keep_message(delivery.message, reason)
         except Unavailable as error:
-            self.feed.rest(error)
+            self.reader.rest(error)
             self.window.retry(delivery.number, self.clock.monotonic(), self.courier.chance())
             return
         logger.error("delivery rejected", **delivery.message.names, attempt=delivery.attempt, reason=str(reason))
@@ -318,12 +318,12 @@ class _DeliveryLoop:
         end = self.clock.monotonic() + DRAIN
         while self.window.in_flight and self.clock.monotonic() < end:
             self.collect(BUSY_WAIT)
-        self.feed.store_position(at_once=True)
+        self.reader.store_position(at_once=True)
 
     def close(self) -> None:
         """Free the readers."""
         self.orders.close()
-        self.feed.close()
+        self.reader.close()
 
     def _idle_time(self) -> float:
         wakes_at = self.window.wakes_at

@@ -22,8 +22,8 @@ from hgext.vcsreplicator.words.errors import Expired, Rejected, Unavailable
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import from_json
 
-from .feed import NoticeFeed
 from .message import Message, clean
+from .reading import NoticeReader
 from .rejects import Rejects, judged
 from .state import Kind, StateDatabase
 from .window import Window
@@ -149,7 +149,7 @@ class Orders:
     log: Log
     clock: Clock
     window: Window
-    feed: NoticeFeed
+    reader: NoticeReader
     rejects: Rejects
     messages_of: Callable[[Record], list[Message]]
     _meant: dict[int, int] = field(default_factory=dict)
@@ -243,7 +243,7 @@ class Orders:
             case Kind.SKIP:
                 self._skip_message(request)
             case Kind.REPLAY:
-                if not self.feed.is_resting and all(replay.request.id != request.id for replay in self._replays):
+                if not self.reader.is_resting and all(replay.request.id != request.id for replay in self._replays):
                     self._replays.append(Replay(request, self.log))
             case _:
                 self._leave_to_newer(request)
@@ -270,7 +270,7 @@ class Orders:
             if not any(map(self.window.will_be_skippable, meant)):
                 self._explain_nothing(request, is_held=bool(meant))
             return
-        if self.feed.is_resting:
+        if self.reader.is_resting:
             return
         message = self.window.delivery(number).message
         self.rejects.keep_message(message, f"skipped by {request.who}", is_counted=False)
@@ -306,7 +306,7 @@ class Orders:
         elif wanted in self.state.skipped(self.name, 0):
             self._answer_request(request, f"skipped {wanted} before")
             return
-        elif self.feed.has_read_backlog():
+        elif self.reader.has_read_backlog():
             reason = "no such message waits for another attempt"
         else:
             return

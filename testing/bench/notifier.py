@@ -24,10 +24,10 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier import publisher
 from notifier.destination import DestinationSettings
-from notifier.feed import group
 from notifier.jsonlines import JsonLinesSettings
 from notifier.public import PublicSettings
 from notifier.pulse.destination import PulseSettings
+from notifier.reading import group
 from notifier.settings import NotifierSettings
 from notifier.sns.destination import SnsSettings
 from notifier.webhook.deliveries import Deliveries

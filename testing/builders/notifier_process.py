@@ -16,7 +16,7 @@ from pathlib import Path
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
 from notifier import publisher
-from notifier.feed import group
+from notifier.reading import group
 
 
 def main() -> None:

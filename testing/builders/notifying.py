@@ -21,9 +21,9 @@ from hgext.vcsreplicator.words.retry import Backoff
 from hgext.vcsreplicator.words.shape import from_json
 from notifier import publisher
 from notifier.destination import DOCUMENTED, DeliveryOutcome, DestinationSettings
-from notifier.feed import group
 from notifier.message import Message
 from notifier.public import PublicSettings
+from notifier.reading import group
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
 from notifier.window import Delivery, Patience

@@ -27,7 +27,7 @@ ORDER = {
     "< api, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire < web",
     "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, "
     "state, window < amqp < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian "
-    "< courier, feed, orders, publisher, settings",
+    "< courier, orders, publisher, reading, settings",
 }
 
 # A library → the only modules that import it. Loading it costs each process 60 ms and more.

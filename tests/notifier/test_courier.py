@@ -25,8 +25,8 @@ from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier import courier, orders
 from notifier import message as notifier_message
 from notifier.courier import Courier, _DeliveryLoop
-from notifier.feed import NoticeMark, group
 from notifier.message import Message
+from notifier.reading import NoticeMark, group
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
 from notifier.window import Delivery
@@ -97,7 +97,7 @@ class Turns:
             self.loop.read()
             self.loop.begin()
             self.loop.collect(0)
-            self.loop.feed.store_position()
+            self.loop.reader.store_position()
 
     @property
     def position(self) -> int:
@@ -272,7 +272,7 @@ def test_replay_of_a_log_that_is_away_lets_the_loop_rest(turns: Turns) -> None:
     turns.log.away = True
     turns.ask(Kind.REPLAY, repository="x", since_push=1)
     turns.take(3)
-    turns.loop.feed.rest(Unavailable("away"))
+    turns.loop.reader.rest(Unavailable("away"))
     assert turns.loop.orders.replaying
     turns.courier.stop = stop = Stop()
     turns.loop.read()
@@ -740,8 +740,8 @@ def test_request_leaves_alone_a_log_that_was_away_a_moment_ago(
     turns.take(3)
     argument = {"message": X} if kind is Kind.SKIP else {"repository": "x", "since_push": 1}
     number = turns.ask(kind, **argument)
-    turns.loop.feed.rest(Unavailable("away"))
-    assert turns.loop.feed.is_resting
+    turns.loop.reader.rest(Unavailable("away"))
+    assert turns.loop.reader.is_resting
     asked: list[object] = []
     with monkeypatch.context() as patch:
         patch.setattr(orders, "ASK_EVERY", 0.0)
@@ -805,13 +805,13 @@ def test_a_log_that_answered_is_asked_again_as_soon_as_at_its_first_failure(turn
     for _ in range(2):
         turns.log.away = True
         turns.take(1)
-        assert turns.loop.feed.is_resting
+        assert turns.loop.reader.is_resting
         turns.clock.advance(RECONNECT.delay(1, 0.5))
-        assert not turns.loop.feed.is_resting
+        assert not turns.loop.reader.is_resting
         turns.take(60)
         turns.log.away = False
         turns.take(120)
-        assert not turns.loop.feed.is_resting
+        assert not turns.loop.reader.is_resting
 
 
 def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_grew_while_it_was_down(

@@ -16,9 +16,9 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from notifier.condition import DOWN
-from notifier.feed import group
 from notifier.message import Message
 from notifier.pulse.destination import PulseSettings
+from notifier.reading import group
 from notifier.secret import Secret
 from notifier.settings import read
 from notifier.state import Kind
@@ -252,7 +252,7 @@ def test_a_second_notifier_with_the_same_state_is_refused(log: Log, notifier: No
 def test_a_position_that_does_not_move_is_stored_again_before_kafka_forgets_it(
     log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("notifier.feed.RENEW_EVERY", 0.05)
+    monkeypatch.setattr("notifier.reading.RENEW_EVERY", 0.05)
     stored: list[object] = []
     acknowledge = log.acknowledge
     monkeypatch.setattr(log, "acknowledge", lambda *args, **more: (stored.append(args), acknowledge(*args, **more)))

@@ -2,7 +2,7 @@
 """The notices that one destination reads, and the position that it stores.
 
 Rules of this file: the position is stored only after everything before it is settled; a loss in the log is kept as a reject
-before the feed passes over it.
+before the reader passes over it.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def group(name: str) -> str:
     return f"notifier-{name}"
 
 
-class NoticeFeed:
+class NoticeReader:
     """The reader of a destination's notices, as far as its `window` lets it read."""
 
     def __init__(
@@ -190,7 +190,7 @@ class NoticeFeed:
     def _pass_gap(self) -> None:
         """Continue with the oldest notice, where the log lost the next ones.
 
-        Nothing can bring them back. If only the mark expired, the feed continues where it had read to.
+        Nothing can bring them back. If only the mark expired, the reader continues where it had read to.
         """
         start = beginning = self._log.beginnings(NOTICES)[0]
         if self._read_to < beginning:
