@@ -108,8 +108,8 @@ class Courier:
         self.started.set()
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:  # Kafka forgets a position that is not stored for a week
-            notes = self.log.notes(group(self.name), NOTICES)
-            self.log.acknowledge(group(self.name), NOTICES, {0: stored}, notes=notes)
+            metadata = self.log.metadata(group(self.name), NOTICES)
+            self.log.acknowledge(group(self.name), NOTICES, {0: stored}, metadata=metadata)
         with contextlib.closing(self._open_state()) as state:
             condition = DestinationCondition(self.name, self.log, state, self.clock, since=self._failing_since)
             condition.note_outage(error)

@@ -126,9 +126,9 @@ class NoticeReader:
             return
         while self._taken and self._taken[0].offset < position:
             self._settled = self._taken.popleft()
-        notes = {} if self._settled is None else {0: to_json(self._settled).decode("ascii")}
+        metadata = {} if self._settled is None else {0: to_json(self._settled).decode("ascii")}
         try:
-            self._log.acknowledge(group(self._name), NOTICES, {0: position}, notes=notes)
+            self._log.acknowledge(group(self._name), NOTICES, {0: position}, metadata=metadata)
         except Unavailable as error:
             self.rest(error)
             return
@@ -167,9 +167,9 @@ class NoticeReader:
 
     def _read_mark(self, position: int) -> NoticeMark | None:
         """Return the newest settled notice, as stored; None if unknown or expired."""
-        note = self._log.notes(group(self._name), NOTICES).get(0)
+        stored = self._log.metadata(group(self._name), NOTICES).get(0)
         try:
-            mark = None if note is None else from_json(NoticeMark, note.encode())
+            mark = None if stored is None else from_json(NoticeMark, stored.encode())
         except MalformedEvent:
             return None
         if mark is None or mark.offset >= position or mark.offset < self._log.beginnings(NOTICES)[0]:

@@ -34,7 +34,7 @@ class MemoryLog:
         self._newest: dict[tuple[str, int, str | None], int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._stored: dict[tuple[str, str], dict[int, int]] = {}
-        self._notes: dict[tuple[str, str], dict[int, str]] = {}
+        self._metadata: dict[tuple[str, str], dict[int, str]] = {}
         self._epochs: dict[str, int] = {}
 
     def create(self, wanted: Sequence[Topic]) -> list[str]:
@@ -72,15 +72,15 @@ class MemoryLog:
             return MemoryTransactor(self, identity, self._epochs[identity])
 
     def acknowledge(
-        self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
+        self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None
     ) -> None:
         with self._changed:
             self._stored.setdefault((group, topic), {}).update(positions)
-            self._notes.setdefault((group, topic), {}).update(dict.fromkeys(positions, "") | dict(notes or {}))
+            self._metadata.setdefault((group, topic), {}).update(dict.fromkeys(positions, "") | dict(metadata or {}))
 
-    def notes(self, group: str, topic: str) -> dict[int, str]:
+    def metadata(self, group: str, topic: str) -> dict[int, str]:
         with self._changed:
-            return {partition: note for partition, note in self._notes.get((group, topic), {}).items() if note}
+            return {partition: text for partition, text in self._metadata.get((group, topic), {}).items() if text}
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
         with self._changed:

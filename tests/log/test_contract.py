@@ -635,12 +635,12 @@ def test_positions_of_a_group_are_levels_and_may_go_back(log: Log) -> None:
     assert log.stored("group", EVENTS) == {0: 3, 2: 7}
 
 
-def test_a_note_stands_beside_its_position_until_that_is_stored_without_one(storage: Storage, log: Log) -> None:
-    log.acknowledge("group", EVENTS, {0: 5, 2: 7}, notes={2: "{}"})
+def test_metadata_stands_beside_its_position_until_that_is_stored_without_any(storage: Storage, log: Log) -> None:
+    log.acknowledge("group", EVENTS, {0: 5, 2: 7}, metadata={2: "{}"})
     is_kept = not storage.url.startswith("sqlite")  # where positions go back with the records
-    assert log.notes("group", EVENTS) == ({2: "{}"} if is_kept else {})
+    assert log.metadata("group", EVENTS) == ({2: "{}"} if is_kept else {})
     log.acknowledge("group", EVENTS, {2: 7})
-    assert log.notes("group", EVENTS) == {}
+    assert log.metadata("group", EVENTS) == {}
     assert log.stored("group", EVENTS) == {0: 5, 2: 7}
 
 

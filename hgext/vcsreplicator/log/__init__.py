@@ -253,17 +253,17 @@ class Log(Protocol):
         """
 
     def acknowledge(
-        self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
+        self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None
     ) -> None:
         """Store positions of a group, which may go back.
 
-        `notes` are stored with them, one for a partition, of at most 1,000 characters each.
+        `metadata` is stored with them, one text for a partition, of at most 1,000 characters each.
         """
 
-    def notes(self, group: str, topic: str) -> dict[int, str]:
-        """Return the notes that were stored with a group's positions.
+    def metadata(self, group: str, topic: str) -> dict[int, str]:
+        """Return the metadata that was stored with a group's positions.
 
-        An adapter whose positions cannot outlive the records keeps no notes, and returns none.
+        An adapter whose positions cannot outlive the records keeps no metadata, and returns none.
         """
 
     def stored(self, group: str, topic: str) -> dict[int, int]:

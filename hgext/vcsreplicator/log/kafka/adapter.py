@@ -107,18 +107,20 @@ class KafkaLog:
     # Positions
 
     def acknowledge(
-        self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
+        self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None
     ) -> None:
         for partition in positions:
             self.broker.check_partition(topic, partition)
-        notes = notes or {}
-        stored = {(topic, number): OffsetAndMetadata(at, notes.get(number, ""), -1) for number, at in positions.items()}
+        metadata = metadata or {}
+        stored = {
+            (topic, number): OffsetAndMetadata(at, metadata.get(number, ""), -1) for number, at in positions.items()
+        }
         self.broker.store(group, stored)
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
         return {number: at.offset for number, at in self._stored_of(group, topic).items()}
 
-    def notes(self, group: str, topic: str) -> dict[int, str]:
+    def metadata(self, group: str, topic: str) -> dict[int, str]:
         return {number: at.metadata for number, at in self._stored_of(group, topic).items() if at.metadata}
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:

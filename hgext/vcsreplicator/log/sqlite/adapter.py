@@ -172,12 +172,12 @@ class SqliteLog:
     # Positions
 
     def acknowledge(
-        self, group: str, topic: str, positions: Positions, *, notes: Mapping[int, str] | None = None
+        self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None
     ) -> None:
         with self._write_transaction() as connection:
             self._acknowledge(connection, group, {(topic, partition): at for partition, at in positions.items()})
 
-    def notes(self, group: str, topic: str) -> dict[int, str]:
+    def metadata(self, group: str, topic: str) -> dict[int, str]:
         return {}
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
