@@ -3,6 +3,7 @@
 
 from typing import Any
 
+from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, next_event
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.words.event import Changes, MasterSettings, Tip, Type
@@ -21,6 +22,26 @@ class Transaction:
 
     def add(self, name: bytes, offset: int) -> None:
         """Nothing is undone."""
+
+
+class PlainPort:
+    """The relay's port to repositories that need nothing of Mercurial; counts the rounds."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def finish(self, root: str) -> list[str]:
+        self.rounds += 1
+        return []
+
+    def recover(self, folder: str) -> bool:
+        raise AssertionError(folder)
+
+    def announce(self, folder: str) -> bool:
+        raise AssertionError(folder)
+
+    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
+        raise AssertionError(folder)
 
 
 def following(before: NewestEvent, count: int) -> list[Entry]:

@@ -14,8 +14,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, NewRecord, reports, topics
-from hgext.vcsreplicator.outbox.bundles import Bundle
-from hgext.vcsreplicator.outbox.entry import Entry, before_first_event
+from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon, fork
 from hgext.vcsreplicator.relay.lacking import WAITS
@@ -27,36 +26,17 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
-from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.outboxes import Folder, PlainPort, Transaction, following
 from testing.builders.states import some_state
 from testing.clock import HandClock
 from testing.waiting import eventually
-
-
-class CountingPort:
-    """Repositories without Mercurial; counts the rounds."""
-
-    def __init__(self) -> None:
-        self.rounds = 0
-
-    def finish(self, root: str) -> list[str]:
-        self.rounds += 1
-        return []
-
-    def recover(self, folder: str) -> bool:
-        raise AssertionError(folder)
-
-    announce = recover
-
-    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
-        raise AssertionError(folder)
 
 
 class Bench:
     """A relay in a thread, whose clock stands still, over one repository that was written by hand."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.clock = folder, CountingPort(), HandClock()
+        self.folder, self.port, self.clock = folder, PlainPort(), HandClock()
         self.log = MemoryLog(clock=self.clock)
         self.log.create(topics())
         store = folder / "repos" / "one" / ".hg" / "store"

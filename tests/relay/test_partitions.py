@@ -11,14 +11,13 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, Log, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.outbox.bundles import Bundle
-from hgext.vcsreplicator.outbox.entry import Entry, before_first_event
+from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.clock import SystemClock
-from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.outboxes import Folder, PlainPort, Transaction, following
 from testing.services.kafka.cluster import KafkaCluster
 from testing.waiting import eventually
 
@@ -27,21 +26,6 @@ pytestmark = [pytest.mark.processes, pytest.mark.services, pytest.mark.slow, pyt
 COUNT = 6
 # Repositories in each partition of which the only copy is away.
 MANY = 50
-
-
-class Port:
-    """Repositories without Mercurial, which need none of it."""
-
-    def finish(self, root: str) -> list[str]:
-        return []
-
-    def recover(self, folder: str) -> bool:
-        raise AssertionError(folder)
-
-    announce = recover
-
-    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
-        raise AssertionError(folder)
 
 
 class Relay:
@@ -68,7 +52,7 @@ class Relay:
             socket=str(folder / "socket"), source="hg://master", roots={str(self.root): ""}, scan=3600.0
         )
         self._stop = threading.Event()
-        self._relay = daemon._Relay(settings, log, Port(), self._stop, SystemClock())
+        self._relay = daemon._Relay(settings, log, PlainPort(), self._stop, SystemClock())
         self._relay.start()
 
     def push(self, partition: int) -> None:

@@ -21,7 +21,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of, topics
-from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, NewestEvent, before_first_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import partitions
@@ -35,16 +34,17 @@ from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work, expl
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
 from testing.builders.memorylog import MemoryLog
-from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.outboxes import Folder, PlainPort, Transaction, following
 from testing.builders.states import state_of
 from testing.clock import HandClock
 from testing.waiting import eventually
 
 
-class Locked:
+class Locked(PlainPort):
     """Repositories whose locks another process holds until they are `open`; counts the attempts."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.open = False
         self.asked = Counter[str]()
 
@@ -53,12 +53,6 @@ class Locked:
         return self.open
 
     announce = recover
-
-    def make_bundle(self, folder: str, entry: Entry) -> Bundle:
-        raise AssertionError(folder)
-
-    def finish(self, root: str) -> list[str]:
-        raise AssertionError(root)
 
 
 @dataclass
