@@ -12,7 +12,7 @@ from typing import Any
 
 from .connection import LARGEST_MESSAGE, TROUBLE, connect, drain, translated, within
 
-# Seconds between two signs of life of a user who is busy.
+# Seconds between two heartbeats of a user who is busy.
 _BEAT_EVERY = 1.0
 
 
@@ -68,7 +68,7 @@ class QueueConsumer:
         return found
 
     def keep_alive(self) -> None:
-        """Show the broker a sign of life, and look for the broker's.
+        """Send the broker a heartbeat, and look for the broker's.
 
         Does so at most once a second. A user who is busy for longer calls it meanwhile: brokers close a connection that is silent.
         What arrives is kept for `receive`.
@@ -78,7 +78,7 @@ class QueueConsumer:
             return
         self._kept_alive_at = now
         with translated(self._place):
-            drain(self._connection, 0)  # first: else the broker's signs of life would be missing
+            drain(self._connection, 0)  # first: else the broker's heartbeats would be missing
             self._connection.heartbeat_tick()
 
     def acknowledge(self, tag: int, *, multiple: bool = False) -> None:

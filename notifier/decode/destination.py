@@ -109,7 +109,7 @@ class InputTopic:
             raise Unavailable(str(error)) from error
 
     def keep_alive(self) -> None:
-        """Give the other side a sign of life, if connected.
+        """Send the other side a heartbeat, if connected.
 
         Each append connects if it must.
         """

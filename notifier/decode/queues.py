@@ -49,12 +49,12 @@ class OutputQueues:
         self._stop, self._numbers = stop, itertools.count()
 
     def keep_connected(self) -> None:
-        """Connect if need be, and show the broker a sign of life; raises Unavailable."""
+        """Connect if need be, and send the broker a heartbeat; raises Unavailable."""
         self._channel.start()
         self._channel.outcomes(0)
 
     def keep_alive(self) -> None:
-        """Show the broker a sign of life, if connected."""
+        """Send the broker a heartbeat, if connected."""
         self._channel.outcomes(0)
 
     def publish(self, messages: Sequence[OutgoingMessage], keep_alive: Callable[[], None] = lambda: None) -> None:

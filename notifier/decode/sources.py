@@ -77,7 +77,7 @@ class LogSource:
         self._transactor.commit((), group=GROUP, positions=self._reader.positions())
 
     def keep_alive(self) -> None:
-        """Do nothing: a log does not wait for signs of life."""
+        """Do nothing: a log does not wait for heartbeats."""
 
     def finish(self) -> None:
         """Do nothing: a transaction is durable on return."""
@@ -108,7 +108,7 @@ class QueueSource:
         """Do nothing: a queue has no position."""
 
     def keep_alive(self) -> None:
-        """Show the broker a sign of life; raises Unavailable."""
+        """Send the broker a heartbeat; raises Unavailable."""
         self._consumer.keep_alive()
 
     def finish(self) -> None:

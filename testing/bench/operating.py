@@ -103,7 +103,7 @@ def _levels(number: int, now: float) -> Iterator[NewRecord]:
         yield NewRecord(topic=ACKS, key=f"{mirror}/{name}", value=to_json(ack))
 
 
-def _signs_of_life() -> list[NewRecord]:
+def _make_heartbeats() -> list[NewRecord]:
     now = time.time()
     heartbeats = [
         MirrorHeartbeat(mirror=name, time=now, positions={}, version="bench", instance=f"{name}@bench")
@@ -120,7 +120,7 @@ def _measure_verbs(name: str, config: Path, log: Log, user: str | None = None) -
     for verb in ("status", "check"):
         samples = []
         for _ in range(VERBS):
-            log.append(_signs_of_life())
+            log.append(_make_heartbeats())
             samples.append(_time_verb(verb, config, user))
         yield Row(name=f"{name}: vcsreplicator {verb}", unit="ms", samples=samples)
 
@@ -140,7 +140,7 @@ def _program() -> str:
 
 
 def _measure_pages(name: str, config: Path, url: str, log: Log) -> Iterator[Row]:
-    log.append(_signs_of_life())
+    log.append(_make_heartbeats())
     began = time.perf_counter()
     with subprocess.Popen([_program(), "dashboard", "--config", str(config)], stderr=subprocess.DEVNULL) as process:
         try:
@@ -170,7 +170,7 @@ def _time_first_page(url: str, log: Log) -> float:
     until = time.monotonic() + PAUSE
     number = 0
     while time.monotonic() < until:
-        log.append([*_signs_of_life(), *_levels(number, time.time())])
+        log.append([*_make_heartbeats(), *_levels(number, time.time())])
         number += 1
         time.sleep(1.0)
     return _get(url + "/") or 0.0

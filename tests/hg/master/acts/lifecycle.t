@@ -123,7 +123,7 @@ Censoring.
   $ events three | tail -1
   three 3 censored generation=2 file=f node=b1c12cf98dc8 after=2
 
-Signs of life.
+Heartbeats.
 
   $ hgm sendheartbeat | tail -2
   sending heartbeat to partition 15
