@@ -153,7 +153,7 @@ class JsonLines:
             return False
 
     def _translate_error(self, error: OSError) -> Unavailable:
-        return Unavailable(f"{self.path}: {error.strerror}; make it writable, it is tried again")
+        return Unavailable(f"{self.path}: {error.strerror}; make it writable; the notifier tries again")
 
 
 @dataclass(slots=True)

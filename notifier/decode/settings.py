@@ -102,7 +102,7 @@ class DecodeSettings:
                 raise ValueError(f"outputs: expected <namespace>.<type>, got {route!r}")
             used.append(_named_place(f"outputs.{route}", text))
         if used[0] in used[1:]:
-            raise ValueError(f"output: expected another place than the input, got {self.input!r}")
+            raise ValueError(f"output: expected a place other than the input, got {self.input!r}")
         for route in self.without_id:
             if not _ROUTE.fullmatch(route):
                 raise ValueError(f"without_id: expected <namespace>.<type>, got {route!r}")

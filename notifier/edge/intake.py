@@ -65,7 +65,7 @@ class EdgeIntake:
         try:
             self._create_topic()
         except Unavailable as error:
-            logger.warning("log away, messages are queued on disk", reason=str(error))
+            logger.warning("log unavailable, messages are queued on disk", reason=str(error))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -138,7 +138,7 @@ class EdgeIntake:
             try:
                 return [Outcome.TAKEN if taken else Outcome.TOO_LARGE for taken in self._append(values)]
             except ReplicationError as error:
-                logger.warning("log away, messages are queued on disk", reason=str(error))
+                logger.warning("log unavailable, messages are queued on disk", reason=str(error))
         return self._queue_values(values)
 
     def _queue_values(self, values: Sequence[bytes]) -> list[Outcome]:

@@ -129,7 +129,7 @@ class Trial:
     def _try_credentials(self) -> CheckResult:
         try:
             with connected(self.settings, self.client, self.token + "x"):
-                return result(Requirement.CREDENTIALS, is_met=False, reason="the broker takes a wrong token")
+                return result(Requirement.CREDENTIALS, is_met=False, reason="the broker accepts a wrong token")
         except Unavailable as error:
             is_met = error.__cause__ is not None and code_of(error.__cause__) == REFUSED
             return result(

@@ -50,7 +50,7 @@ class PollSettings(QueueSettings):
         absolute(self, "state")
         within(self, interval=(0.01, DAY), per_host=(1, 1000), timeout=(0.1, 3600), page=(1, 100_000))
         if not self.repositories:
-            raise ValueError("repositories: expected one URL at least")
+            raise ValueError("repositories: expected at least one URL")
         for url in self.repositories:
             if not _is_repository(url):
                 raise ValueError(
@@ -58,7 +58,7 @@ class PollSettings(QueueSettings):
                 )
         if len(set(self.repositories)) < len(self.repositories):
             twice = next(url for url in self.repositories if self.repositories.count(url) > 1)
-            raise ValueError(f"repositories: {twice} stands there twice")
+            raise ValueError(f"repositories: {twice} is listed twice")
 
 
 def _is_repository(url: str) -> bool:

@@ -113,7 +113,7 @@ def judge(status: int, answer_headers: Mapping[str, str], now: float) -> Attempt
         return AttemptResult(verdict=DeliveryVerdict.GONE, status=status, error="410: the endpoint is gone")
     if status in PERMANENT:
         return AttemptResult(
-            verdict=DeliveryVerdict.WRONG, status=status, error=f"{status}: another attempt would be answered so too"
+            verdict=DeliveryVerdict.WRONG, status=status, error=f"{status}: another attempt would get the same answer"
         )
     wait = read_retry_after(answer_headers.get("retry-after"), now)
     return AttemptResult(verdict=DeliveryVerdict.AGAIN, status=status, error=f"status {status}", wait=wait)

@@ -55,14 +55,14 @@ class WorkSettings(QueueSettings):
             raise ValueError("database_url: expected sqlite:////path or postgresql+psycopg://USER@HOST/NAME")
         _check_port(self.database_url)
         if not self.repositories:
-            raise ValueError("repositories: expected one beginning of URLs at least, such as https://hg.example/")
+            raise ValueError("repositories: expected at least one beginning of URLs, such as https://hg.example/")
         for prefix in self.repositories:
             if not prefix.startswith(("https://", "http://")) or prefix.count("/") < 3:
                 raise ValueError(
                     f"repositories: expected beginnings of URLs such as https://hg.example/, got {prefix!r}"
                 )
         if self.dead_queue == self.queue:
-            raise ValueError(f"dead_queue: expected another name than that of queue, got {self.dead_queue!r}")
+            raise ValueError(f"dead_queue: expected a name other than that of queue, got {self.dead_queue!r}")
         within(self, max_hg_retries=(0, 1000), at_once=(1, 64), prefetch=(1, 65535), park_bytes=(0, 2**50))
         within(self, hg_memory_bytes=(64 * 1024**2, 2**50))
         within(self, hg_timeout=(1, 1500))  # a broker takes a message back after 1800 s

@@ -259,7 +259,7 @@ def test_what_belongs_to_no_mirror_or_would_be_a_second_master_is_named() -> Non
     assert list(conversion.comments()) == [
         "mirror: [pull_url_rewrites] {l10n} = https://two.example: not converted: "
         "a mirror has one master, whose URL goes in front of all wire paths",
-        "other: [path_rewrites] {moz} = /x: not converted: this file has no section [consumer], so it is of no mirror",
+        "other: [path_rewrites] {moz} = /x: not converted: this file has no section [consumer], so it belongs to no mirror",
     ]
 
 
@@ -310,7 +310,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, folder: str) -
 def test_a_file_that_is_there_is_not_replaced(tmp_path: Path, theirs: list[str]) -> None:
     (tmp_path / "vcsreplicator.toml").write_text("mine")
     done = CliRunner().invoke(program, ["adopt", *theirs, "--output", str(tmp_path)])
-    assert "vcsreplicator.toml is there already" in str(done.exception)
+    assert "vcsreplicator.toml already exists" in str(done.exception)
     assert (tmp_path / "vcsreplicator.toml").read_text() == "mine"
 
 

@@ -200,7 +200,7 @@ STATES: dict[str, tuple[Callable[[Installation], None], str]] = {
     "aggregator": (stop_the_aggregator, "the aggregator has sent no heartbeat for 31 s"),
     "mirror": (silence_a_mirror, "mirror beta is silent"),
     "notices": (hold_notices, "mirror beta makes no progress on"),
-    "disk": (fill_a_disk, "mirror beta cannot write on its disk"),
+    "disk": (fill_a_disk, "mirror beta cannot write to its disk"),
     "detached": (detach, "public/tools is detached on beta"),
     "destination": (trouble_a_destination, "subscription ci is failing"),
     "relay": (stop_the_relay, "the relay hg.example has sent no heartbeat"),

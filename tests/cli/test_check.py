@@ -100,5 +100,6 @@ def test_a_log_without_the_topic_of_reports_is_named_with_the_command(tmp_path: 
     with open_log(f"sqlite://{tmp_path}/log.db") as log:
         log.create([topic for topic in topics() if topic.name != SERVICES])
     assert (
-        "no topic `services`, so nothing is known of the relay; run: vcsreplicator topics create" in said(tmp_path)[1]
+        "no topic `services`, so nothing is known about the relay; run: vcsreplicator topics create"
+        in said(tmp_path)[1]
     )

@@ -64,6 +64,6 @@ def test_showing_requests_asks_for_nothing(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [["one", "--requests"], ["--requests", "--yes"], ["one", "--json"]])
 def test_words_that_do_nothing_together_are_refused(file: Path, tmp_path: Path, words: list[str]) -> None:
     done = CliRunner().invoke(program, ["heal", "alpha", *words, "-c", str(file)])
-    assert (done.exit_code, "goes with" in done.output) == (2, True)
+    assert (done.exit_code, "--requests" in done.output) == (2, True)
     with closing(Notes(notes_of(tmp_path))) as notes:
         assert notes.requests.list_newest(5) == []

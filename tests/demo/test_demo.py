@@ -169,7 +169,7 @@ def test_a_folder_that_no_configuration_can_name_is_refused(tmp_path: Path, name
 def test_a_file_that_cannot_be_written_is_named_before_anything_is_made(tmp_path: Path) -> None:
     done = prepared(tmp_path / "demo", "--ready", str(tmp_path / "missing" / "x"))
     assert isinstance(done.exception, BadConfig)
-    assert str(done.exception) == f"--ready: {tmp_path}/missing/x: expected a file in a folder that is there"
+    assert str(done.exception) == f"--ready: {tmp_path}/missing/x: expected a file in an existing folder"
     assert list((tmp_path / "demo").iterdir()) == []
 
 

@@ -31,4 +31,6 @@ def test_the_demo_submits_a_document_and_shows_it_decoded(tmp_path: Path) -> Non
 def test_what_does_not_go_with_it_is_refused_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run([*DEMO, "--decode", "--prepare"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "Error: --decode goes with --dir, --log, --insecure and --stay alone"
+    assert (
+        done.stderr.splitlines()[-1] == "Error: --decode can be combined only with --dir, --log, --insecure and --stay"
+    )

@@ -222,7 +222,7 @@ def disk(on_call: OnCall, entry: Entry) -> None:
     with small_disk(on_call, "beta", 64 * MEBIBYTE) as root:
         filler = fill(root, left=3 * MEBIBYTE)
         push_bytes(on_call, name, 6 * MEBIBYTE)
-        entry.until("vcsreplicator check", "mirror beta cannot write on its disk, make room there")
+        entry.until("vcsreplicator check", "mirror beta cannot write to its disk, make room there")
         filler.unlink()
         on_call.wait_announced(name)
         assert "disk" in on_call.detached("beta", name)

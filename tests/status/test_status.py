@@ -165,7 +165,7 @@ def test_a_mirror_whose_disk_is_full_is_critical_at_once_with_the_path(installat
     )
     seen.heartbeats["alpha"] = replace(full, trouble_since=full.time - 100)
     [found] = findings(seen, installation.clock.now(), Expectations(destinations=("lines",)))
-    text = f"mirror alpha cannot write on its disk, make room there: {full.trouble}"
+    text = f"mirror alpha cannot write to its disk, make room there: {full.trouble}"
     since = "for 100 s, since 2023-11-14 22:11:40 UTC"
     assert (found.level, found.text) == (2, f"{text} ({since}); see `disk` in docs/runbook.md")
 

@@ -88,7 +88,7 @@ REFUSED = {
     "a{,3}": "expected {0,N}",
     "x" * 2000: "at most 1024 characters, got 2000",
     "|".join(["(.?){1000}"] * 20): "too large.*write several rules",
-    "\udc80": "no text",
+    "\udc80": "not text",
 }
 
 

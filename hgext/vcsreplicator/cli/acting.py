@@ -74,7 +74,7 @@ def _redeliver(config: Config, act: OperatorAct, person: str) -> str:
     number = int(text) if text.isascii() and text.isdigit() else 0
     with open_deliveries(config, act.target) as deliveries:
         if not 0 < number <= _HIGHEST or not deliveries.redeliver([number], who=person, now=time.time()):
-            raise Refused(f"there is no delivery {text} to a subscription that is there")
+            raise Refused(f"there is no delivery {text} to an existing subscription")
     return f"delivery {number} is queued again"
 
 

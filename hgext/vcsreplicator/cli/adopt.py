@@ -13,13 +13,15 @@ from .adopt_conversion import PLACES, Conversion, SourceSections
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--output", metavar="FOLDER", help="Write the files into this folder, where none of them is yet.")
+@click.option(
+    "--output", metavar="FOLDER", help="Write the files into this folder, which must not have any of them yet."
+)
 def command(files: tuple[str, ...], output: str | None) -> None:
-    """Convert the settings of hg.mozilla.org's system in FILEs into ours.
+    """Convert FILEs of hg.mozilla.org's system into files of vcsreplicator.
 
-    FILEs are each vcsreplicator.ini, the files of the notifiers, and the hgrc of the master. Prints our files, then the commands
-    to type. A setting without a counterpart becomes a comment with the reason; nothing is left out. Secrets are not printed.
-    docs/adopt.md has the table, and says how both run side by side.
+    FILEs are each vcsreplicator.ini, the files of the notifiers, and the hgrc of the master. Prints the new files, then the
+    commands to run. A setting without a counterpart becomes a comment with the reason; nothing is left out. Secrets are not
+    printed. docs/adopt.md has the table, and says how both systems run side by side.
     """
     conversion = Conversion({file: _read_file(file) for file in files})
     texts = conversion.convert()
@@ -63,7 +65,7 @@ def _hide_password(value: str | None) -> str | None:
 def _write_files(folder: str, texts: dict[str, str]) -> None:
     places = {name: os.path.join(folder, os.path.basename(PLACES[name])) for name in texts}
     if there := [place for place in places.values() if os.path.lexists(place)]:
-        raise Refused(f"{there[0]} is there already; name another folder")
+        raise Refused(f"{there[0]} already exists; name another folder")
     try:
         os.makedirs(folder, exist_ok=True)
         for name, place in places.items():

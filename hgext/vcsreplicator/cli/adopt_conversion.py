@@ -70,7 +70,7 @@ class Conversion:
         elif not known.ours:
             yield f"{setting}: no counterpart: {known.note}"
         elif section in _OF_MIRRORS and "consumer" not in self.files[file]:
-            yield f"{setting}: not converted: this file has no section [consumer], so it is of no mirror"
+            yield f"{setting}: not converted: this file has no section [consumer], so it belongs to no mirror"
         elif section == "pull_url_rewrites" and value != _first_url(self.files[file]):
             yield f"{setting}: not converted: a mirror has one master, whose URL goes in front of all wire paths"
         elif key == "hosts" and _join_servers(value) != self._find_servers():

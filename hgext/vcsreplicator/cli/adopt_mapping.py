@@ -56,7 +56,7 @@ _SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "pushlog": {
         " ".join(LANDING_ACCOUNTS): (
             "hgrc: `[pushlog] landingusers`",
-            "one list; the accounts built in there stand in it",
+            "one list, with the accounts that are built in there",
         ),
         "userprefix remoteuserprefix timeoutro timeoutrw retrydelayms": ("hgrc: `[pushlog]`, the same key", ""),
     },

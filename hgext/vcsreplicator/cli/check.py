@@ -40,7 +40,7 @@ _with_limit = functools.partial(click.option, type=click.IntRange(1), show_defau
 def command(config: Config, warn: int, critical: int, patience: float, as_json: bool) -> None:
     """Say in one line whether an operator must act: exit code 0 no, 1 soon, 2 now.
 
-    The line says what was looked at: aggregator, mirrors, relay and destinations. The other services are not.
+    It looks at aggregator, mirrors, relay and destinations, and at no other service.
     """
     relay, expected = relay_of(config), expect(config, warn=warn, critical=critical, patience=patience)
     with opening_log(config) as open_log:

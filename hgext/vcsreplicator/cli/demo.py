@@ -66,10 +66,10 @@ def command(
     urls = {"--log": options["log"], "--pulse": options["pulse"], "--sns-endpoint": options["sns_endpoint"]}
     check_exposures(urls, insecure)
     if decode and (only_prepare or ready):
-        raise click.UsageError("--decode goes with --dir, --log, --insecure and --stay alone")
+        raise click.UsageError("--decode can be combined only with --dir, --log, --insecure and --stay")
     with _open_folder(folder, keep=only_prepare) as where:
         if ready and not ready.resolve().parent.is_dir():
-            raise BadConfig(f"--ready: {ready}: expected a file in a folder that is there")
+            raise BadConfig(f"--ready: {ready}: expected a file in an existing folder")
         chosen = DemoOptions(folder=where, insecure=insecure, **options)
         if decode:
             _run_decoder(chosen, stay=stay)

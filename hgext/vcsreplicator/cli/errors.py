@@ -105,8 +105,8 @@ def show(config: Config, number: int) -> None:
 def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool) -> None:
     """Submit rejected messages of the decoder again, by NUMBERS or by type.
 
-    They return to the topic or queue they came from. First remove the cause, such as a missing schema. By type, a reject is
-    submitted once: after another attempt that failed, only the new reject is."""
+    They return to the topic or queue they came from. First remove the cause, such as a missing schema. By type, each
+    reject is submitted only once; a message that fails again has a new reject, which counts as another one."""
     if bool(numbers) == (kind is not None):
         raise click.UsageError("expected NUMBERS or --type")
     with metered_log(config) as log:

@@ -32,7 +32,7 @@ def user() -> None:
 
 @user.command()
 @click.argument("client")
-@click.option("--owner", required=True, metavar="MAIL", help="Address for mails about the client's queues.")
+@click.option("--owner", required=True, metavar="MAIL", help="Address for emails about the client's queues.")
 @_with_token_file
 @with_config
 def add(config: Config, client: str, owner: str, token_file: str | None) -> None:
@@ -59,7 +59,7 @@ def token(config: Config, client: str, token_file: str | None) -> None:
 @click.argument("mail")
 @with_config
 def owner(config: Config, client: str, mail: str) -> None:
-    """Send mails about CLIENT's queues to MAIL."""
+    """Send emails about CLIENT's queues to MAIL."""
     with _open_clients(config) as clients:
         clients.change_owner(client, mail)
     click.echo(f"{client}: owned by {mail}")

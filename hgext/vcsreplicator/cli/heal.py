@@ -39,12 +39,12 @@ def command(
     A named repository that is not detached is copied again from the master and replaced in one step, and the mirror serves
     the old copy until then. This needs --yes. Run it on the mirror's machine.
 
-    With --requests it asks for nothing and shows what was asked before; --last and --json belong to it.
+    With --requests it heals nothing and lists earlier requests; --last and --json need --requests.
     """
     if is_listing and (repositories or yes):
-        raise click.UsageError("--requests goes with neither repositories nor --yes")
+        raise click.UsageError("--requests cannot be combined with repositories or --yes")
     if as_json and not is_listing:
-        raise click.UsageError("--json goes with --requests alone")
+        raise click.UsageError("--json needs --requests")
     settings = mirror_settings(config, name)
     with metered_log(config) as log:
         picture = read_picture(log)

@@ -37,7 +37,7 @@ class Forms:
         """
         form, _, signature = token.partition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(form, user).encode()):
-            raise HTTPException(403, "The form is not of this dashboard, or it is too old: load its page again.")
+            raise HTTPException(403, "The form is not from this dashboard, or it is too old: load its page again.")
         return form
 
     def _sign(self, form: str, user: str) -> str:
@@ -67,7 +67,7 @@ async def read_form(request: Request) -> dict[str, str]:
     try:
         body = await _read_body(request)
     except ClientDisconnect:
-        raise HTTPException(400, "The form did not arrive whole.") from None
+        raise HTTPException(400, "The form did not arrive completely.") from None
     try:
         pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS)
     except ValueError:

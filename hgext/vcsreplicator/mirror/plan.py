@@ -56,7 +56,7 @@ def plan(event: Event, checkpoint: Checkpoint | None) -> Step:
     if event.incarnation != checkpoint.incarnation:
         if event.incarnation in checkpoint.former:
             return skip("belongs to a former incarnation")
-        return trouble(Reason.DIVERGED, f"the master goes on as incarnation {event.incarnation}")
+        return trouble(Reason.DIVERGED, f"the master continues as incarnation {event.incarnation}")
     if event.seq < checkpoint.seq:
         return skip(f"seq {checkpoint.seq} is applied already")
     if event.seq == checkpoint.seq:

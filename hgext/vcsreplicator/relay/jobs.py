@@ -26,7 +26,7 @@ logger = structlog.get_logger()
 
 SENT = prometheus_client.Counter("vcsreplicator_relay_sent_events_total", "Events that the log acknowledged")
 FORKS = prometheus_client.Counter(
-    "vcsreplicator_relay_forks_total", "Repositories stopped because the log tells another history"
+    "vcsreplicator_relay_forks_total", "Repositories stopped because the log has another history"
 )
 SECONDS = prometheus_client.Histogram(
     "vcsreplicator_relay_send_seconds",

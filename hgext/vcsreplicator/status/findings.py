@@ -98,7 +98,7 @@ def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
 def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[Finding]:
     """Find silent relays and destinations, and the troubles that others report."""
     if not picture.has_services:
-        text = "the log has no topic `services`, so nothing is known of the relay; run: vcsreplicator topics create"
+        text = "the log has no topic `services`, so nothing is known about the relay; run: vcsreplicator topics create"
         return [Finding(level=Severity.WARNING, text=text)]
     expected = [f"{DESTINATION_KEY}{name}" for name in wanted.destinations or ()]
     expected += [f"{RELAY_KEY}{wanted.relay}"] if wanted.relay else []

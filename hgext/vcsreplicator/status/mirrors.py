@@ -37,7 +37,7 @@ def find_mirror_troubles(
         found += _find_behind(picture, name, lags[name], now, warn, critical)
         beat = picture.heartbeats.get(name)
         if beat is not None and beat.trouble:
-            text = f"mirror {name} cannot write on its disk, make room there: {beat.trouble}"
+            text = f"mirror {name} cannot write to its disk, make room there: {beat.trouble}"
             if beat.trouble_since is not None:
                 text += f" ({format_lasting(picture.measure_since(name, beat.trouble_since, now), now)})"
             found.append(Finding(level=Severity.CRITICAL, text=f"{text}; see `disk` in docs/runbook.md"))

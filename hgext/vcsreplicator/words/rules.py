@@ -92,7 +92,7 @@ def _compile_rule(rule: str) -> tuple[Any, str]:
     try:
         return re2.compile(pattern.encode(), _make_options()), ""
     except UnicodeEncodeError:
-        return None, "not a regular expression: it is no text"
+        return None, "not a regular expression: it is not text"
     except re2.error as error:
         return None, f"not a regular expression of RE2: {_explain_error(error)}"
 

@@ -61,7 +61,7 @@ def test_defaults_are_those_of_the_docs(tmp_path: Path) -> None:
         ('input = "queue:"', "input: expected log:TOPIC or queue:NAME"),
         ('input = "queue:raw"', "broker: expected amqp://"),
         ('output = "file:x"', "output: expected log:TOPIC"),
-        ('output = "log:raw"', "output: expected another place than the input"),
+        ('output = "log:raw"', "output: expected a place other than the input"),
         ('outputs = { "hgpush" = "log:x" }', "outputs: expected <namespace>.<type>"),
         ('outputs = { "eng-workflow.hgpush" = "x" }', "outputs.eng-workflow.hgpush: expected log:TOPIC"),
         ('without-id = ["hgpush"]', "without-id: expected <namespace>.<type>"),

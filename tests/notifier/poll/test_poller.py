@@ -482,9 +482,9 @@ POLL = '[poll]\nurl = "amqp://guest:guest@127.0.0.1//"\n'
     ("text", "complaint"),
     [
         (POLL, "key 'repositories' is missing"),
-        (POLL + "repositories = []", "poll.repositories: expected one URL at least"),
+        (POLL + "repositories = []", "poll.repositories: expected at least one URL"),
         (POLL + 'repositories = ["ftp://h/x"]', "poll.repositories: expected http or https URLs"),
-        (POLL + 'repositories = ["http://127.0.0.1/x", "http://127.0.0.1/x"]', "http://127.0.0.1/x stands there twice"),
+        (POLL + 'repositories = ["http://127.0.0.1/x", "http://127.0.0.1/x"]', "http://127.0.0.1/x is listed twice"),
         (
             POLL + 'repositories = ["http://hg.example/x"]',
             "poll.repositories: http:// to hg.example, expected https://",

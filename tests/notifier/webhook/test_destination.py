@@ -144,7 +144,7 @@ def test_delivery_that_is_given_up_is_named_in_the_log_with_its_event(
             "event": "delivery given up",
             "log_level": "error",
             "subscription": "a",
-            "reason": "422: another attempt would be answered so too",
+            "reason": "422: another attempt would get the same answer",
         },
         **{"delivery": 1, "message": f"{notice.event.id}.changegroup.1", "repository": notice.event.repository},
         **{"sequence": 1, "event_id": notice.event.id},

@@ -739,7 +739,7 @@ def command(file: Path, *more: str) -> list[str]:
         ({"repositories": ["https://hg.example"]}, "work.repositories: expected beginnings of URLs"),
         ({"repositories": ["http://hg.example/"]}, "work.repositories: http:// to hg.example, expected https://"),
         ({"dead-queue": "hg"}, "work.dead-queue: expected another name"),
-        ({"repositories": []}, "work.repositories: expected one beginning of URLs at least"),
+        ({"repositories": []}, "work.repositories: expected at least one beginning of URLs"),
         ({"database-url": "postgresql+psycopg://u@db.example:many/x"}, "work.database-url: expected a port from 1"),
         ({"database-url": "postgresql+psycopg://u@[::1]:65536/x"}, "work.database-url: expected a port from 1"),
         ({"retry.factor": 1e300}, "work.retry.factor: expected a number from 1 to 100"),

@@ -223,7 +223,7 @@ class EventIntake:
     def _record_gap(self, repository: Repository, event: Event, record: Record, now: float) -> None:
         text = f"{event.path}: events before {event.seq} are missing in the log, the last was {repository.last}"
         if repository.state is None:
-            text += "; nothing else is known of it, so the chains of its streams begin again"
+            text += "; nothing else is known about it, so the chains of its streams begin again"
         self._memory.output.reject(record, text, now, repository=repository.id)
         self._memory.lost[repository.id] += event.seq - repository.last - 1
 

@@ -37,7 +37,7 @@ class MirrorLevels:
         repository = self._memory.repositories[name]
         text = (
             f"{repository.path}: {mirror} says that it has applied event {applied}, which is not in the log; "
-            "its level counts for nothing until the log has that event"
+            "its level is ignored until the log has that event"
         )
         value = shape.to_json(repository.acks[mirror])
         self._memory.output.error(f"{mirror}/{name}", text, ACKS, 0, 0, value, now, repository=name)
@@ -74,7 +74,7 @@ class MirrorLevels:
             return None
         return (
             f"{repository.path}: {mirror} says that it has applied event {ack.applied} ({ack.event[:40]}), which is another "
-            "one in the log, or has another digest: this level counts for nothing"
+            "one in the log, or has another digest: this level is ignored"
         )
 
     def _refuse(self, record: Record, reason: str, now: float, traceback: str | None = None) -> RecordOutcome:

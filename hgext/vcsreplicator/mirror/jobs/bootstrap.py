@@ -129,7 +129,7 @@ def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None) -> N
         ask(Verb.ADD, rules)
     elif rules is not None and rules != known.rules:
         raise Refused(
-            f"{name} is in the roster with other rules; change them by: vcsreplicator roster rules {name} --yes, "
+            f"{name} is in the roster with other rules; change them with: vcsreplicator roster rules {name} --yes, "
             "with --include and --exclude as here"
         )
 

@@ -198,7 +198,7 @@ class Detachments:
                 found = f"the log had events up to {expected}, this mirror has {following.level}"
                 self.detach(following, Reason.GAP, found, offset=0, attempts=following.count_silent_gap())
             else:
-                found = f"the master went on as incarnation {incarnation}, this mirror has {checkpoint.incarnation}"
+                found = f"the master continued as incarnation {incarnation}, this mirror has {checkpoint.incarnation}"
                 self.detach(following, Reason.DIVERGED, found)
 
     def _plan_attempt(self, following: Following, note: Detached) -> None:
