@@ -12,7 +12,7 @@ SECTION = re.compile(r"\[extensions\]\W*$")
 END = re.compile(r"\[[a-z{]|\bEOF\b|\"\"\"|```|^\W*$")
 OURS = re.compile(r"^\W*(vcsreplicator|pushlog)\s*=(?!\s*!)")
 # These are about it: which hgrc is refused, and by whom.
-ABOUT = ("tests/cli/test_hgrc.py", "tests/house/test_required.py")
+ABOUT = ("tests/cli/test_config_hgrc.py", "tests/house/test_required.py")
 
 
 def sections(text: str) -> Iterator[tuple[int, list[str]]]:

@@ -11,12 +11,12 @@ from ..config import Config, address, load
 from ..log import topics
 from ..words.errors import BadConfig, ReplicationError, TopicMissing
 from ..words.shape import nearest
+from .config_hgrc import check_hgrc
+from .config_rights import report_rights
 from .display import print_json
-from .hgrc import check_hgrc
 from .options import log_of, mirror_settings, naming, relay_of, with_config_file, with_json
-from .rights import report_rights
 
-# Services that have an address in [listen], beside mirrors.
+# Services other than mirrors that have an address in [listen].
 _ROLES = ("relay", "aggregator", "notifier", "verify", "dashboard", "edge", "decode", "poll", "work", "guardian")
 
 

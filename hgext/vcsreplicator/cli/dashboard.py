@@ -27,8 +27,8 @@ def command(config: Config) -> None:
         from ..dashboard import server
     from ..dashboard.deliveries import NotifierDatabases
     from ..dashboard.sources import Sources
-    from .acting import carry_out
     from .asking import expect
+    from .dashboard_acting import carry_out
 
     settings = read_settings(config)
     where = address(settings.listen, f"{config.file}: dashboard.listen")

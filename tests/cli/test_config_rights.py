@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.cli.rights import report_rights
+from hgext.vcsreplicator.cli.config_rights import report_rights
 from hgext.vcsreplicator.config import load
 
 FILE = """
