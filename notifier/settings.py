@@ -80,7 +80,7 @@ def _check_files(destinations: Mapping[str, DestinationSettings], state: str, lo
                     )
 
 
-# Members of a destination's settings that are no keys of its own → where they come from.
+# Members of a destination's settings that are not keys of its own → where they come from.
 _GIVEN = {"state": "notifier.state", "log": "log", "decoder": "section [decode]"}
 
 

@@ -114,7 +114,7 @@ def reject_refused(line: bytes, decoded: Decoded) -> DecodeReject:
 def _read_line(line: bytes) -> tuple[RawMessage, DecodingError | None]:
     """Return the raw message and the error of its payload, None if it has none.
 
-    Raises DecodingError if the line is no raw message.
+    Raises DecodingError if the line is not a raw message.
     """
     try:
         return from_line(line), None

@@ -2,7 +2,7 @@
 """RabbitMQ's management API over HTTP.
 
 Answers are limited in time and size, and lists are read by pages. What the broker answers is untrusted, since names and arguments
-in it come from its clients. Errors: `Unavailable` if the API does not answer, `BadConfig` if the other side is no management API
+in it come from its clients. Errors: `Unavailable` if the API does not answer, `BadConfig` if the other side is not a management API
 or refuses the user, `Refused` if the API refuses the request.
 """
 

@@ -14,7 +14,7 @@ from hgext.vcsreplicator.words.errors import ReplicationError
 from notifier.webhook.deliveries import Deliveries
 from notifier.webhook.subscription import Subscription
 
-# What Python makes of a byte of an argument that is no text.
+# What Python makes of a byte of an argument that is not text.
 NO_TEXT = "\udcff"
 
 

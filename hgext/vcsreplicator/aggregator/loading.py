@@ -56,7 +56,7 @@ def load(
         state, table = _read_rest(log, state, stop), read_table(log, ROSTER, PENDING, stop=stop)
     cut, beginnings = _find_cut(log, _read_beat(state)), log.beginnings(EVENTS)
     positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS)}
-    # Up to where unreadable levels are recorded; a position counts for nothing if the log ends before it.
+    # Up to where unreadable levels are recorded; a position is ignored if the log ends before it.
     ends, recorded = log.ends(ACKS), log.stored(GROUP, ACKS)
     positions.update(((ACKS, partition), at) for partition, at in recorded.items() if at <= ends[partition])
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut)

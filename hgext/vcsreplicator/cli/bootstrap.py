@@ -29,7 +29,7 @@ from .options import log_of, mirror_settings, with_config, with_wait
 from .requests import ask_aggregator, make_request
 from .roster import with_rules
 
-# Seconds between two progress lines where standard error is no terminal.
+# Seconds between two progress lines where standard error is not a terminal.
 EVERY = 10.0
 
 

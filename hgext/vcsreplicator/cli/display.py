@@ -17,7 +17,7 @@ from rich.table import Column, Table
 
 from ..words.errors import visible
 
-# Columns where the output is no terminal: so wide that nothing is folded.
+# Columns where the output is not a terminal: so wide that nothing is folded.
 WIDE = 1_000_000
 
 

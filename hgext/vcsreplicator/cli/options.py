@@ -35,7 +35,7 @@ class Number(click.FloatRange):
 
 
 class Text(click.types.StringParamType):
-    """Text; bytes that are no UTF-8 can be neither stored nor sent."""
+    """Text; bytes that are not UTF-8 can be neither stored nor sent."""
 
     name = "text"
 
@@ -148,7 +148,7 @@ def naming(config: Config) -> Iterator[None]:
 def needing(extra: str) -> Iterator[None]:
     """Turn the block's ModuleNotFoundError into a BadConfig.
 
-    Its message says what to type for the extra, in a checkout: there is no package of this name to install from elsewhere.
+    Its message says how to install the extra in a checkout: there is no package of this name to install from elsewhere.
     """
     try:
         yield

@@ -42,7 +42,7 @@ class DashboardSettings:
     that only a proxy names. `anonymous` is the role without a token. `proxy_header` has the name of the user in requests from
     `trusted_proxies` (IP addresses). `hosts` are the names under which clients reach the dashboard, beside its address. `acts` is
     the path of the database that records the acts of operators. `socket` is the path of the Unix socket at which `status` and
-    `check` ask, `socket_users` are the names of the users who may ask there beside root and the dashboard's own.
+    `check` ask, `socket_users` are the names of the users who may ask there in addition to root and the dashboard's own.
     """
 
     listen: str

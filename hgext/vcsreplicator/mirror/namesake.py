@@ -146,7 +146,7 @@ class Namesakes:
         """Return the heartbeat if another instance sent it."""
         try:
             beat = None if value is None else from_json(MirrorHeartbeat, value)
-        except Exception:  # an unreadable record is no heartbeat
+        except Exception:  # an unreadable record is not a heartbeat
             return None
         return beat if beat is not None and beat.instance not in ("", self._instance) else None
 

@@ -177,8 +177,8 @@ def _naming_folder(settings: MirrorSettings, key: str, folder: str) -> Iterator[
 def _expect_one_mount(settings: MirrorSettings) -> None:
     """Raise BadConfig if a folder cannot be moved from the state folder to the root.
 
-    It tries a move, because two mounts of one file system have the same device, too. A full or failing disk is no reason: the
-    mirror waits for it later. A kill leaves an empty folder, which the next start uses and removes.
+    It tries a move, because two mounts of one file system have the same device, too. A full or failing disk is not a reason to
+    refuse: the mirror waits for it later. A kill leaves an empty folder, which the next start uses and removes.
     """
     made, moved = os.path.join(settings.folder, "probe"), os.path.join(settings.root, "~probe")
     try:

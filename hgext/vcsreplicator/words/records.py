@@ -283,7 +283,7 @@ class ErrorRecord:
     attributes: Mapping[str, str] | None = None
 
 
-# The key of records in topic `errors` that are no rejects but notes about some.
+# The key of records in topic `errors` that are not rejects but notes about some.
 SUBMITTED_KEY = "submitted again"
 
 

@@ -2,7 +2,7 @@
 """The roster: the mirrors, which of them gate, and how requests change it. Pure.
 
 A mirror *gates* a repository when the notices of that repository wait for it: it is active or joining, carries the repository
-(its rules include the path), is no backup, and was not deactivated for this repository. A joining mirror gates what came after
+(its rules include the path), is not a backup, and was not deactivated for this repository. A joining mirror gates what came after
 the point at which it joined; everything else takes effect at once, on all that is not yet announced:
 
     verb         from               to         what is in flight

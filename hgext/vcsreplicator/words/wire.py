@@ -102,7 +102,7 @@ class Frame:
 
     @property
     def event(self) -> Event:
-        """The event of a frame that is no heartbeat."""
+        """The event of a frame that is not a heartbeat."""
         assert self.header.event is not None
         return self.header.event
 

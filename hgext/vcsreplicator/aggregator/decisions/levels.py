@@ -59,7 +59,7 @@ class MirrorLevels:
         return RecordOutcome.TAKEN
 
     def _take_level(self, mirror: str, name: str, value: bytes | None) -> str | None:
-        """Take a level; return why it counts for nothing, if that is certain."""
+        """Take a level; return why it is ignored, if that is certain."""
         ack = None if value is None else shape.from_json(Ack, value)
         if ack is not None and (ack.mirror, ack.repository) != (mirror, name):
             raise MalformedEvent("key and value name different mirrors or repositories")
