@@ -258,7 +258,7 @@ def test_what_belongs_to_no_mirror_or_would_be_a_second_master_is_named() -> Non
     assert 'master = "https://one.example/"' in conversion.convert()["services"]
     assert list(conversion.comments()) == [
         "mirror: [pull_url_rewrites] {l10n} = https://two.example: not converted: "
-        "a mirror has one master, whose URL goes in front of all wire paths",
+        "a mirror has one master, whose URL goes before all wire paths",
         "other: [path_rewrites] {moz} = /x: not converted: this file has no section [consumer], so it belongs to no mirror",
     ]
 

@@ -72,7 +72,7 @@ class Conversion:
         elif section in _OF_MIRRORS and "consumer" not in self.files[file]:
             yield f"{setting}: not converted: this file has no section [consumer], so it belongs to no mirror"
         elif section == "pull_url_rewrites" and value != _first_url(self.files[file]):
-            yield f"{setting}: not converted: a mirror has one master, whose URL goes in front of all wire paths"
+            yield f"{setting}: not converted: a mirror has one master, whose URL goes before all wire paths"
         elif key == "hosts" and _join_servers(value) != self._find_servers():
             yield f"{setting}: not converted: all services use one log, here {self._find_servers()}"
         elif section not in _OF_MIRRORS and value != self._read_values(section)[key]:

@@ -97,7 +97,7 @@ _SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "*": ("services' file: `[mirror.NAME] root`, `paths`", "with several folders, `root` is their common parent"),
     },
     "pull_url_rewrites": {
-        "*": ("services' file: `[mirror.NAME] master`", "one URL in front of all wire paths; the first value counts"),
+        "*": ("services' file: `[mirror.NAME] master`", "one URL before all wire paths; the first value counts"),
     },
     "replicationrules": {
         "include.* exclude.*": (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator dashboard`: the pages that show how far everything is."""
+"""`vcsreplicator dashboard`: the pages that show progress and problems."""
 
 import functools
 import threading
