@@ -12,7 +12,7 @@ from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.hands import Hands
+from testing.builders.fed_aggregation import FedAggregation
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
 
@@ -44,19 +44,17 @@ def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() ->
     assert json.loads(beat or b"")["format"] == AGGREGATOR_FORMAT
 
 
-def hear(hands: Hands, name: str, **members: int) -> list[str]:
+def hear(fed: FedAggregation, name: str, **members: int) -> list[str]:
     beat = to_json(MirrorHeartbeat(mirror=name, time=1.0, positions={}, version="0.0.9", **members))
-    hands.aggregation.levels.take(hands.record(ACKS, name, beat), hands.now)
-    return [
-        alarm.text for alarm in alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
-    ]
+    fed.aggregation.levels.take(fed.record(ACKS, name, beat), fed.now)
+    return [alarm.text for alarm in alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)]
 
 
 def test_a_mirror_that_does_not_say_from_where_it_can_serve_is_named_until_it_is_upgraded() -> None:
-    hands = Hands("alpha", "beta")
-    assert hear(hands, "alpha", format=MIRROR_FORMAT) == []
-    [text] = hear(hands, "beta")
+    fed = FedAggregation("alpha", "beta")
+    assert hear(fed, "alpha", format=MIRROR_FORMAT) == []
+    [text] = hear(fed, "beta")
     assert text.startswith("mirror of an older release beta: it does not say from which event on it can serve, ")
     assert text.endswith("; upgrade it")
-    assert hear(hands, "gamma") == [text]  # not in the roster
-    assert hear(hands, "beta", format=MIRROR_FORMAT) == []
+    assert hear(fed, "gamma") == [text]  # not in the roster
+    assert hear(fed, "beta", format=MIRROR_FORMAT) == []

@@ -16,7 +16,7 @@ from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorStat
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain, pushed
-from testing.builders.hands import START, Hands
+from testing.builders.fed_aggregation import START, FedAggregation
 
 
 def inactive(name: str) -> Mirror:
@@ -27,35 +27,35 @@ def inactive(name: str) -> Mirror:
 
 
 def test_an_event_is_released_when_the_last_gating_mirror_applied_it() -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.ack(chain.ack("alpha", 2, 0), chain.ack("beta", 1, 0))
-    hands.commit()
-    assert (hands.state(chain).released, hands.state(chain).seq) == (1, 2)
-    hands.ack(chain.ack("beta", 2, 0))
-    assert hands.commit() == []
-    assert hands.state(chain).released == 2
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 2, 0), chain.ack("beta", 1, 0))
+    fed.commit()
+    assert (fed.state(chain).released, fed.state(chain).seq) == (1, 2)
+    fed.ack(chain.ack("beta", 2, 0))
+    assert fed.commit() == []
+    assert fed.state(chain).released == 2
 
 
 def test_a_notice_waits_for_the_slowest_mirror_to_serve() -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.ack(chain.ack("alpha", 2, 2), chain.ack("beta", 2, 0))
-    assert hands.commit() == []
-    hands.ack(chain.ack("beta", 2, 1))
-    assert hands.commit() == [1]
-    hands.ack(chain.ack("beta", 2, 2))
-    assert hands.commit() == [2]
-    assert not hands.topics[PENDING]
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 2, 2), chain.ack("beta", 2, 0))
+    assert fed.commit() == []
+    fed.ack(chain.ack("beta", 2, 1))
+    assert fed.commit() == [1]
+    fed.ack(chain.ack("beta", 2, 2))
+    assert fed.commit() == [2]
+    assert not fed.topics[PENDING]
 
 
 def test_a_notice_carries_its_proof() -> None:
-    hands, chain = Hands("alpha", "beta", inactive("gamma")), Chain("x")
+    fed, chain = FedAggregation("alpha", "beta", inactive("gamma")), Chain("x")
     [event] = hands_events = chain.take(1)
-    hands.event(*hands_events)
-    hands.ack(chain.ack("alpha", 1, time=3.0), chain.ack("beta", 1, time=4.0), chain.ack("gamma", 1))
-    hands.commit()
-    [notice] = hands.notices
+    fed.event(*hands_events)
+    fed.ack(chain.ack("alpha", 1, time=3.0), chain.ack("beta", 1, time=4.0), chain.ack("gamma", 1))
+    fed.commit()
+    [notice] = fed.notices
     assert (notice.event, notice.roster, notice.time) == (event, 1, 1000.0)
     assert [(proof.mirror, proof.applied_at, proof.served_at) for proof in notice.acks] == [
         ("alpha", 3, 3),
@@ -68,166 +68,166 @@ def test_a_notice_carries_its_proof() -> None:
 def test_an_ack_that_names_another_event_or_digest_counts_for_nothing_and_is_set_aside(
     at: int, lie: dict[str, str]
 ) -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.ack(replace(chain.ack("alpha", at), **lie))  # type: ignore[arg-type]
-    assert hands.commit() == []
-    assert hands.state(chain).released == 0
-    assert [(error.topic, error.key) for error in hands.errors] == [(ACKS, f"alpha/{chain.repository}")]
-    hands.ack(chain.ack("alpha", 2))
-    assert hands.commit() == [1, 2]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.ack(replace(chain.ack("alpha", at), **lie))  # type: ignore[arg-type]
+    assert fed.commit() == []
+    assert fed.state(chain).released == 0
+    assert [(error.topic, error.key) for error in fed.errors] == [(ACKS, f"alpha/{chain.repository}")]
+    fed.ack(chain.ack("alpha", 2))
+    assert fed.commit() == [1, 2]
 
 
 def test_an_ack_beyond_the_newest_known_event_counts_for_nothing() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.ack(replace(chain.ack("alpha", 2), applied=10**9, serving=10**9))
-    assert hands.commit() == []
-    assert hands.state(chain).released == 0
-    hands.event(*chain.take(2))
-    assert hands.commit() == []
-    hands.restart()
-    assert hands.commit() == []
-    hands.ack(chain.ack("alpha", 4))
-    assert hands.commit() == [1, 2, 3, 4]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(replace(chain.ack("alpha", 2), applied=10**9, serving=10**9))
+    assert fed.commit() == []
+    assert fed.state(chain).released == 0
+    fed.event(*chain.take(2))
+    assert fed.commit() == []
+    fed.restart()
+    assert fed.commit() == []
+    fed.ack(chain.ack("alpha", 4))
+    assert fed.commit() == [1, 2, 3, 4]
 
 
 def test_an_ack_that_comes_before_its_event_counts_as_soon_as_that_is_known() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    fed, chain = FedAggregation("alpha"), Chain("x")
     events = chain.take(3)
-    hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == []
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == []
     for event, expected in zip(events, ([], [], [1, 2, 3]), strict=True):
-        hands.event(event)
-        assert hands.commit() == expected
-    assert hands.errors == []
+        fed.event(event)
+        assert fed.commit() == expected
+    assert fed.errors == []
 
 
 def test_an_ack_that_came_before_its_event_and_names_another_one_counts_for_nothing() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    fed, chain = FedAggregation("alpha"), Chain("x")
     events = chain.take(2)
-    hands.ack(replace(chain.ack("alpha", 2), event="f" * 32))
-    hands.event(*events)
-    assert hands.commit() == []
+    fed.ack(replace(chain.ack("alpha", 2), event="f" * 32))
+    fed.event(*events)
+    assert fed.commit() == []
 
 
 def test_serving_beyond_what_is_applied_makes_no_mirror_level() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.ack(replace(chain.ack("alpha", 1), serving=10**9))
-    repository = hands.aggregation.repositories[chain.repository]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.ack(replace(chain.ack("alpha", 1), serving=10**9))
+    repository = fed.aggregation.repositories[chain.repository]
     assert [repository.is_caught_up("alpha", released) for released in (1, 2, 3)] == [True, False, False]
 
 
 def test_an_ack_and_a_beat_of_a_newer_mirror_count_by_what_is_known_of_them() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(chain.next())
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(chain.next())
     beat = MirrorHeartbeat(mirror="alpha", time=1.0, positions={}, version="9")
     ack = replace(chain.ack("alpha", 1), detached="a reason of its own")
     for key, level in ((f"alpha/{chain.repository}", ack), ("alpha", beat)):
         value = to_json(level).replace(b"{", b'{"later":{"x":1},', 1)
-        assert hands.aggregation.levels.take(hands.record(ACKS, key, value), hands.now) is RecordOutcome.TAKEN
-    assert hands.commit() == [1]
+        assert fed.aggregation.levels.take(fed.record(ACKS, key, value), fed.now) is RecordOutcome.TAKEN
+    assert fed.commit() == [1]
 
 
 def test_a_beat_that_names_another_mirror_than_its_key_is_set_aside() -> None:
-    hands, beat = Hands("alpha"), MirrorHeartbeat(mirror="beta", time=1.0, positions={}, version="1", format=2)
-    hands.aggregation.levels.take(hands.record(ACKS, "alpha", to_json(beat)), hands.now)
-    hands.write()
-    assert hands.aggregation.levels.formats == {}
-    assert [error.reason for error in hands.errors] == ["key and value name different mirrors"]
+    fed, beat = FedAggregation("alpha"), MirrorHeartbeat(mirror="beta", time=1.0, positions={}, version="1", format=2)
+    fed.aggregation.levels.take(fed.record(ACKS, "alpha", to_json(beat)), fed.now)
+    fed.write()
+    assert fed.aggregation.levels.formats == {}
+    assert [error.reason for error in fed.errors] == ["key and value name different mirrors"]
 
 
 def test_an_ack_of_another_incarnation_does_not_count() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(1))
-    hands.ack(replace(chain.ack("alpha", 1), incarnation="e" * 32))
-    assert hands.commit() == []
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(1))
+    fed.ack(replace(chain.ack("alpha", 1), incarnation="e" * 32))
+    assert fed.commit() == []
 
 
 def test_a_level_that_goes_down_holds_what_is_not_announced_yet() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.ack(chain.ack("alpha", 1))
-    hands.commit()
-    hands.ack(chain.ack("alpha", 2, 1))
-    hands.ack(chain.ack("alpha", 1))
-    assert hands.commit() == []
-    hands.ack(chain.ack("alpha", 2))
-    assert hands.commit() == [2]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 1))
+    fed.commit()
+    fed.ack(chain.ack("alpha", 2, 1))
+    fed.ack(chain.ack("alpha", 1))
+    assert fed.commit() == []
+    fed.ack(chain.ack("alpha", 2))
+    assert fed.commit() == [2]
 
 
 def test_repositories_do_not_wait_for_each_other() -> None:
-    hands, slow, fast = Hands("alpha"), Chain("slow"), Chain("fast")
-    hands.event(*slow.take(2), *fast.take(2))
-    hands.ack(fast.ack("alpha", 2))
-    assert hands.commit() == [1, 2]
-    assert {notice.event.path for notice in hands.notices} == {"fast"}
+    fed, slow, fast = FedAggregation("alpha"), Chain("slow"), Chain("fast")
+    fed.event(*slow.take(2), *fast.take(2))
+    fed.ack(fast.ack("alpha", 2))
+    assert fed.commit() == [1, 2]
+    assert {notice.event.path for notice in fed.notices} == {"fast"}
 
 
 def test_acks_may_come_before_their_events() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    fed, chain = FedAggregation("alpha"), Chain("x")
     chain.take(2)
-    hands.ack(chain.ack("alpha", 2))
-    hands.event(*chain.events)
-    assert hands.commit() == [1, 2]
+    fed.ack(chain.ack("alpha", 2))
+    fed.event(*chain.events)
+    assert fed.commit() == [1, 2]
 
 
 def test_what_is_announced_at_once_is_never_stored_as_pending() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(1))
-    hands.ack(chain.ack("alpha", 1))
-    hands.aggregation.decide(1.0)
-    assert PENDING not in {message.topic for message in hands.aggregation.batch().messages}
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(1))
+    fed.ack(chain.ack("alpha", 1))
+    fed.aggregation.decide(1.0)
+    assert PENDING not in {message.topic for message in fed.aggregation.batch().messages}
 
 
 def test_one_transaction_announces_no_more_than_its_limit_and_the_rest_follows() -> None:
-    hands, chain = Hands("alpha", limit=3), Chain("x")
-    hands.event(*chain.take(7))
-    hands.ack(chain.ack("alpha", 7))
+    fed, chain = FedAggregation("alpha", limit=3), Chain("x")
+    fed.event(*chain.take(7))
+    fed.ack(chain.ack("alpha", 7))
     sizes = []
     more = True
     while more:
-        more = hands.aggregation.decide(1.0)
-        sizes.append(hands.aggregation.batch().notices)
+        more = fed.aggregation.decide(1.0)
+        sizes.append(fed.aggregation.batch().notices)
     assert sizes == [3, 3, 1]
 
 
 def test_repositories_with_many_notices_take_turns() -> None:
-    hands, chains = Hands("alpha", limit=1), [Chain("x"), Chain("y")]
+    fed, chains = FedAggregation("alpha", limit=1), [Chain("x"), Chain("y")]
     for chain in chains:
-        hands.event(*chain.take(3))
-        hands.ack(chain.ack("alpha", 3))
-    hands.commit()
-    assert [notice.event.path for notice in hands.notices] == ["x", "y"] * 3
+        fed.event(*chain.take(3))
+        fed.ack(chain.ack("alpha", 3))
+    fed.commit()
+    assert [notice.event.path for notice in fed.notices] == ["x", "y"] * 3
 
 
 def test_one_transaction_announces_no_more_bytes_than_a_log_takes_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 2000)
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(7))
-    hands.ack(chain.ack("alpha", 7))
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(7))
+    fed.ack(chain.ack("alpha", 7))
     sizes = []
     more = True
     while more:
-        more = hands.aggregation.decide(1.0)
-        sizes.append(hands.aggregation.batch().notices)
+        more = fed.aggregation.decide(1.0)
+        sizes.append(fed.aggregation.batch().notices)
     assert sum(sizes) == 7
     assert len(sizes) > 1
 
 
 def test_each_stream_names_its_own_notice_before() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    fed, chain = FedAggregation("alpha"), Chain("x")
     chain.next()
     chain.next(changes=replace(pushed(2), bookmarks=(Bookmark(name="b", node="a" * 40),)))
     chain.next(changes=Changes(added=None, bookmarks=(Bookmark(name="b", node=None),)))
     chain.next(Type.HGRC)
     chain.next()
-    hands.event(*chain.events)
-    hands.ack(chain.ack("alpha", 5))
-    hands.commit()
+    fed.event(*chain.events)
+    fed.ack(chain.ack("alpha", 5))
+    fed.commit()
     ids = [event.id for event in chain.events]
-    assert [notice.previous for notice in hands.notices] == [
+    assert [notice.previous for notice in fed.notices] == [
         {"newrepo.1": None},
         {"changegroup.1": None, "bookmark.1": None},
         {"bookmark.1": ids[1]},
@@ -240,86 +240,84 @@ def test_each_stream_names_its_own_notice_before() -> None:
 
 
 def test_a_repeat_changes_nothing() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    fed, chain = FedAggregation("alpha"), Chain("x")
     events = chain.take(3)
-    hands.event(*events)
-    hands.commit()
-    assert hands.event(*events) == [RecordOutcome.REPEAT] * 3
-    hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == [1, 2, 3]
-    assert hands.event(*events) == [RecordOutcome.REPEAT] * 3
-    assert hands.commit() == []
-    assert not hands.errors
+    fed.event(*events)
+    fed.commit()
+    assert fed.event(*events) == [RecordOutcome.REPEAT] * 3
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == [1, 2, 3]
+    assert fed.event(*events) == [RecordOutcome.REPEAT] * 3
+    assert fed.commit() == []
+    assert not fed.errors
 
 
 @pytest.mark.parametrize("seq", [2, 3])
 def test_another_event_with_a_known_sequence_is_a_fork_and_moves_nothing(seq: int) -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.commit()
-    before = hands.state(chain)
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.commit()
+    before = fed.state(chain)
     fork = replace(chain.events[seq - 1], id="f" * 32)
-    assert hands.event(fork) == [RecordOutcome.REJECTED]
-    hands.commit()
-    assert hands.state(chain) == replace(before, fork=fork.id, forked_at=hands.now)
-    assert "is a fork" in hands.errors[0].reason
-    hands.event(chain.next())
-    hands.ack(chain.ack("alpha", 4))
-    assert hands.commit() == [1, 2, 3, 4]
+    assert fed.event(fork) == [RecordOutcome.REJECTED]
+    fed.commit()
+    assert fed.state(chain) == replace(before, fork=fork.id, forked_at=fed.now)
+    assert "is a fork" in fed.errors[0].reason
+    fed.event(chain.next())
+    fed.ack(chain.ack("alpha", 4))
+    assert fed.commit() == [1, 2, 3, 4]
 
 
 def test_a_successor_of_an_unknown_event_is_a_fork_and_so_is_all_that_follows_it() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(1))
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(1))
     fork = chain.next(previous="f" * 32)
-    assert hands.event(fork, chain.next(), chain.next()) == [RecordOutcome.REJECTED] * 3
-    hands.commit()
-    assert hands.state(chain).seq == 1
-    assert len(hands.errors) == 3
+    assert fed.event(fork, chain.next(), chain.next()) == [RecordOutcome.REJECTED] * 3
+    fed.commit()
+    assert fed.state(chain).seq == 1
+    assert len(fed.errors) == 3
 
 
 def test_a_gap_is_recorded_and_what_follows_it_goes_on() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    fed, chain = FedAggregation("alpha"), Chain("x")
     chain.take(5)
-    hands.event(chain.events[0], chain.events[3], chain.events[4])
-    hands.ack(chain.ack("alpha", 5))
-    assert hands.commit() == [1, 4, 5]
-    [error] = hands.errors
+    fed.event(chain.events[0], chain.events[3], chain.events[4])
+    fed.ack(chain.ack("alpha", 5))
+    assert fed.commit() == [1, 4, 5]
+    [error] = fed.errors
     assert "events before 4 are missing" in error.reason
     assert error.repository == chain.repository
-    assert hands.aggregation.lost == {chain.repository: 2}
+    assert fed.aggregation.lost == {chain.repository: 2}
 
 
 def test_a_repository_first_seen_in_the_middle_starts_there() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    fed, chain = FedAggregation("alpha"), Chain("x")
     chain.take(5)
-    hands.event(chain.events[4])
-    hands.commit()
-    assert (hands.state(chain).released, hands.state(chain).noticed) == (4, 4)
-    hands.ack(chain.ack("alpha", 5))
-    assert hands.commit() == [5]
+    fed.event(chain.events[4])
+    fed.commit()
+    assert (fed.state(chain).released, fed.state(chain).noticed) == (4, 4)
+    fed.ack(chain.ack("alpha", 5))
+    assert fed.commit() == [5]
 
 
 def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
+    fed, chain = FedAggregation("alpha"), Chain("x")
     [event] = chain.take(1)
     frame = wire.encode(event)
-    assert hands.take_event(hands.record(EVENTS, "x", b"rubbish"), 1.0) is RecordOutcome.REJECTED
-    assert hands.take_event(hands.record(EVENTS, "wrong-key", frame), 1.0) is RecordOutcome.REJECTED
-    assert hands.take_event(hands.record(EVENTS, None, None), 1.0) is RecordOutcome.REJECTED
-    assert hands.aggregation.levels.take(hands.record(ACKS, "alpha/x", b"{}"), 1.0) is RecordOutcome.REJECTED
+    assert fed.take_event(fed.record(EVENTS, "x", b"rubbish"), 1.0) is RecordOutcome.REJECTED
+    assert fed.take_event(fed.record(EVENTS, "wrong-key", frame), 1.0) is RecordOutcome.REJECTED
+    assert fed.take_event(fed.record(EVENTS, None, None), 1.0) is RecordOutcome.REJECTED
+    assert fed.aggregation.levels.take(fed.record(ACKS, "alpha/x", b"{}"), 1.0) is RecordOutcome.REJECTED
     assert (
-        hands.aggregation.levels.take(
-            hands.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0
-        )
+        fed.aggregation.levels.take(fed.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0)
         is RecordOutcome.REJECTED
     )
-    assert hands.aggregation.request(hands.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is RecordOutcome.REJECTED
-    hands.commit()
-    assert [error.offset for error in hands.errors] == [0, 1, 2, 0, 1, 0]
-    assert hands.errors[0].value == "cnViYmlzaA=="
-    assert hands.positions == {(EVENTS, 0): 3, (ACKS, 0): 2, (ROSTER_REQUESTS, 0): 1}
-    assert hands.aggregation.repositories.get(event.repository) is None or hands.aggregation.held == 0
+    assert fed.aggregation.request(fed.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is RecordOutcome.REJECTED
+    fed.commit()
+    assert [error.offset for error in fed.errors] == [0, 1, 2, 0, 1, 0]
+    assert fed.errors[0].value == "cnViYmlzaA=="
+    assert fed.positions == {(EVENTS, 0): 3, (ACKS, 0): 2, (ROSTER_REQUESTS, 0): 1}
+    assert fed.aggregation.repositories.get(event.repository) is None or fed.aggregation.held == 0
 
 
 # Events of a newer version
@@ -333,172 +331,172 @@ class Upgrade:
 
 
 def test_an_event_of_a_newer_version_holds_back_its_repository_and_no_other() -> None:
-    hands, chain, other = Hands("alpha"), Chain("x"), Chain("y")
+    fed, chain, other = FedAggregation("alpha"), Chain("x"), Chain("y")
     chain.take(2)
-    hands.event(*chain.events, *other.take(1))
+    fed.event(*chain.events, *other.take(1))
     newer = chain.next(version=2)
-    assert hands.event(newer, chain.next(), *other.take(1)) == [
+    assert fed.event(newer, chain.next(), *other.take(1)) == [
         RecordOutcome.UNKNOWN,
         RecordOutcome.HELD,
         RecordOutcome.TAKEN,
     ]
-    hands.ack(chain.ack("alpha", 4), other.ack("alpha", 2))
-    assert hands.commit() == [1, 2, 1, 2]
-    assert (hands.state(chain).seq, hands.errors) == (2, [])
-    assert hands.aggregation.held == 2
+    fed.ack(chain.ack("alpha", 4), other.ack("alpha", 2))
+    assert fed.commit() == [1, 2, 1, 2]
+    assert (fed.state(chain).seq, fed.errors) == (2, [])
+    assert fed.aggregation.held == 2
 
 
 def test_a_level_at_an_event_of_a_newer_version_counts_once_that_event_comes() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
     newer = chain.next(version=2)
-    hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == []
-    assert hands.event(newer) == [RecordOutcome.UNKNOWN]
-    assert hands.commit() == [1, 2]
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == []
+    assert fed.event(newer) == [RecordOutcome.UNKNOWN]
+    assert fed.commit() == [1, 2]
 
 
 def test_a_newer_aggregator_goes_on_where_the_older_one_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(1), chain.next(version=2), *chain.take(2), chain.next(version=2))
-    hands.commit()
-    hands.restart()
-    assert hands.event(chain.next()) == [RecordOutcome.HELD]
-    hands.commit()
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(1), chain.next(version=2), *chain.take(2), chain.next(version=2))
+    fed.commit()
+    fed.restart()
+    assert fed.event(chain.next()) == [RecordOutcome.HELD]
+    fed.commit()
     Upgrade(monkeypatch)
-    hands.restart()
-    assert hands.event(chain.next()) == [RecordOutcome.TAKEN]
-    hands.ack(chain.ack("alpha", 7))
-    assert hands.commit() == [1, 2, 3, 4, 5, 6, 7]
-    assert (hands.topics[PENDING], hands.errors) == ({}, [])
+    fed.restart()
+    assert fed.event(chain.next()) == [RecordOutcome.TAKEN]
+    fed.ack(chain.ack("alpha", 7))
+    assert fed.commit() == [1, 2, 3, 4, 5, 6, 7]
+    assert (fed.topics[PENDING], fed.errors) == ({}, [])
 
 
 def test_what_a_newer_aggregator_took_is_kept_by_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    hands, chain, other = Hands("alpha"), Chain("x"), Chain("y")
+    fed, chain, other = FedAggregation("alpha"), Chain("x"), Chain("y")
     with monkeypatch.context() as newer:
         Upgrade(newer)
-        hands.event(*chain.take(1), chain.next(version=2), *chain.take(1), *other.take(1))
-        hands.commit()
-    hands.restart()
-    hands.ack(chain.ack("alpha", 3), other.ack("alpha", 1))
-    assert hands.commit() == [1, 1]
-    assert hands.errors == []
-    [alarm] = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
+        fed.event(*chain.take(1), chain.next(version=2), *chain.take(1), *other.take(1))
+        fed.commit()
+    fed.restart()
+    fed.ack(chain.ack("alpha", 3), other.ack("alpha", 1))
+    assert fed.commit() == [1, 1]
+    assert fed.errors == []
+    [alarm] = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 2, "repositories": 1})
     Upgrade(monkeypatch)
-    hands.restart()
-    assert hands.commit() == [2, 3]
+    fed.restart()
+    assert fed.commit() == [2, 3]
 
 
 def test_what_was_kept_for_a_newer_aggregator_is_taken_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(chain.next(version=2), *chain.take(199))
-    hands.commit()
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(chain.next(version=2), *chain.take(199))
+    fed.commit()
     Upgrade(monkeypatch)
-    hands.transactions.clear()
-    hands.restart()
-    hands.ack(chain.ack("alpha", 200))
-    assert hands.commit() == list(range(1, 201))
-    assert max(hands.transactions) < 60
-    assert (hands.topics[PENDING], hands.errors) == ({}, [])
+    fed.transactions.clear()
+    fed.restart()
+    fed.ack(chain.ack("alpha", 200))
+    assert fed.commit() == list(range(1, 201))
+    assert max(fed.transactions) < 60
+    assert (fed.topics[PENDING], fed.errors) == ({}, [])
 
 
 def test_what_is_set_aside_fills_a_transaction_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    hands = Hands("alpha")
+    fed = FedAggregation("alpha")
     for _ in range(20):
-        hands.take_event(hands.record(EVENTS, "x", b"x" * 1000), hands.now)
-    assert hands.aggregation.output.is_full
+        fed.take_event(fed.record(EVENTS, "x", b"x" * 1000), fed.now)
+    assert fed.aggregation.output.is_full
 
 
 def test_events_of_a_newer_version_raise_an_alarm() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(chain.next(version=2), *chain.take(2))
-    [alarm] = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(chain.next(version=2), *chain.take(2))
+    [alarm] = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("events of a newer version", {"held": 3, "repositories": 1})
 
 
 def test_what_is_set_aside_fits_into_the_log_whatever_its_key() -> None:
-    hands = Hands("alpha")
-    record = hands.record(EVENTS, "k" * 5_000_000, b"junk")
+    fed = FedAggregation("alpha")
+    record = fed.record(EVENTS, "k" * 5_000_000, b"junk")
     check_message(NewRecord(topic=EVENTS, key=record.key, value=record.value))
-    hands.take_event(record, hands.now)
-    hands.take_event(replace(record, value=wire.encode(Chain("r").next())), hands.now)
-    for message in hands.aggregation.batch().messages:
+    fed.take_event(record, fed.now)
+    fed.take_event(replace(record, value=wire.encode(Chain("r").next())), fed.now)
+    for message in fed.aggregation.batch().messages:
         check_message(message)
 
 
 def test_a_position_is_stored_with_the_records_it_passes_and_not_again() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.aggregation.batch()
-    hands.event(*chain.take(2))
-    hands.aggregation.decide(hands.now)
-    assert hands.aggregation.batch().positions == {(EVENTS, 0): 2}
-    hands.ack(chain.ack("alpha", 2))
-    hands.aggregation.decide(hands.now)
-    batch = hands.aggregation.batch()
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.aggregation.batch()
+    fed.event(*chain.take(2))
+    fed.aggregation.decide(fed.now)
+    assert fed.aggregation.batch().positions == {(EVENTS, 0): 2}
+    fed.ack(chain.ack("alpha", 2))
+    fed.aggregation.decide(fed.now)
+    batch = fed.aggregation.batch()
     assert (batch.notices, batch.positions) == (2, {})
 
 
 def test_the_first_transaction_stores_where_the_reading_began() -> None:
-    assert Hands("alpha").aggregation.batch().positions == START
+    assert FedAggregation("alpha").aggregation.batch().positions == START
 
 
 def test_positions_that_rest_are_stored_again_when_asked_for() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.aggregation.batch()
-    assert hands.aggregation.batch().positions == {}
-    hands.aggregation.renew()
-    assert hands.aggregation.batch().positions == {(EVENTS, 0): 2, (ROSTER_REQUESTS, 0): 0}
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.aggregation.batch()
+    assert fed.aggregation.batch().positions == {}
+    fed.aggregation.renew()
+    assert fed.aggregation.batch().positions == {(EVENTS, 0): 2, (ROSTER_REQUESTS, 0): 0}
 
 
 def test_a_heartbeat_passes_without_a_trace() -> None:
-    hands = Hands("alpha")
+    fed = FedAggregation("alpha")
     beat = wire.encode_heartbeat(Heartbeat(time=1.0, sender="relay"))
-    assert hands.take_event(hands.record(EVENTS, None, beat), 1.0) is RecordOutcome.NOTHING
-    assert not hands.aggregation.output.has_output
-    assert hands.aggregation.positions[EVENTS, 0] == 1
+    assert fed.take_event(fed.record(EVENTS, None, beat), 1.0) is RecordOutcome.NOTHING
+    assert not fed.aggregation.output.has_output
+    assert fed.aggregation.positions[EVENTS, 0] == 1
 
 
 # Deletion, renaming, replacement
 
 
 def test_a_deletion_is_announced_when_all_mirrors_have_deleted() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(chain.next(), chain.next(Type.DELETED))
-    hands.ack(chain.ack("alpha", 1))
-    hands.commit()
-    assert hands.state(chain).deleted
-    hands.ack(chain.ack("alpha", 2))
-    assert hands.commit() == [2]
-    hands.bury_ack("alpha", chain.repository)
-    assert hands.commit() == []
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(chain.next(), chain.next(Type.DELETED))
+    fed.ack(chain.ack("alpha", 1))
+    fed.commit()
+    assert fed.state(chain).deleted
+    fed.ack(chain.ack("alpha", 2))
+    assert fed.commit() == [2]
+    fed.bury_ack("alpha", chain.repository)
+    assert fed.commit() == []
 
 
 def test_a_repository_created_again_at_a_path_is_another_one() -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", generation=2)
-    hands.event(old.next(), old.next(Type.DELETED), new.next())
-    hands.ack(old.ack("alpha", 2), new.ack("alpha", 1))
-    assert hands.commit() == [1, 2, 1]
-    assert [notice.event.generation for notice in hands.notices] == [1, 1, 2]
-    assert (hands.state(old).noticed, hands.state(new).noticed) == (2, 1)
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    fed.event(old.next(), old.next(Type.DELETED), new.next())
+    fed.ack(old.ack("alpha", 2), new.ack("alpha", 1))
+    assert fed.commit() == [1, 2, 1]
+    assert [notice.event.generation for notice in fed.notices] == [1, 1, 2]
+    assert (fed.state(old).noticed, fed.state(new).noticed) == (2, 1)
 
 
 def test_after_a_rename_the_mirrors_of_the_new_path_gate_even_what_came_before() -> None:
     rules = Rules(include=("path:old",))
-    hands, chain = Hands("alpha", Mirror(name="beta", state=MirrorState.ACTIVE, rules=rules)), Chain("old")
-    hands.event(chain.next(), chain.next())
-    hands.ack(chain.ack("alpha", 2))
-    assert hands.commit() == []
-    hands.event(chain.next(Type.RENAMED, path="new", detail={"from": "old"}))
-    assert hands.commit() == [1, 2]
-    assert hands.state(chain).path == "new"
-    hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == [3]
+    fed, chain = FedAggregation("alpha", Mirror(name="beta", state=MirrorState.ACTIVE, rules=rules)), Chain("old")
+    fed.event(chain.next(), chain.next())
+    fed.ack(chain.ack("alpha", 2))
+    assert fed.commit() == []
+    fed.event(chain.next(Type.RENAMED, path="new", detail={"from": "old"}))
+    assert fed.commit() == [1, 2]
+    assert fed.state(chain).path == "new"
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == [3]
 
 
 # Paths
@@ -511,151 +509,151 @@ def renamed(chain: Chain, path: str, *, generation: int = 1) -> Event:
 
 @pytest.mark.parametrize("act", ["rename", "deletion", "hgrc"])
 def test_an_act_is_released_when_everything_before_it_is_announced(act: str) -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
-    hands.event(*chain.take(2))
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+    fed.event(*chain.take(2))
     if act == "rename":
-        hands.event(renamed(chain, "y"))
+        fed.event(renamed(chain, "y"))
     elif act == "deletion":
-        hands.event(chain.next(Type.DELETED))
+        fed.event(chain.next(Type.DELETED))
     else:
-        hands.event(chain.next(Type.HGRC, hgrc={"web": {"deny_read": "*"}}))
-    hands.ack(chain.ack("alpha", 3, 2), chain.ack("beta", 3, 1))
-    assert hands.commit() == [1]
-    assert hands.state(chain).released == 2
-    hands.restart()
-    hands.ack(chain.ack("beta", 3, 2))
-    assert hands.commit() == [2]
-    assert hands.state(chain).released == 3
-    hands.ack(chain.ack("alpha", 3), chain.ack("beta", 3))
-    assert hands.commit() == [3]
+        fed.event(chain.next(Type.HGRC, hgrc={"web": {"deny_read": "*"}}))
+    fed.ack(chain.ack("alpha", 3, 2), chain.ack("beta", 3, 1))
+    assert fed.commit() == [1]
+    assert fed.state(chain).released == 2
+    fed.restart()
+    fed.ack(chain.ack("beta", 3, 2))
+    assert fed.commit() == [2]
+    assert fed.state(chain).released == 3
+    fed.ack(chain.ack("alpha", 3), chain.ack("beta", 3))
+    assert fed.commit() == [3]
 
 
 def test_an_act_does_not_wait_for_a_mirror_that_cannot_serve_what_is_before_it_alone() -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
-    hands.event(*chain.take(2), renamed(chain, "y"), *chain.take(1))
-    hands.ack(chain.ack("alpha", 4, 2), replace(chain.ack("beta", 4, 0), floor=2))
-    assert hands.commit() == []
-    assert hands.state(chain).released == 2
-    hands.ack(replace(chain.ack("beta", 4, 0), floor=3))
-    assert hands.commit() == []
-    assert hands.state(chain).released == 4
-    hands.ack(chain.ack("alpha", 4), chain.ack("beta", 4))
-    assert hands.commit() == [1, 2, 3, 4]
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+    fed.event(*chain.take(2), renamed(chain, "y"), *chain.take(1))
+    fed.ack(chain.ack("alpha", 4, 2), replace(chain.ack("beta", 4, 0), floor=2))
+    assert fed.commit() == []
+    assert fed.state(chain).released == 2
+    fed.ack(replace(chain.ack("beta", 4, 0), floor=3))
+    assert fed.commit() == []
+    assert fed.state(chain).released == 4
+    fed.ack(chain.ack("alpha", 4), chain.ack("beta", 4))
+    assert fed.commit() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("leaves", ["deletion", "rename"])
 def test_all_notices_of_a_repository_come_before_its_successor_at_the_path_is_released(leaves: str) -> None:
-    hands, former, successor = Hands("alpha", "beta"), Chain("x"), Chain("x", generation=2)
-    hands.event(*former.take(2))
-    hands.event(renamed(former, "y") if leaves == "rename" else former.next(Type.DELETED))
-    hands.event(*successor.take(2))
-    hands.ack(former.ack("alpha", 3, 2), former.ack("beta", 2))
-    hands.ack(successor.ack("alpha", 2, 0), successor.ack("beta", 2, 0))
-    assert hands.commit() == [1, 2]
-    assert hands.state(successor).released == 0
-    hands.restart()
-    hands.ack(former.ack("beta", 3, 2))
-    hands.commit()
-    assert (hands.state(former).released, hands.state(successor).released) == (3, 0)
-    hands.ack(former.ack("alpha", 3), former.ack("beta", 3))
-    assert hands.commit() == [3]
-    assert hands.state(successor).released == 2
+    fed, former, successor = FedAggregation("alpha", "beta"), Chain("x"), Chain("x", generation=2)
+    fed.event(*former.take(2))
+    fed.event(renamed(former, "y") if leaves == "rename" else former.next(Type.DELETED))
+    fed.event(*successor.take(2))
+    fed.ack(former.ack("alpha", 3, 2), former.ack("beta", 2))
+    fed.ack(successor.ack("alpha", 2, 0), successor.ack("beta", 2, 0))
+    assert fed.commit() == [1, 2]
+    assert fed.state(successor).released == 0
+    fed.restart()
+    fed.ack(former.ack("beta", 3, 2))
+    fed.commit()
+    assert (fed.state(former).released, fed.state(successor).released) == (3, 0)
+    fed.ack(former.ack("alpha", 3), former.ack("beta", 3))
+    assert fed.commit() == [3]
+    assert fed.state(successor).released == 2
 
 
 def test_a_successor_that_arrives_first_waits_for_the_deletion_but_not_for_ever() -> None:
-    hands, former, successor = Hands("alpha"), Chain("x"), Chain("x", generation=2)
-    hands.event(*former.take(1), *successor.take(1))
-    hands.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
-    hands.commit()
-    assert hands.state(successor).released == 0
-    hands.now += 59
-    hands.commit()
-    assert hands.state(successor).released == 0
-    hands.now += 1
-    hands.commit()
-    assert hands.state(successor).released == 1
+    fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    fed.event(*former.take(1), *successor.take(1))
+    fed.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
+    fed.commit()
+    assert fed.state(successor).released == 0
+    fed.now += 59
+    fed.commit()
+    assert fed.state(successor).released == 0
+    fed.now += 1
+    fed.commit()
+    assert fed.state(successor).released == 1
 
 
 def test_a_successor_waits_on_while_events_of_the_one_before_it_still_come_or_wait() -> None:
-    hands, former, successor = Hands("alpha"), Chain("x"), Chain("x", generation=2)
-    hands.event(*former.take(1), *successor.take(1))
-    hands.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
-    hands.commit()
-    hands.now += 59
-    hands.event(*former.take(1))  # a backlog that is sent at last
-    hands.commit()
-    hands.now += 61
-    hands.commit()
-    assert hands.state(successor).released == 0  # its notice waits for a mirror
-    hands.ack(former.ack("alpha", 2))
-    hands.commit()
-    hands.commit()
-    assert (hands.state(former).noticed, hands.state(successor).released) == (2, 1)
+    fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    fed.event(*former.take(1), *successor.take(1))
+    fed.ack(former.ack("alpha", 1), successor.ack("alpha", 1, 0))
+    fed.commit()
+    fed.now += 59
+    fed.event(*former.take(1))  # a backlog that is sent at last
+    fed.commit()
+    fed.now += 61
+    fed.commit()
+    assert fed.state(successor).released == 0  # its notice waits for a mirror
+    fed.ack(former.ack("alpha", 2))
+    fed.commit()
+    fed.commit()
+    assert (fed.state(former).noticed, fed.state(successor).released) == (2, 1)
 
 
 def test_a_repository_that_comes_back_waits_for_the_one_there_meanwhile_which_waits_for_none() -> None:
-    hands, first, second = Hands("alpha"), Chain("x"), Chain("x", generation=2)
-    hands.event(*first.take(1), renamed(first, "y"))
-    hands.event(*second.take(1), second.next(Type.DELETED))
-    hands.event(renamed(first, "x", generation=3))
+    fed, first, second = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    fed.event(*first.take(1), renamed(first, "y"))
+    fed.event(*second.take(1), second.next(Type.DELETED))
+    fed.event(renamed(first, "x", generation=3))
     told: list[tuple[str, int]] = []
     serving = {first: 0, second: 0}
     for _ in range(6):
         for chain in serving:
-            serving[chain] = hands.state(chain).released if hands.topics[STATE] else 0
-            hands.ack(chain.ack("alpha", len(chain.events), serving[chain]))
-        before = len(hands.notices)
-        hands.commit()
-        told += [(each.event.repository[:4], each.event.seq) for each in hands.notices[before:]]
-        hands.restart()
+            serving[chain] = fed.state(chain).released if fed.topics[STATE] else 0
+            fed.ack(chain.ack("alpha", len(chain.events), serving[chain]))
+        before = len(fed.notices)
+        fed.commit()
+        told += [(each.event.repository[:4], each.event.seq) for each in fed.notices[before:]]
+        fed.restart()
     one, other = first.repository[:4], second.repository[:4]
     assert told == [(one, 1), (one, 2), (other, 1), (other, 2), (one, 3)]
 
 
 def test_what_an_adopted_history_replaced_holds_no_successor() -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(old.next(), renamed(old, "y"))
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(old.next(), renamed(old, "y"))
     new.path = "y"
-    hands.event(adopted(new))
+    fed.event(adopted(new))
     successor = Chain("x", generation=2)
-    hands.event(successor.next())
-    hands.ack(new.ack("alpha", 1), successor.ack("alpha", 1))
-    hands.commit()
-    assert (hands.state(new).noticed, hands.state(successor).noticed) == (1, 1)
+    fed.event(successor.next())
+    fed.ack(new.ack("alpha", 1), successor.ack("alpha", 1))
+    fed.commit()
+    assert (fed.state(new).noticed, fed.state(successor).noticed) == (1, 1)
 
 
 def test_a_successor_whose_history_is_adopted_before_its_creation_was_released_waits_too() -> None:
-    hands, former = Hands("alpha"), Chain("x")
+    fed, former = FedAggregation("alpha"), Chain("x")
     old, new = Chain("x", generation=2), Chain("x", generation=2, incarnation=2)
     new.repository = old.repository
-    hands.event(*former.take(1), former.next(Type.DELETED), old.next())
-    hands.event(adopted(new))
-    hands.ack(new.ack("alpha", 1, 0))
-    hands.commit()
-    assert hands.state(new).released == 0
-    hands.ack(former.ack("alpha", 2))
-    hands.commit()
-    hands.commit()
-    assert (hands.state(former).noticed, hands.state(new).released) == (2, 1)
+    fed.event(*former.take(1), former.next(Type.DELETED), old.next())
+    fed.event(adopted(new))
+    fed.ack(new.ack("alpha", 1, 0))
+    fed.commit()
+    assert fed.state(new).released == 0
+    fed.ack(former.ack("alpha", 2))
+    fed.commit()
+    fed.commit()
+    assert (fed.state(former).noticed, fed.state(new).released) == (2, 1)
 
 
 def test_a_repository_that_comes_back_to_a_path_does_not_wait_for_itself() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(1), renamed(chain, "y"), renamed(chain, "x", generation=2))
-    hands.ack(replace(chain.ack("alpha", 3, 0), floor=3))
-    hands.commit()
-    assert hands.state(chain).released == 3
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(1), renamed(chain, "y"), renamed(chain, "x", generation=2))
+    fed.ack(replace(chain.ack("alpha", 3, 0), floor=3))
+    fed.commit()
+    assert fed.state(chain).released == 3
 
 
 def test_names_that_are_swapped_are_announced_in_the_order_of_the_renames() -> None:
-    hands, first, second = Hands("alpha"), Chain("x"), Chain("z")
-    hands.event(*first.take(1), *second.take(1))
-    hands.event(renamed(first, "y"), renamed(first, "z", generation=2), renamed(second, "x", generation=2))
+    fed, first, second = FedAggregation("alpha"), Chain("x"), Chain("z")
+    fed.event(*first.take(1), *second.take(1))
+    fed.event(renamed(first, "y"), renamed(first, "z", generation=2), renamed(second, "x", generation=2))
     for _ in range(6):
         for chain in (first, second):
-            hands.ack(chain.ack("alpha", len(chain.events), hands.state(chain).released if hands.topics[STATE] else 0))
-        hands.commit()
-    told = [(each.event.path, each.event.seq) for each in hands.notices if each.event.type is Type.RENAMED]
+            fed.ack(chain.ack("alpha", len(chain.events), fed.state(chain).released if fed.topics[STATE] else 0))
+        fed.commit()
+    told = [(each.event.path, each.event.seq) for each in fed.notices if each.event.type is Type.RENAMED]
     assert told == [("y", 2), ("x", 2), ("z", 3)]
 
 
@@ -664,90 +662,90 @@ def adopted(chain: Chain) -> Event:
 
 
 def test_an_adopted_history_starts_over_and_what_was_not_announced_is_recorded() -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(3))
-    hands.ack(old.ack("alpha", 2, 1))
-    assert hands.commit() == [1]
-    hands.event(adopted(new))
-    assert hands.commit() == []
-    state = hands.state(new)
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(3))
+    fed.ack(old.ack("alpha", 2, 1))
+    assert fed.commit() == [1]
+    fed.event(adopted(new))
+    assert fed.commit() == []
+    state = fed.state(new)
     assert (state.incarnation, state.seq, state.released, state.noticed) == (new.incarnation, 1, 0, 0)
     assert state.retired == (old.incarnation,)
-    assert [error.reason.split(" of ")[0] for error in hands.errors] == ["x: event 3", "x: event 2"]
-    assert list(hands.topics[PENDING]) == [f"{new.repository}/1"]
-    hands.ack(new.ack("alpha", 1))
-    assert hands.commit() == [1]
+    assert [error.reason.split(" of ")[0] for error in fed.errors] == ["x: event 3", "x: event 2"]
+    assert list(fed.topics[PENDING]) == [f"{new.repository}/1"]
+    fed.ack(new.ack("alpha", 1))
+    assert fed.commit() == [1]
 
 
 def test_public_sequence_and_previous_go_on_over_adopted_histories_and_restarts() -> None:
     histories = [Chain("x", incarnation=number) for number in (1, 2, 3)]
-    hands = Hands("alpha")
+    fed = FedAggregation("alpha")
     for chain in histories:
         first = [adopted(chain)] if chain is not histories[0] else chain.take(1)
-        hands.event(*first, *chain.take(2))
-        hands.ack(chain.ack("alpha", 2 if chain is histories[0] else 3))
-        hands.commit()
-        hands.restart()
-    told = [notice for notice in hands.notices if "changegroup.1" in notice.previous]
+        fed.event(*first, *chain.take(2))
+        fed.ack(chain.ack("alpha", 2 if chain is histories[0] else 3))
+        fed.commit()
+        fed.restart()
+    told = [notice for notice in fed.notices if "changegroup.1" in notice.previous]
     assert [(notice.base or 0) + notice.event.seq for notice in told] == [2, 5, 6, 8, 9]
     assert [notice.previous["changegroup.1"] for notice in told] == [None, *(notice.event.id for notice in told[:-1])]
 
 
 def test_what_every_mirror_served_is_announced_before_an_adopted_history_begins() -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(2))
-    hands.ack(old.ack("alpha", 2))
-    hands.event(adopted(new))
-    assert hands.commit() == [1, 2]
-    assert not hands.errors
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(2))
+    fed.ack(old.ack("alpha", 2))
+    fed.event(adopted(new))
+    assert fed.commit() == [1, 2]
+    assert not fed.errors
 
 
 def test_a_level_of_another_digest_lets_nothing_go_when_its_event_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 4_000)
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(20))
-    hands.ack(replace(old.ack("alpha", 19), digest="f" * 64))
-    hands.commit()
-    hands.event(adopted(new))
-    assert hands.commit() == []
-    assert len([error for error in hands.errors if "overtaken" in error.reason]) == 20
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(20))
+    fed.ack(replace(old.ack("alpha", 19), digest="f" * 64))
+    fed.commit()
+    fed.event(adopted(new))
+    assert fed.commit() == []
+    assert len([error for error in fed.errors if "overtaken" in error.reason]) == 20
 
 
 @pytest.mark.parametrize("broken", [1, 2, 3])
 def test_an_adopted_history_begins_though_an_event_before_it_cannot_be_read(broken: int) -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(3))
-    hands.commit()
-    hands.topics[PENDING][f"{old.repository}/{broken}"] = b"rubbish"
-    hands.restart()
-    assert hands.event(adopted(new)) == [RecordOutcome.TAKEN]
-    hands.commit()
-    assert (hands.state(new).incarnation, list(hands.topics[PENDING])) == (new.incarnation, [f"{new.repository}/1"])
-    assert sorted(error.reason.startswith("x: event") for error in hands.errors) == [False, True, True]
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(3))
+    fed.commit()
+    fed.topics[PENDING][f"{old.repository}/{broken}"] = b"rubbish"
+    fed.restart()
+    assert fed.event(adopted(new)) == [RecordOutcome.TAKEN]
+    fed.commit()
+    assert (fed.state(new).incarnation, list(fed.topics[PENDING])) == (new.incarnation, [f"{new.repository}/1"])
+    assert sorted(error.reason.startswith("x: event") for error in fed.errors) == [False, True, True]
 
 
 def test_what_every_mirror_served_is_announced_before_an_adoption_in_any_number_of_transactions() -> None:
-    hands, old, new = Hands("alpha", limit=2), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(5))
-    hands.ack(old.ack("alpha", 5))
-    hands.event(adopted(new))
-    hands.commit()
-    assert [notice.event for notice in hands.notices] == old.events
-    assert not hands.errors
+    fed, old, new = FedAggregation("alpha", limit=2), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(5))
+    fed.ack(old.ack("alpha", 5))
+    fed.event(adopted(new))
+    fed.commit()
+    assert [notice.event for notice in fed.notices] == old.events
+    assert not fed.errors
 
 
 def test_an_adoption_behind_what_a_newer_aggregator_stored_waits_for_that_one_and_drops_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
     with monkeypatch.context() as newer:
         newer.setattr(wire, "VERSION", 2)
-        hands.event(*old.take(1), old.next(version=2))
-        hands.commit()
-    hands.restart()
-    assert hands.event(adopted(new)) == [RecordOutcome.UNKNOWN]
-    assert [held.seq for held in hands.aggregation.repositories[old.repository].queue] == [1, 2]
-    assert not hands.errors
+        fed.event(*old.take(1), old.next(version=2))
+        fed.commit()
+    fed.restart()
+    assert fed.event(adopted(new)) == [RecordOutcome.UNKNOWN]
+    assert [held.seq for held in fed.aggregation.repositories[old.repository].queue] == [1, 2]
+    assert not fed.errors
 
 
 @pytest.mark.parametrize("served", [0, 60, 200])
@@ -755,17 +753,17 @@ def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_siz
     monkeypatch: pytest.MonkeyPatch, served: int
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(200))
-    hands.commit()
-    hands.ack(old.ack("alpha", served))
-    hands.transactions.clear()
-    hands.event(adopted(new))
-    hands.commit()
-    assert max(hands.transactions) < 60
-    assert [notice.event for notice in hands.notices] == old.events[:served]
-    assert sorted(error.offset for error in hands.errors) == list(range(served, 200))
-    assert list(hands.topics[PENDING]) == [f"{new.repository}/1"]
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(200))
+    fed.commit()
+    fed.ack(old.ack("alpha", served))
+    fed.transactions.clear()
+    fed.event(adopted(new))
+    fed.commit()
+    assert max(fed.transactions) < 60
+    assert [notice.event for notice in fed.notices] == old.events[:served]
+    assert sorted(error.offset for error in fed.errors) == list(range(served, 200))
+    assert list(fed.topics[PENDING]) == [f"{new.repository}/1"]
 
 
 @pytest.mark.parametrize("written", range(1, 16))
@@ -773,116 +771,116 @@ def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats
     monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(200))
-    hands.commit()
-    hands.ack(old.ack("alpha", 60))
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(200))
+    fed.commit()
+    fed.ack(old.ack("alpha", 60))
     event = adopted(new)
-    record = hands.record(EVENTS, event.repository, wire.encode(event))
+    record = fed.record(EVENTS, event.repository, wire.encode(event))
     for _ in range(written):
-        if hands.take_event(record, hands.now) is not RecordOutcome.UNFINISHED:
+        if fed.take_event(record, fed.now) is not RecordOutcome.UNFINISHED:
             break
-        hands.write()
-    assert hands.positions[EVENTS, 0] == record.offset
-    hands.restart()
-    assert hands.take(hands.take_event, record) is RecordOutcome.TAKEN
-    hands.ack(new.ack("alpha", 1))
-    hands.commit()
-    assert [notice.event for notice in hands.notices] == [*old.events[:60], event]
-    assert sorted(error.offset for error in hands.errors) == list(range(60, 200))
-    assert hands.topics[PENDING] == {}
+        fed.write()
+    assert fed.positions[EVENTS, 0] == record.offset
+    fed.restart()
+    assert fed.take(fed.take_event, record) is RecordOutcome.TAKEN
+    fed.ack(new.ack("alpha", 1))
+    fed.commit()
+    assert [notice.event for notice in fed.notices] == [*old.events[:60], event]
+    assert sorted(error.offset for error in fed.errors) == list(range(60, 200))
+    assert fed.topics[PENDING] == {}
 
 
 def test_what_mirrors_serve_after_a_kill_in_an_adoption_is_announced_without_a_hole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(200))
-    hands.commit()
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(200))
+    fed.commit()
     event = adopted(new)
-    record = hands.record(EVENTS, event.repository, wire.encode(event))
-    assert hands.take_event(record, hands.now) is RecordOutcome.UNFINISHED
-    hands.write()
-    hands.restart()
-    hands.ack(old.ack("alpha", 200))
-    assert hands.take(hands.take_event, record) is RecordOutcome.TAKEN
-    hands.commit()
-    told = [notice.event.seq for notice in hands.notices]
+    record = fed.record(EVENTS, event.repository, wire.encode(event))
+    assert fed.take_event(record, fed.now) is RecordOutcome.UNFINISHED
+    fed.write()
+    fed.restart()
+    fed.ack(old.ack("alpha", 200))
+    assert fed.take(fed.take_event, record) is RecordOutcome.TAKEN
+    fed.commit()
+    told = [notice.event.seq for notice in fed.notices]
     assert told == list(range(1, len(told) + 1))
-    assert sorted(error.offset + 1 for error in hands.errors) == list(range(len(told) + 1, 201))
+    assert sorted(error.offset + 1 for error in fed.errors) == list(range(len(told) + 1, 201))
 
 
 def test_an_adoption_that_was_kept_for_a_newer_aggregator_takes_transactions_of_bounded_size_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(200))
-    hands.commit()
-    hands.event(replace(adopted(new), version=2), new.next())
-    hands.commit()
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(200))
+    fed.commit()
+    fed.event(replace(adopted(new), version=2), new.next())
+    fed.commit()
     Upgrade(monkeypatch)
-    hands.transactions.clear()
-    hands.restart()
-    hands.ack(new.ack("alpha", 2))
-    assert hands.commit() == [1, 2]
-    assert max(hands.transactions) < 60
-    assert (hands.topics[PENDING], len(hands.errors)) == ({}, 200)
+    fed.transactions.clear()
+    fed.restart()
+    fed.ack(new.ack("alpha", 2))
+    assert fed.commit() == [1, 2]
+    assert max(fed.transactions) < 60
+    assert (fed.topics[PENDING], len(fed.errors)) == ({}, 200)
 
 
 def test_repeats_of_a_retired_incarnation_are_repeats() -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(2), adopted(new))
-    assert hands.event(*old.events) == [RecordOutcome.REPEAT] * 2
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(2), adopted(new))
+    assert fed.event(*old.events) == [RecordOutcome.REPEAT] * 2
 
 
 def test_a_history_that_was_adopted_and_replaced_is_not_adopted_again() -> None:
-    hands, chains = Hands("alpha"), [Chain("x", incarnation=number) for number in (1, 2, 3)]
-    hands.event(chains[0].next(), adopted(chains[1]), adopted(chains[2]))
-    hands.ack(chains[2].ack("alpha", 1))
-    assert hands.commit() == [1]
-    assert hands.event(*chains[1].events, *chains[2].events) == [RecordOutcome.REPEAT] * 2
-    assert hands.commit() == []
+    fed, chains = FedAggregation("alpha"), [Chain("x", incarnation=number) for number in (1, 2, 3)]
+    fed.event(chains[0].next(), adopted(chains[1]), adopted(chains[2]))
+    fed.ack(chains[2].ack("alpha", 1))
+    assert fed.commit() == [1]
+    assert fed.event(*chains[1].events, *chains[2].events) == [RecordOutcome.REPEAT] * 2
+    assert fed.commit() == []
 
 
 def test_another_incarnation_that_was_not_adopted_is_a_fork() -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(2))
-    assert hands.event(new.next(), adopted(new)) == [RecordOutcome.REJECTED] * 2
-    hands.commit()
-    assert hands.state(old).incarnation == old.incarnation
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(2))
+    assert fed.event(new.next(), adopted(new)) == [RecordOutcome.REJECTED] * 2
+    fed.commit()
+    assert fed.state(old).incarnation == old.incarnation
 
 
 # The roster
 
 
 def test_a_joining_mirror_gates_only_what_came_after_its_joining_point() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.commit()
-    assert hands.ask(Verb.ADD, "beta") is RecordOutcome.TAKEN
-    hands.event(chain.next())
-    hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == [1, 2]
-    assert hands.state(chain).released == 2
-    hands.ack(chain.ack("beta", 3))
-    assert hands.commit() == [3]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.commit()
+    assert fed.ask(Verb.ADD, "beta") is RecordOutcome.TAKEN
+    fed.event(chain.next())
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == [1, 2]
+    assert fed.state(chain).released == 2
+    fed.ack(chain.ack("beta", 3))
+    assert fed.commit() == [3]
 
 
 def test_a_joining_mirror_is_active_once_it_serves_all_that_was_released() -> None:
-    hands, first, second = Hands("alpha"), Chain("first"), Chain("second")
-    hands.event(*first.take(2), *second.take(2))
-    hands.ack(first.ack("alpha", 2), second.ack("alpha", 1))
-    hands.commit()
-    hands.ask(Verb.ADD, "beta")
-    hands.commit()
-    hands.ack(first.ack("beta", 2), second.ack("beta", 1, 0))
-    hands.commit()
-    assert hands.aggregation.roster.mirrors[1].state is MirrorState.JOINING
-    hands.ack(second.ack("beta", 1))
-    hands.commit()
-    roster = from_json(Roster, hands.topics[ROSTER][KEY])
+    fed, first, second = FedAggregation("alpha"), Chain("first"), Chain("second")
+    fed.event(*first.take(2), *second.take(2))
+    fed.ack(first.ack("alpha", 2), second.ack("alpha", 1))
+    fed.commit()
+    fed.ask(Verb.ADD, "beta")
+    fed.commit()
+    fed.ack(first.ack("beta", 2), second.ack("beta", 1, 0))
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.JOINING
+    fed.ack(second.ack("beta", 1))
+    fed.commit()
+    roster = from_json(Roster, fed.topics[ROSTER][KEY])
     beta = roster.mirror("beta")
     assert beta is not None
     assert (beta.state, beta.joined, roster.version) == (MirrorState.ACTIVE, None, 3)
@@ -890,171 +888,171 @@ def test_a_joining_mirror_is_active_once_it_serves_all_that_was_released() -> No
 
 
 def test_what_is_released_after_the_joining_does_not_delay_it() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(1))
-    hands.ack(chain.ack("alpha", 1))
-    hands.commit()
-    hands.ask(Verb.ADD, "beta")
-    hands.event(chain.next())
-    hands.ack(chain.ack("alpha", 2), chain.ack("beta", 2, 1))
-    hands.commit()
-    assert hands.state(chain).released == 2
-    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(1))
+    fed.ack(chain.ack("alpha", 1))
+    fed.commit()
+    fed.ask(Verb.ADD, "beta")
+    fed.event(chain.next())
+    fed.ack(chain.ack("alpha", 2), chain.ack("beta", 2, 1))
+    fed.commit()
+    assert fed.state(chain).released == 2
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
 def test_a_repository_that_is_deleted_meanwhile_does_not_keep_a_backup_joining() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.ack(chain.ack("alpha", 2))
-    hands.commit()
-    hands.ask(Verb.ADD, "beta", role=MirrorRole.BACKUP)
-    hands.commit()
-    hands.event(chain.next(Type.DELETED))
-    hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == [3]
-    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 2))
+    fed.commit()
+    fed.ask(Verb.ADD, "beta", role=MirrorRole.BACKUP)
+    fed.commit()
+    fed.event(chain.next(Type.DELETED))
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == [3]
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
 def test_a_deletion_that_waits_for_another_mirror_does_not_keep_a_mirror_joining() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2), chain.next(Type.DELETED))
-    hands.ack(chain.ack("alpha", 2))
-    assert hands.commit() == [1, 2]
-    hands.ask(Verb.ADD, "beta")
-    hands.commit()
-    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
-    hands.ack(chain.ack("alpha", 3), chain.ack("beta", 3))
-    assert hands.commit() == [3]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2), chain.next(Type.DELETED))
+    fed.ack(chain.ack("alpha", 2))
+    assert fed.commit() == [1, 2]
+    fed.ask(Verb.ADD, "beta")
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
+    fed.ack(chain.ack("alpha", 3), chain.ack("beta", 3))
+    assert fed.commit() == [3]
 
 
 def test_a_repository_renamed_out_of_its_rules_does_not_keep_a_mirror_joining() -> None:
-    hands, chain = Hands("alpha"), Chain("kept/x")
-    hands.event(*chain.take(2))
-    hands.ack(chain.ack("alpha", 2))
-    hands.commit()
-    hands.ask(Verb.ADD, "beta", rules=Rules(include=("re:kept/",)))
-    hands.commit()
-    hands.event(chain.next(Type.RENAMED, path="left/x", detail={"from": "kept/x"}))
-    hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == [3]
-    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
+    fed, chain = FedAggregation("alpha"), Chain("kept/x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 2))
+    fed.commit()
+    fed.ask(Verb.ADD, "beta", rules=Rules(include=("re:kept/",)))
+    fed.commit()
+    fed.event(chain.next(Type.RENAMED, path="left/x", detail={"from": "kept/x"}))
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == [3]
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
 
 
 def test_an_adopted_history_that_is_shorter_does_not_keep_a_mirror_joining() -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(3))
-    hands.ack(old.ack("alpha", 3))
-    hands.commit()
-    hands.ask(Verb.ADD, "beta")
-    hands.event(adopted(new))
-    hands.ack(new.ack("alpha", 1), new.ack("beta", 1))
-    hands.commit()
-    beta = hands.aggregation.roster.mirror("beta")
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(3))
+    fed.ack(old.ack("alpha", 3))
+    fed.commit()
+    fed.ask(Verb.ADD, "beta")
+    fed.event(adopted(new))
+    fed.ack(new.ack("alpha", 1), new.ack("beta", 1))
+    fed.commit()
+    beta = fed.aggregation.roster.mirror("beta")
     assert beta is not None
     assert beta.state is MirrorState.ACTIVE
 
 
 def test_a_mirror_filled_beyond_what_is_released_replaces_the_only_one_that_was_there() -> None:
     """It cannot show an earlier event than the one that it was filled at, and nothing is released before it gates."""
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.ack(chain.ack("alpha", 1))
-    assert hands.commit() == [1]
-    hands.ask(Verb.DEACTIVATE, "alpha")
-    hands.ask(Verb.ADD, "beta")
-    hands.commit()
-    hands.ack(chain.ack("beta", 3, 0))
-    hands.commit()
-    assert hands.state(chain).released == 3
-    hands.ack(chain.ack("beta", 3))
-    assert hands.commit() == [2, 3]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.ack(chain.ack("alpha", 1))
+    assert fed.commit() == [1]
+    fed.ask(Verb.DEACTIVATE, "alpha")
+    fed.ask(Verb.ADD, "beta")
+    fed.commit()
+    fed.ack(chain.ack("beta", 3, 0))
+    fed.commit()
+    assert fed.state(chain).released == 3
+    fed.ack(chain.ack("beta", 3))
+    assert fed.commit() == [2, 3]
 
 
 def test_a_mirror_that_joins_an_empty_installation_is_active_at_once() -> None:
-    hands = Hands()
-    hands.ask(Verb.ADD, "alpha")
-    hands.commit()
-    assert hands.aggregation.roster.mirrors[0].state is MirrorState.ACTIVE
+    fed = FedAggregation()
+    fed.ask(Verb.ADD, "alpha")
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[0].state is MirrorState.ACTIVE
 
 
 @pytest.mark.parametrize("verb", [Verb.DEACTIVATE, Verb.RULES])
 def test_whatever_waits_for_a_mirror_only_goes_out_when_it_gates_no_more(verb: Verb) -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
-    assert hands.commit() == [1]
-    assert hands.state(chain).released == 2
-    hands.ask(verb, "beta", rules=Rules(include=("path:elsewhere",)) if verb is Verb.RULES else None)
-    assert hands.commit() == [2, 3]
-    assert {notice.roster for notice in hands.notices[1:]} == {2}
-    assert [proof.mirror for proof in hands.notices[-1].acks] == ["alpha"]
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
+    assert fed.commit() == [1]
+    assert fed.state(chain).released == 2
+    fed.ask(verb, "beta", rules=Rules(include=("path:elsewhere",)) if verb is Verb.RULES else None)
+    assert fed.commit() == [2, 3]
+    assert {notice.roster for notice in fed.notices[1:]} == {2}
+    assert [proof.mirror for proof in fed.notices[-1].acks] == ["alpha"]
 
 
 def test_deactivating_one_repository_lets_only_its_notices_go() -> None:
-    hands, first, second = Hands("alpha", "beta"), Chain("first"), Chain("second")
-    hands.event(first.next(), second.next())
-    hands.ack(first.ack("alpha", 1), second.ack("alpha", 1))
-    hands.commit()
-    hands.ask(Verb.DEACTIVATE, "beta", repository=first.repository)
-    hands.commit()
-    assert [notice.event.path for notice in hands.notices] == ["first"]
-    hands.ask(Verb.ACTIVATE, "beta", repository=first.repository)
-    hands.event(first.next())
-    hands.ack(first.ack("alpha", 2))
-    assert hands.commit() == []
+    fed, first, second = FedAggregation("alpha", "beta"), Chain("first"), Chain("second")
+    fed.event(first.next(), second.next())
+    fed.ack(first.ack("alpha", 1), second.ack("alpha", 1))
+    fed.commit()
+    fed.ask(Verb.DEACTIVATE, "beta", repository=first.repository)
+    fed.commit()
+    assert [notice.event.path for notice in fed.notices] == ["first"]
+    fed.ask(Verb.ACTIVATE, "beta", repository=first.repository)
+    fed.event(first.next())
+    fed.ack(first.ack("alpha", 2))
+    assert fed.commit() == []
 
 
 def test_an_activated_mirror_holds_even_what_was_released_before() -> None:
-    hands, chain = Hands("alpha", inactive("beta")), Chain("x")
-    hands.event(*chain.take(2))
-    hands.ack(chain.ack("alpha", 2, 0))
-    hands.commit()
-    assert hands.state(chain).released == 2
-    hands.ask(Verb.ACTIVATE, "beta")
-    hands.ack(chain.ack("alpha", 2))
-    assert hands.commit() == []
-    hands.ack(chain.ack("beta", 2))
-    assert hands.commit() == [1, 2]
+    fed, chain = FedAggregation("alpha", inactive("beta")), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 2, 0))
+    fed.commit()
+    assert fed.state(chain).released == 2
+    fed.ask(Verb.ACTIVATE, "beta")
+    fed.ack(chain.ack("alpha", 2))
+    assert fed.commit() == []
+    fed.ack(chain.ack("beta", 2))
+    assert fed.commit() == [1, 2]
 
 
 def test_rules_that_carry_more_make_its_notices_wait() -> None:
     beta = Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(include=("path:elsewhere",)))
-    hands, chain = Hands("alpha", beta), Chain("x")
-    hands.event(*chain.take(1))
-    hands.commit()
-    hands.ask(Verb.RULES, "beta", rules=Rules())
-    hands.ack(chain.ack("alpha", 1))
-    assert hands.commit() == []
+    fed, chain = FedAggregation("alpha", beta), Chain("x")
+    fed.event(*chain.take(1))
+    fed.commit()
+    fed.ask(Verb.RULES, "beta", rules=Rules())
+    fed.ack(chain.ack("alpha", 1))
+    assert fed.commit() == []
 
 
 def test_the_levels_of_a_removed_mirror_are_forgotten_because_it_may_come_back_empty() -> None:
-    hands, chain = Hands("alpha", inactive("beta")), Chain("x")
-    hands.event(*chain.take(1))
-    hands.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
-    hands.commit()
-    hands.ask(Verb.REMOVE, "beta")
+    fed, chain = FedAggregation("alpha", inactive("beta")), Chain("x")
+    fed.event(*chain.take(1))
+    fed.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
+    fed.commit()
+    fed.ask(Verb.REMOVE, "beta")
     buried = [
-        message.key for message in hands.aggregation.batch().messages if message.topic == ACKS and message.value is None
+        message.key for message in fed.aggregation.batch().messages if message.topic == ACKS and message.value is None
     ]
     assert buried == [f"beta/{chain.repository}"]
-    hands.ask(Verb.ADD, "beta")
-    hands.commit()
-    assert hands.aggregation.roster.mirrors[1].state is MirrorState.JOINING
+    fed.ask(Verb.ADD, "beta")
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.JOINING
 
 
 def test_what_a_mirror_said_while_it_was_removed_does_not_count_when_it_is_added_again() -> None:
-    hands, chain = Hands("alpha", inactive("beta")), Chain("x")
-    hands.event(*chain.take(1))
-    hands.ask(Verb.REMOVE, "beta")
-    hands.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
-    hands.commit()
-    hands.ask(Verb.ADD, "beta")
-    hands.commit()
-    assert hands.aggregation.roster.mirrors[1].state.value == "joining"
-    assert f"beta/{chain.repository}" in hands.buried
-    hands.ack(chain.ack("beta", 1))
-    hands.commit()
-    assert hands.aggregation.roster.mirrors[1].state.value == "active"
+    fed, chain = FedAggregation("alpha", inactive("beta")), Chain("x")
+    fed.event(*chain.take(1))
+    fed.ask(Verb.REMOVE, "beta")
+    fed.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
+    fed.commit()
+    fed.ask(Verb.ADD, "beta")
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[1].state.value == "joining"
+    assert f"beta/{chain.repository}" in fed.buried
+    fed.ack(chain.ack("beta", 1))
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[1].state.value == "active"
 
 
 @pytest.mark.parametrize("written", [None, 1, 2, 3])
@@ -1063,74 +1061,74 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded
 ) -> None:
     """Killed after any of them (`written`), the mirror is not yet removed, and the rest goes when it is."""
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    hands, chains = Hands("alpha", inactive("beta")), [Chain(f"x{number}") for number in range(300)]
+    fed, chains = FedAggregation("alpha", inactive("beta")), [Chain(f"x{number}") for number in range(300)]
     for chain in chains:
-        hands.event(*chain.take(1))
-        hands.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
-    hands.commit()
-    hands.transactions.clear()
+        fed.event(*chain.take(1))
+        fed.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
+    fed.commit()
+    fed.transactions.clear()
     request = RosterRequest(id="1", verb=Verb.REMOVE, mirror="beta", who="dana", time=1.0, reason="")
-    record = hands.record(ROSTER_REQUESTS, "1", to_json(request))
+    record = fed.record(ROSTER_REQUESTS, "1", to_json(request))
     if written is not None:
         for _ in range(written):
-            assert hands.aggregation.request(record, hands.now) is RecordOutcome.UNFINISHED
-            hands.write()
-        assert hands.positions[ROSTER_REQUESTS, 0] == record.offset
-        hands.restart()
-        assert hands.aggregation.roster.mirrors[1].state is MirrorState.INACTIVE
-    assert hands.take(hands.aggregation.request, record) is RecordOutcome.TAKEN
-    hands.commit()
-    assert max(hands.transactions) < 90
-    assert sorted(hands.buried) == sorted(f"beta/{chain.repository}" for chain in chains)
-    assert hands.aggregation.roster.mirrors[1].state is MirrorState.REMOVED
+            assert fed.aggregation.request(record, fed.now) is RecordOutcome.UNFINISHED
+            fed.write()
+        assert fed.positions[ROSTER_REQUESTS, 0] == record.offset
+        fed.restart()
+        assert fed.aggregation.roster.mirrors[1].state is MirrorState.INACTIVE
+    assert fed.take(fed.aggregation.request, record) is RecordOutcome.TAKEN
+    fed.commit()
+    assert max(fed.transactions) < 90
+    assert sorted(fed.buried) == sorted(f"beta/{chain.repository}" for chain in chains)
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.REMOVED
 
 
 def test_what_one_decision_of_the_operator_lets_go_is_released_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_STATES", 20)
-    hands, chains = Hands("alpha", "beta"), [Chain(f"x{number}") for number in range(100)]
+    fed, chains = FedAggregation("alpha", "beta"), [Chain(f"x{number}") for number in range(100)]
     for chain in chains:
-        hands.event(*chain.take(1))
-        hands.ack(chain.ack("alpha", 1, 0))
-        hands.commit()
-    hands.transactions.clear()
-    hands.ask(Verb.DEACTIVATE, "beta")
-    hands.commit()
-    assert {hands.state(chain).released for chain in chains} == {1}
-    assert max(hands.transactions) < 30
+        fed.event(*chain.take(1))
+        fed.ack(chain.ack("alpha", 1, 0))
+        fed.commit()
+    fed.transactions.clear()
+    fed.ask(Verb.DEACTIVATE, "beta")
+    fed.commit()
+    assert {fed.state(chain).released for chain in chains} == {1}
+    assert max(fed.transactions) < 30
 
 
 def test_without_a_gating_mirror_everything_is_held_until_it_is_allowed() -> None:
-    hands, chain = Hands(), Chain("x")
-    hands.event(*chain.take(2))
-    assert hands.commit() == []
-    assert hands.state(chain).released == 0
-    hands.ask(Verb.ALLOW_EMPTY, allow=True)
-    assert hands.commit() == [1, 2]
-    assert hands.notices[0].acks == ()
+    fed, chain = FedAggregation(), Chain("x")
+    fed.event(*chain.take(2))
+    assert fed.commit() == []
+    assert fed.state(chain).released == 0
+    fed.ask(Verb.ALLOW_EMPTY, allow=True)
+    assert fed.commit() == [1, 2]
+    assert fed.notices[0].acks == ()
 
 
 def test_a_change_of_the_roster_waits_for_nothing_else() -> None:
-    hands = Hands("alpha")
-    assert not hands.aggregation.output.is_urgent
-    hands.ask(Verb.ADD, "beta")
-    assert hands.aggregation.output.is_urgent
+    fed = FedAggregation("alpha")
+    assert not fed.aggregation.output.is_urgent
+    fed.ask(Verb.ADD, "beta")
+    assert fed.aggregation.output.is_urgent
 
 
 def test_a_request_is_decided_once_however_often_it_stands_in_the_log() -> None:
-    hands = Hands("alpha")
-    assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is RecordOutcome.TAKEN
-    assert hands.ask(Verb.DEACTIVATE, "alpha", identifier="once") is RecordOutcome.REPEAT
-    hands.commit()
-    assert hands.aggregation.roster.version == 2
+    fed = FedAggregation("alpha")
+    assert fed.ask(Verb.DEACTIVATE, "alpha", identifier="once") is RecordOutcome.TAKEN
+    assert fed.ask(Verb.DEACTIVATE, "alpha", identifier="once") is RecordOutcome.REPEAT
+    fed.commit()
+    assert fed.aggregation.roster.version == 2
 
 
 def test_a_refused_request_leaves_the_version_and_tells_why() -> None:
-    hands = Hands("alpha")
-    assert hands.ask(Verb.JOIN, "absent", identifier="wrong") is RecordOutcome.REJECTED
-    hands.commit()
-    roster = from_json(Roster, hands.topics[ROSTER][KEY])
+    fed = FedAggregation("alpha")
+    assert fed.ask(Verb.JOIN, "absent", identifier="wrong") is RecordOutcome.REJECTED
+    fed.commit()
+    roster = from_json(Roster, fed.topics[ROSTER][KEY])
     decision = roster.decision("wrong")
     assert decision is not None
     assert (roster.version, decision.refusal) == (1, "there is no mirror absent; add it first")
@@ -1140,81 +1138,81 @@ def test_a_refused_request_leaves_the_version_and_tells_why() -> None:
 
 
 def test_a_restart_goes_on_where_the_last_transaction_ended() -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
-    hands.event(*chain.take(4))
-    hands.ack(chain.ack("alpha", 4), chain.ack("beta", 3, 1))
-    assert hands.commit() == [1]
-    hands.restart()
-    assert hands.aggregation.held == 3
-    hands.ack(chain.ack("beta", 3, 3))
-    assert hands.commit() == [2, 3]
-    hands.restart()
-    hands.event(chain.next())
-    hands.ack(chain.ack("alpha", 5), chain.ack("beta", 5))
-    assert hands.commit() == [4, 5]
-    assert [notice.previous.get("changegroup.1") for notice in hands.notices[2:]] == [
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+    fed.event(*chain.take(4))
+    fed.ack(chain.ack("alpha", 4), chain.ack("beta", 3, 1))
+    assert fed.commit() == [1]
+    fed.restart()
+    assert fed.aggregation.held == 3
+    fed.ack(chain.ack("beta", 3, 3))
+    assert fed.commit() == [2, 3]
+    fed.restart()
+    fed.event(chain.next())
+    fed.ack(chain.ack("alpha", 5), chain.ack("beta", 5))
+    assert fed.commit() == [4, 5]
+    assert [notice.previous.get("changegroup.1") for notice in fed.notices[2:]] == [
         event.id for event in chain.events[1:4]
     ]
 
 
 def test_a_restart_takes_no_release_back() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.ack(chain.ack("alpha", 3, 0))
-    hands.commit()
-    hands.ack(chain.ack("alpha", 1, 0))
-    hands.restart()
-    hands.event(chain.next())
-    hands.commit()
-    assert (hands.state(chain).released, hands.state(chain).seq) == (3, 4)
-    hands.ack(chain.ack("alpha", 4, 4))
-    assert hands.commit() == [1, 2, 3, 4]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.ack(chain.ack("alpha", 3, 0))
+    fed.commit()
+    fed.ack(chain.ack("alpha", 1, 0))
+    fed.restart()
+    fed.event(chain.next())
+    fed.commit()
+    assert (fed.state(chain).released, fed.state(chain).seq) == (3, 4)
+    fed.ack(chain.ack("alpha", 4, 4))
+    assert fed.commit() == [1, 2, 3, 4]
 
 
 def test_a_pending_record_that_cannot_be_read_is_set_aside_and_does_not_stop_the_rest() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.commit()
-    hands.topics[PENDING][f"{chain.repository}/2"] = b"rubbish"
-    hands.restart()
-    hands.ack(chain.ack("alpha", 3))
-    assert hands.commit() == [1, 3]
-    assert hands.errors[0].key == f"{chain.repository}/2"
-    assert not hands.topics[PENDING]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.commit()
+    fed.topics[PENDING][f"{chain.repository}/2"] = b"rubbish"
+    fed.restart()
+    fed.ack(chain.ack("alpha", 3))
+    assert fed.commit() == [1, 3]
+    assert fed.errors[0].key == f"{chain.repository}/2"
+    assert not fed.topics[PENDING]
 
 
 def test_pending_records_that_cannot_be_read_are_set_aside_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(201))
-    hands.commit()
-    hands.topics[PENDING].update({f"{chain.repository}/{seq}": b"rubbish" for seq in range(1, 201)})
-    hands.restart()
-    hands.transactions.clear()
-    hands.ack(chain.ack("alpha", 201))
-    assert hands.commit() == [201]
-    assert max(hands.transactions) < 90
-    assert (len(hands.errors), hands.topics[PENDING]) == (200, {})
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(201))
+    fed.commit()
+    fed.topics[PENDING].update({f"{chain.repository}/{seq}": b"rubbish" for seq in range(1, 201)})
+    fed.restart()
+    fed.transactions.clear()
+    fed.ack(chain.ack("alpha", 201))
+    assert fed.commit() == [201]
+    assert max(fed.transactions) < 90
+    assert (len(fed.errors), fed.topics[PENDING]) == (200, {})
 
 
 def test_a_lost_state_record_is_made_anew_from_what_is_pending() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.commit()
-    del hands.topics[STATE][chain.repository]
-    hands.restart()
-    assert hands.event(chain.next()) == [RecordOutcome.TAKEN]
-    hands.ack(chain.ack("alpha", 4))
-    assert hands.commit() == [1, 2, 3, 4]
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.commit()
+    del fed.topics[STATE][chain.repository]
+    fed.restart()
+    assert fed.event(chain.next()) == [RecordOutcome.TAKEN]
+    fed.ack(chain.ack("alpha", 4))
+    assert fed.commit() == [1, 2, 3, 4]
 
 
 def test_pending_records_hold_the_place_of_their_event() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.commit()
-    stored = from_json(Pending, hands.topics[PENDING][f"{chain.repository}/2"])
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.commit()
+    stored = from_json(Pending, fed.topics[PENDING][f"{chain.repository}/2"])
     assert (stored.partition, stored.offset, stored.event) == (0, 1, chain.events[1])
 
 
@@ -1222,57 +1220,57 @@ def test_pending_records_hold_the_place_of_their_event() -> None:
 
 
 def test_a_silent_mirror_is_named_with_its_lag_and_what_it_holds() -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
-    hands.event(*chain.take(3))
-    hands.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
-    hands.commit()
-    assert alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0) == ()
-    hands.now += 60
-    hands.silence.heard("alpha", "a sign", hands.now)
-    [alarm] = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+    fed.event(*chain.take(3))
+    fed.ack(chain.ack("alpha", 3), chain.ack("beta", 2, 1))
+    fed.commit()
+    assert alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0) == ()
+    fed.now += 60
+    fed.silence.heard("alpha", "a sign", fed.now)
+    [alarm] = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
     assert (alarm.kind, alarm.mirror, alarm.numbers) == ("mirror silent", "beta", {"seconds": 60, "lag": 1, "held": 2})
-    assert hands.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE, "only an operator's word drops it"
 
 
 def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_them() -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
     for _ in range(7):
-        hands.event(*chain.take(1))
-        hands.ack(chain.ack("alpha", chain.events[-1].seq, 0))
-        hands.commit()
+        fed.event(*chain.take(1))
+        fed.ack(chain.ack("alpha", chain.events[-1].seq, 0))
+        fed.commit()
         for mirror in ("alpha", "beta"):
-            hands.silence.heard(mirror, hands.now, hands.now)
-        found = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
-        hands.now += 10
+            fed.silence.heard(mirror, fed.now, fed.now)
+        found = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
+        fed.now += 10
     assert [alarm.text for alarm in found] == [
         "notices held: 7 of x wait, for beta, the oldest for 60 s; see: vcsreplicator trace x"
     ]
 
 
 def test_an_adopted_history_has_not_waited_since_an_event_of_the_same_number() -> None:
-    hands, old, new = Hands("alpha"), Chain("x"), Chain("x", incarnation=2)
-    hands.event(*old.take(1))
-    assert alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0) == ()
-    hands.ack(old.ack("alpha", 1))
-    hands.commit()
-    hands.now += 1000
-    hands.silence.heard("alpha", hands.now, hands.now)
-    hands.event(adopted(new))
-    assert alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0) == ()
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
+    fed.event(*old.take(1))
+    assert alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0) == ()
+    fed.ack(old.ack("alpha", 1))
+    fed.commit()
+    fed.now += 1000
+    fed.silence.heard("alpha", fed.now, fed.now)
+    fed.event(adopted(new))
+    assert alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0) == ()
 
 
 def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
-    hands, chain = Hands("alpha", "beta"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.ack(chain.ack("alpha", 2, 0), chain.ack("beta", 1, 0))
-    hands.commit()
-    assert {name: lag.held for name, lag in survey(hands.aggregation, hands.silence, hands.now).mirrors.items()} == {
+    fed, chain = FedAggregation("alpha", "beta"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 2, 0), chain.ack("beta", 1, 0))
+    fed.commit()
+    assert {name: lag.held for name, lag in survey(fed.aggregation, fed.silence, fed.now).mirrors.items()} == {
         "alpha": 1,
         "beta": 2,
     }
-    hands.ack(chain.ack("alpha", 2, 1), chain.ack("beta", 1, 0))
-    hands.commit()
-    assert {name: lag.held for name, lag in survey(hands.aggregation, hands.silence, hands.now).mirrors.items()} == {
+    fed.ack(chain.ack("alpha", 2, 1), chain.ack("beta", 1, 0))
+    fed.commit()
+    assert {name: lag.held for name, lag in survey(fed.aggregation, fed.silence, fed.now).mirrors.items()} == {
         "alpha": 0,
         "beta": 2,
     }
@@ -1280,11 +1278,11 @@ def test_what_is_not_released_is_held_by_who_has_not_applied_it_alone() -> None:
 
 def test_the_lag_of_a_backup_counts_what_it_has_not_applied_after_the_notices_too() -> None:
     backup = Mirror(name="backup", state=MirrorState.ACTIVE, role=MirrorRole.BACKUP)
-    hands, chain = Hands("alpha", backup, inactive("spare")), Chain("x")
-    hands.event(*chain.take(3))
-    hands.ack(chain.ack("alpha", 3), chain.ack("backup", 1))
-    assert hands.commit() == [1, 2, 3]
-    found = survey(hands.aggregation, hands.silence, hands.now).mirrors
+    fed, chain = FedAggregation("alpha", backup, inactive("spare")), Chain("x")
+    fed.event(*chain.take(3))
+    fed.ack(chain.ack("alpha", 3), chain.ack("backup", 1))
+    assert fed.commit() == [1, 2, 3]
+    found = survey(fed.aggregation, fed.silence, fed.now).mirrors
     assert {name: (one.lag, one.held) for name, one in found.items()} == {
         "alpha": (0, 0),
         "backup": (2, 0),
@@ -1294,31 +1292,31 @@ def test_the_lag_of_a_backup_counts_what_it_has_not_applied_after_the_notices_to
 
 def test_no_lag_is_counted_of_what_a_mirror_leaves_out_or_was_deactivated_for() -> None:
     chain, deleted = Chain("x"), Chain("y")
-    hands = Hands(
+    fed = FedAggregation(
         Mirror(name="alpha", state=MirrorState.ACTIVE, deactivated=(chain.repository,)),
         Mirror(name="beta", state=MirrorState.ACTIVE, rules=Rules(exclude=("path:x",), include=("path:y",))),
         allow_empty=True,
     )
-    hands.event(*chain.take(2), deleted.next(), deleted.next(Type.DELETED))
-    hands.commit()
-    assert {name: one.lag for name, one in survey(hands.aggregation, hands.silence, hands.now).mirrors.items()} == {
+    fed.event(*chain.take(2), deleted.next(), deleted.next(Type.DELETED))
+    fed.commit()
+    assert {name: one.lag for name, one in survey(fed.aggregation, fed.silence, fed.now).mirrors.items()} == {
         "alpha": 0,
         "beta": 0,
     }
 
 
 def test_a_removed_mirror_has_no_figures() -> None:
-    hands, chain = Hands("alpha", Mirror(name="gone", state=MirrorState.REMOVED)), Chain("x")
-    hands.event(*chain.take(1))
-    hands.commit()
-    assert list(survey(hands.aggregation, hands.silence, hands.now).mirrors) == ["alpha"]
+    fed, chain = FedAggregation("alpha", Mirror(name="gone", state=MirrorState.REMOVED)), Chain("x")
+    fed.event(*chain.take(1))
+    fed.commit()
+    assert list(survey(fed.aggregation, fed.silence, fed.now).mirrors) == ["alpha"]
 
 
 def test_held_notices_without_a_gating_mirror_are_an_alarm() -> None:
-    hands, chain = Hands(inactive("alpha")), Chain("x")
-    hands.event(*chain.take(3))
-    hands.commit()
-    [alarm] = alarms(hands.aggregation, survey(hands.aggregation, hands.silence, hands.now), 60.0)
+    fed, chain = FedAggregation(inactive("alpha")), Chain("x")
+    fed.event(*chain.take(3))
+    fed.commit()
+    [alarm] = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
     assert (alarm.kind, alarm.numbers) == ("no gating mirror", {"held": 3, "repositories": 1})
 
 
@@ -1333,72 +1331,72 @@ def replacing(chain: Chain, number: int) -> Chain:
 
 
 def test_the_release_of_a_history_releases_nothing_of_the_one_that_was_adopted() -> None:
-    hands, old = Hands("alpha"), Chain("x")
-    hands.event(*old.take(5))
-    hands.ack(old.ack("alpha", 5))
-    assert hands.commit() == [1, 2, 3, 4, 5]
+    fed, old = FedAggregation("alpha"), Chain("x")
+    fed.event(*old.take(5))
+    fed.ack(old.ack("alpha", 5))
+    assert fed.commit() == [1, 2, 3, 4, 5]
     new = replacing(old, 2)
-    hands.event(*new.events, *new.take(2))
+    fed.event(*new.events, *new.take(2))
     for _ in range(2):
-        assert hands.commit() == []
-        assert (hands.state(old).seq, hands.state(old).released, hands.state(old).noticed) == (3, 0, 0)
-        hands.restart()
-    hands.ack(new.ack("alpha", 3, 0))
-    hands.commit()
-    assert hands.state(old).released == 3
+        assert fed.commit() == []
+        assert (fed.state(old).seq, fed.state(old).released, fed.state(old).noticed) == (3, 0, 0)
+        fed.restart()
+    fed.ack(new.ack("alpha", 3, 0))
+    fed.commit()
+    assert fed.state(old).released == 3
 
 
 def test_every_history_that_was_replaced_is_known_for_good() -> None:
-    hands, first = Hands("alpha"), Chain("x")
-    hands.event(*first.take(2))
+    fed, first = FedAggregation("alpha"), Chain("x")
+    fed.event(*first.take(2))
     second, third = replacing(first, 2), replacing(first, 3)
-    hands.event(*second.events, *third.events)
-    hands.commit()
-    hands.restart()
-    assert hands.state(first).retired == (first.incarnation, second.incarnation)
-    assert hands.event(first.events[1], second.events[0]) == [RecordOutcome.REPEAT, RecordOutcome.REPEAT]
-    assert hands.state(first).fork is None
+    fed.event(*second.events, *third.events)
+    fed.commit()
+    fed.restart()
+    assert fed.state(first).retired == (first.incarnation, second.incarnation)
+    assert fed.event(first.events[1], second.events[0]) == [RecordOutcome.REPEAT, RecordOutcome.REPEAT]
+    assert fed.state(first).fork is None
 
 
 def test_a_repository_that_a_joining_mirror_is_deactivated_for_does_not_keep_it_from_becoming_active() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.ack(chain.ack("alpha", 2))
-    hands.commit()
-    hands.ask(Verb.ADD, "beta")
-    hands.commit()
-    assert standing(hands, "beta") is MirrorState.JOINING
-    hands.ask(Verb.DEACTIVATE, "beta", repository=chain.repository)
-    hands.commit()
-    assert standing(hands, "beta") is MirrorState.ACTIVE
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.ack(chain.ack("alpha", 2))
+    fed.commit()
+    fed.ask(Verb.ADD, "beta")
+    fed.commit()
+    assert standing(fed, "beta") is MirrorState.JOINING
+    fed.ask(Verb.DEACTIVATE, "beta", repository=chain.repository)
+    fed.commit()
+    assert standing(fed, "beta") is MirrorState.ACTIVE
 
 
-def standing(hands: Hands, name: str) -> MirrorState:
-    mirror = hands.aggregation.roster.mirror(name)
+def standing(fed: FedAggregation, name: str) -> MirrorState:
+    mirror = fed.aggregation.roster.mirror(name)
     assert mirror is not None
     return mirror.state
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["in memory", "stored"])
 def test_the_mark_of_a_fork_stays_over_good_events_and_restarts_so_that_no_hole_is_bridged(*, restarted: bool) -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
     fork = replace(chain.events[1], id="f" * 32)
-    assert hands.event(fork) == [RecordOutcome.REJECTED]
-    assert hands.event(chain.next()) == [RecordOutcome.TAKEN]
-    hands.commit()
-    assert hands.state(chain).fork == fork.id
+    assert fed.event(fork) == [RecordOutcome.REJECTED]
+    assert fed.event(chain.next()) == [RecordOutcome.TAKEN]
+    fed.commit()
+    assert fed.state(chain).fork == fork.id
     if restarted:
-        hands.restart()
+        fed.restart()
     chain.next()
-    assert hands.event(chain.next()) == [RecordOutcome.REJECTED]
-    assert hands.state(chain).seq == 3
+    assert fed.event(chain.next()) == [RecordOutcome.REJECTED]
+    assert fed.state(chain).seq == 3
 
 
 def test_a_fork_alone_marks_the_stored_state() -> None:
-    hands, chain = Hands("alpha"), Chain("x")
-    hands.event(*chain.take(2))
-    hands.commit()
-    hands.event(replace(chain.events[1], id="f" * 32))
-    hands.commit()
-    assert hands.state(chain).fork == "f" * 32
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(2))
+    fed.commit()
+    fed.event(replace(chain.events[1], id="f" * 32))
+    fed.commit()
+    assert fed.state(chain).fork == "f" * 32

@@ -29,7 +29,7 @@ from testing.builders.chains import Chain
 START = {(EVENTS, 0): 0, (ROSTER_REQUESTS, 0): 0}
 
 
-class Hands:
+class FedAggregation:
     """Feeds an aggregation by hand, and keeps what it writes as a compacted log would."""
 
     def __init__(self, *mirrors: str | Mirror, allow_empty: bool = False, limit: int = 1000) -> None:
