@@ -63,9 +63,9 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One attempt of one message.
+    """The delivery of one message, at one of its attempts.
 
-    `number` names the message within the process, `attempt` counts from 1.
+    `number` names the delivery within the process, `attempt` counts from 1.
     """
 
     number: int
