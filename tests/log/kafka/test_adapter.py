@@ -433,6 +433,28 @@ def test_a_question_that_waits_for_its_broker_delays_no_other_and_keeps_its_clie
     eventually(lambda: used[0]._closed, "a client that was replaced is closed by its last user")
 
 
+def test_a_question_about_a_partition_without_a_leader_leaves_the_client_to_the_others(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(log, KafkaLog)
+    log.ends(EVENTS)
+    admin, ordinary = log.broker._admin, KafkaAdminClient._async_get_leader_for_partitions
+    lone, asked = log.broker.partition(EVENTS, 1), list[set[TopicPartition]]()
+
+    async def find_leaders(self: Any, partitions: set[TopicPartition]) -> dict[int, set[TopicPartition]]:
+        asked.append(partitions)
+        return {**await ordinary(self, partitions - {lone}), **({-1: {lone}} if lone in partitions else {})}
+
+    monkeypatch.setattr(KafkaAdminClient, "_async_get_leader_for_partitions", find_leaders)
+    monkeypatch.setattr(Connections, "is_connected", lambda *_: False)  # so that it asks who leads
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"no broker leads .*\.events, partition 1"):
+            log.ends(EVENTS)
+        assert log.ends(EVENTS, [0]) == {0: 0}
+    assert log.broker._admin is admin
+    assert len(asked) == 4, "each question was asked once"
+
+
 def test_many_threads_ask_at_once_with_one_client(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     made, failed, connect = list[type](), list[Unavailable](), broker.connect
     log.ends(EVENTS)

@@ -309,6 +309,36 @@ def test_what_others_lead_goes_on_while_one_of_three_brokers_hangs(unknown: conn
             transactor.close()
 
 
+@pytest.mark.slow
+def test_a_partition_whose_only_copy_is_away_costs_the_others_no_client(unknown: connections.HangingBrokers) -> None:
+    with KafkaCluster() as cluster:
+        url = cluster.url.replace("replication-factor=3&min-insync-replicas=2", "replication-factor=1")
+        with open_log(url) as log:
+            assert isinstance(log, KafkaLog)
+            patiently(lambda: log.create(topics(partitions=6)))
+            leaders = {partition: cluster.leader(EVENTS, partition) for partition in range(6)}
+            [there, *_] = [partition for partition, leader in leaders.items() if leader != leaders[0]]
+            cluster.brokers[leaders[0]].kill()
+            eventually(lambda: "no broker leads" in why_not(log, 0), "Kafka knows that it has no leader", timeout=60)
+            patiently(lambda: log.ends(EVENTS, [there]))
+            admin = log.broker._admin
+            for _ in range(20):
+                assert "no broker leads events, partition 0" in why_not(log, 0)
+                assert log.ends(EVENTS, [there]) == {there: 0}
+            assert log.broker._admin is admin
+            cluster.brokers[leaders[0]].start()
+            eventually(lambda: not why_not(log, 0), "it leads again", timeout=60)
+
+
+def why_not(log: Log, partition: int) -> str:
+    """Why the partition does not answer; nothing if it does."""
+    try:
+        log.ends(EVENTS, [partition])
+    except Unavailable as error:
+        return str(error)
+    return ""
+
+
 def known(cluster: KafkaCluster, number: int, unknown: connections.HangingBrokers) -> bool:
     return ("127.0.0.1", cluster.brokers[number].port) in unknown
 

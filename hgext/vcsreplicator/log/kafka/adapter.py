@@ -3,7 +3,8 @@
 
 Rules of this package, because each client of kafka-python has its own thread and its own ways to fail:
 
-- One *admin* client (topics, offsets, positions), used by all threads at once; one that saw an error is closed after its last use.
+- One *admin* client (topics, offsets, positions), used by all threads at once; one that saw an error, but for that of a partition,
+  is closed after its last use.
 - One *producer* for all `append`s, used by all threads at once, and one for reports, whose failure thus ends no other append. A
   thread that sees its producer fail drops it for all; the others fail too, and the next call of each uses a new one. It sends
   one batch a partition at a time, so a lost batch never lets a later one overtake it.

@@ -44,6 +44,16 @@ STARTING = (
     kafka_errors.UnstableOffsetCommitError,  # a transaction that was just committed
 )
 
+# What a broker answers about one partition, or for one moment: the client to which it says so is well.
+OF_PARTITIONS = (
+    kafka_errors.LeaderNotAvailableError,
+    kafka_errors.NotLeaderForPartitionError,
+    kafka_errors.ReplicaNotAvailableError,
+    kafka_errors.OffsetNotAvailableError,
+    kafka_errors.KafkaStorageError,
+    kafka_errors.UnstableOffsetCommitError,
+)
+
 
 class Broker:
     """The part of a log that its readers and its transactors share.
@@ -147,9 +157,9 @@ class Broker:
     def ask(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Ask the brokers one question with the admin client.
 
-        Other threads ask meanwhile: a broker that hangs delays only the question that needs it. After an error the client is
-        replaced, because it caches coordinators. The method asks again while a coordinator starts or a transaction was just
-        committed, for up to COORDINATOR_PATIENCE; and once if the client may be older than an outage.
+        Other threads ask meanwhile: a broker that hangs delays only the question that needs it. After an error that is not one of
+        `OF_PARTITIONS` the client is replaced, because it caches coordinators. The method asks again while a coordinator starts or
+        a transaction was just committed, for up to COORDINATOR_PATIENCE; and once if the client may be older than an outage.
         """
         started, reused = time.monotonic(), self._admin is not None
         while True:
@@ -159,7 +169,8 @@ class Broker:
             except Unavailable as error:
                 waited = time.monotonic() - started
                 starting = isinstance(error.__cause__, STARTING) and waited < COORDINATOR_PATIENCE
-                stale = reused and waited < 1  # its connections may be from before an outage
+                # Its connections may be from before an outage.
+                stale = reused and waited < 1 and not isinstance(error.__cause__, OF_PARTITIONS)
                 if not (starting or stale):
                     raise
                 reused = False
@@ -169,7 +180,7 @@ class Broker:
     def _use_admin(self, doing: str) -> Iterator[KafkaAdminClient]:
         """Use the admin client, which other threads may use meanwhile.
 
-        After an error in the block the next use connects another client.
+        After an error in the block that is not one of `OF_PARTITIONS` the next use connects another client.
         """
         if not self._admin_lock.acquire(timeout=ADMIN_PATIENCE):
             raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep connecting")
@@ -183,7 +194,7 @@ class Broker:
         try:
             yield admin
         except BaseException as error:
-            if not isinstance(error, kafka_errors.UnstableOffsetCommitError):
+            if not isinstance(error, OF_PARTITIONS):
                 self._drop_admin(admin)
             raise
         finally:

@@ -60,7 +60,7 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
         return answer
 
     async def _async_get_leader_for_partitions(self, partitions: Iterable[TopicPartition]) -> Any:
-        """Return leader → partitions.
+        """Return leader → partitions; raise LeaderNotAvailableError if one has no leader.
 
         A leader that is known is forgotten until it answers, so the library's next attempt asks who leads now.
         """
@@ -69,6 +69,8 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without
         if found.keys() != wanted or not all(map(self._manager.is_connected, set(found.values()))):
             leaders = await super()._async_get_leader_for_partitions(wanted)
             found = {partition: leader for leader, led in leaders.items() for partition in led}
+        if alone := [f"{name}, partition {number}" for (name, number), leader in sorted(found.items()) if leader < 0]:
+            raise kafka_errors.LeaderNotAvailableError(f"no broker leads {'; '.join(alone)}")
         self._asked |= found
         return {
             leader: {partition for partition in found if found[partition] == leader} for leader in set(found.values())
