@@ -26,6 +26,8 @@ from .display import console, table
 from .options import check_exposures, with_insecure
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# What a demo that stays prints last.
+_STAYS = "Ctrl-C stops everything."
 
 # Characters that would need escapes in the URLs, TOML and hgrc that name the folder.
 _NEEDS_ESCAPE = re.compile('["\\\\%#?=\0-\x1f\x7f\ud800-\udfff]')
@@ -113,8 +115,7 @@ def _run_decoder(options: DemoOptions, *, stay: bool) -> None:
         if stay:
             click.echo(f"\nedge     curl --data @FILE {layout.url}$(uuidgen)")
             click.echo(f"output   {layout.output}")
-            click.echo("Ctrl-C stops everything.")
-            run()
+            run(_STAYS)
 
 
 @contextlib.contextmanager
@@ -124,18 +125,21 @@ def _start_services(
     report: Callable[[Mapping[str, int | None]], None] = lambda pids: None,
     *,
     is_staying: bool = False,
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Callable[..., None]]:
     """Run the services within the block.
 
-    Yields a function that keeps them running until SIGTERM or SIGINT. Before that, or before their start if `is_staying`, these
-    signals raise KeyboardInterrupt. `report` gets the process ids after the start, and at each change after it.
+    Yields a function that prints its arguments and keeps the services running until SIGTERM or SIGINT. Before that, or before
+    their start if `is_staying`, these signals raise KeyboardInterrupt. `report` gets the process ids after the start, and at each
+    change after it.
     """
     stop = threading.Event()
     previous = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     is_started = False
 
-    def run() -> None:
+    def run(*lines: str) -> None:
         _catch_signals(stop)
+        for line in lines:
+            click.echo(line)
         supervisor.run(stop)
 
     def report_change() -> None:
@@ -171,7 +175,7 @@ def _print_addresses(layout: Layout) -> None:
         click.echo(f"mirror   {url}  {name}")
     click.echo(f"notices  {layout.notices}")
     click.echo(f"status   vcsreplicator status --config {layout.config}")
-    click.echo("Ctrl-C stops everything.")
+    click.echo(_STAYS)
 
 
 def _push_and_show(layout: Layout) -> None:
