@@ -923,6 +923,45 @@ def test_repositories_of_other_partitions_are_sent_while_one_partition_has_no_le
     master.until(lambda: not gone.has_unsent() and not late.has_unsent())
 
 
+def test_two_lines_tell_of_a_partition_without_a_leader_however_many_repositories_wait_and_try(master: Master) -> None:
+    boxes = {f"waiting{number}": write_into(master, 2, f"waiting{number}") for number in range(10)}
+    for name, box in boxes.items():
+        master.poke(name)
+        master.until_done(box)
+    master.log.leaderless.add((EVENTS, 2))
+    with capture_logs() as lines:
+        for _ in range(3):
+            for name, box in boxes.items():
+                push(master, box, name)
+            master.until(lambda: all(master.work.failure(master.folder(name)) for name in boxes))
+        began = master.clock.monotonic()
+        master.until(lambda: sum(line["event"] == "will try again" for line in lines) >= 3 * len(boxes))
+        master.clock.advance(600)
+        master.until(lambda: master.clock.monotonic() - began > 660)
+        lasted = master.clock.monotonic() - began
+        master.log.leaderless.clear()
+        master.until(lambda: not any(box.has_unsent() for box in boxes.values()))
+    away, back = [line for line in lines if line["log_level"] != "debug"]
+    assert (away["event"], away["partition"], away["log_level"]) == ("partition does not answer", 2, "warning")
+    assert "has no leader" in away["reason"]
+    assert (back["event"], back["partition"], back["log_level"]) == ("partition answers again", 2, "info")
+    assert back["seconds"] >= lasted
+
+
+def test_no_line_for_each_repository_says_that_the_states_are_not_read_yet(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master.jobs._watch, "_read_once", threading.Event())
+    boxes = [master.write(name, following(before_first_event(name, 1), 1)) for name in "abc"]
+    with capture_logs() as lines:
+        for name in "abc":
+            master.poke(name)
+        eventually(lambda: all(master.work.failure(master.folder(name)) for name in "abc"))
+        assert not [line for line in lines if line["log_level"] != "debug"]
+        master.jobs._watch._read_once.set()
+        master.until(lambda: not any(box.has_unsent() for box in boxes))
+
+
 def test_the_log_is_available_to_repositories_of_other_partitions_while_one_has_no_leader(master: Master) -> None:
     available: list[str] = []
     master.jobs.on_available = available.append

@@ -14,10 +14,11 @@ from ..log import STATE, Log, Reader, Record
 from ..log.table import ReadStopped, find_beginnings, read_on
 from ..outbox.file import Fork, Outbox
 from ..outbox.forks import SentEvent, fork_between
-from ..words.errors import MalformedEvent, ReplicationError, Unavailable
+from ..words.errors import MalformedEvent, ReplicationError
 from ..words.event import Event
 from ..words.records import RepositoryState
 from ..words.shape import from_json
+from .partitions import LoggedOutage
 
 logger = structlog.get_logger()
 
@@ -59,11 +60,11 @@ class StateWatch:
     def fork(self, box: Outbox) -> Fork | None:
         """Return, for an operator, why this outbox is forked; None if it is not.
 
-        Raises Unavailable until all states that existed at the start are read: a relay that does not know the log's history must
+        Raises LoggedOutage until all states that existed at the start are read: a relay that does not know the log's history must
         not continue it.
         """
         if not self._read_once.is_set():
-            raise Unavailable("what the log knows of the repositories is not read yet")
+            raise LoggedOutage("what the log knows of the repositories is not read yet")
         newest = box.newest()
         if newest is None:
             return None

@@ -3,13 +3,16 @@
 
 A partition that no broker leads, or whose broker hangs, delays only the repositories whose events it has. Such a repository fails
 at a question, before it would occupy a worker until an append ends. Of the threads that need the same answer one asks, and all
-share what it hears, an answer or a failure.
+share what it hears, an answer or a failure. However many repositories wait, a log line says once that their partition does not
+answer, and once that it answers again.
 """
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+import structlog
 
 from ..log import EVENTS, Log, partition_of
 from ..outbox.entry import NewestEvent
@@ -22,13 +25,19 @@ FRESH = 0.25
 # Seconds that a thread waits for another one's question to the same partition.
 TURN = 0.5
 
+logger = structlog.get_logger()
+
+
+class LoggedOutage(Unavailable):
+    """The log, or one partition, does not answer, and a log line says so already."""
+
 
 @dataclass(slots=True)
 class _Partition:
     """What was heard of a partition, and the doubts about it.
 
     `at` is when it answered with its `end`; the thread that asks it holds `turn`. `failure` says why the newest question failed, at
-    `failed_at`; it is empty after an answer.
+    `failed_at`; it is empty after an answer. `away_since` is the time of the first failure since the newest answer.
     """
 
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -38,6 +47,7 @@ class _Partition:
     end: int = 0
     failure: str = ""
     failed_at: float = float("-inf")
+    away_since: float = 0.0
 
 
 class EventPartitions:
@@ -92,31 +102,44 @@ class EventPartitions:
     def turn(self, partition: int) -> Iterator[None]:
         """Let one thread at a time ask a partition.
 
-        A worker has other repositories to send. So this raises Unavailable if another thread has no answer within TURN seconds, or,
-        if the newest question failed, at once; and for FRESH seconds after a failure.
+        A worker has other repositories to send. So this raises LoggedOutage if another thread has no answer within TURN seconds,
+        or, if the newest question failed, at once; and for FRESH seconds after a failure.
         """
         heard = self._find_heard(partition)
         if not heard.turn.acquire(timeout=0.0 if heard.failure else TURN):
             silence = f"topic {EVENTS}, partition {partition}: no answer yet, as for another repository"
-            heard.failure = failure = heard.failure or silence
-            raise Unavailable(failure)
+            raise LoggedOutage(heard.failure or self._mark_away(partition, heard, silence))
         try:
             if self._clock.monotonic() - heard.failed_at < FRESH:
-                raise Unavailable(heard.failure)
-            with self._note_failure(heard):
+                raise LoggedOutage(heard.failure)
+            with self._note_failure(partition, heard):
                 yield
         finally:
             heard.turn.release()
 
     @contextmanager
-    def _note_failure(self, heard: _Partition) -> Iterator[None]:
+    def _note_failure(self, partition: int, heard: _Partition) -> Iterator[None]:
         """Note whether the partition failed in the block; the caller has the turn."""
         try:
             yield
         except Unavailable as error:
-            heard.failure, heard.failed_at = str(error), self._clock.monotonic()
-            raise
-        heard.failure, heard.failed_at = "", float("-inf")
+            heard.failed_at = self._clock.monotonic()
+            raise LoggedOutage(self._mark_away(partition, heard, str(error))) from error
+        with self._lock:
+            failure, heard.failure, heard.failed_at = heard.failure, "", float("-inf")
+        if failure:
+            seconds = round(self._clock.monotonic() - heard.away_since, 1)
+            logger.info("partition answers again", topic=EVENTS, partition=partition, seconds=seconds)
+
+    def _mark_away(self, partition: int, heard: _Partition, failure: str) -> str:
+        """Note why the partition failed, and log it if it answered before; return why."""
+        with self._lock:
+            is_new, heard.failure = not heard.failure, failure
+            if is_new:
+                heard.away_since = self._clock.monotonic()
+        if is_new:
+            logger.warning("partition does not answer", topic=EVENTS, partition=partition, reason=failure)
+        return failure
 
     def find_end(self, partition: int, offset: int) -> int:
         """Return the end of a partition; one beyond the offset may be of a moment ago.

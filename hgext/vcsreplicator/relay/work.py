@@ -25,6 +25,7 @@ from ..words.clock import Clock
 from ..words.errors import Refused, Unavailable
 from ..words.retry import FAILOVER, RECONNECT
 from .jobs import Job, RepositoryBusy
+from .partitions import LoggedOutage
 
 logger = structlog.get_logger()
 
@@ -309,6 +310,8 @@ def _report_failure(folder: str, job: Job, task: _RepositoryTask, error: Excepti
     FAILURES.inc()
     is_expected = isinstance(error, Unavailable) or task.failures < QUIET_FAILURES
     write = logger.warning if is_expected else logger.error
+    if isinstance(error, LoggedOutage):
+        write = logger.debug
     count, kind = task.failures + 1, type(error).__name__
     names = outbox_of(folder).names()
     write("will try again", job=job, folder=folder, **names, failures=count, reason=reason, kind=kind)
