@@ -73,7 +73,7 @@ class AheadLevels:
         """Return whether all events are read that the repository's partition had."""
         partition = self._find_partition(pair)
         end = self._ends.get(partition)
-        return end is not None and self._aggregation.positions[EVENTS, partition] >= end
+        return end is not None and self._aggregation.positions.get((EVENTS, partition), -1) >= end
 
     def _find_ahead(self) -> dict[MirrorRepository, int]:
         """Find the levels at events that are not known."""

@@ -3,17 +3,21 @@
 
 It reads roster, state and pending, and restores from notices the states that were lost. The session reads the levels in `acks`, and
 rereads the events that were never taken.
+
+A partition of `events` that does not answer holds up only what depends on it. Notices of its repositories are true without their
+unread events: releases and notices need the stored events, the roster and the levels. One decision needs all partitions: whether
+an earlier repository at the same path has left it (`succession`).
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import structlog
 
 from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, Log, PartitionKey, Record
-from ..log.table import Table, read_records, read_table
+from ..log.table import ReadStopped, Table, find_answered_ends, read_records, read_table
 from ..words import roster as rosters
-from ..words.errors import BadConfig, MalformedEvent
+from ..words.errors import BadConfig, MalformedEvent, Unavailable
 from ..words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice, RepositoryState
 from ..words.roster import Roster
 from ..words.shape import from_json
@@ -49,18 +53,21 @@ def load(
     The records of `state` that were read before are not read again. The caller made or renewed its transactor before, so no other
     aggregator and no earlier session commits any more. This order is needed: positions are read after `pending`. A commit between
     the two would put an event into `pending` and the position behind it, and the event would be neither loaded nor read.
+    Partitions of `events` that do not answer have no position in what is returned, which is partial then.
     """
     if state is None:
         state = table = read_table(log, STATE, ROSTER, PENDING, stop=stop)  # together: each reader connects anew
     else:
         state, table = _read_rest(log, state, stop), read_table(log, ROSTER, PENDING, stop=stop)
-    cut, beginnings = _find_cut(log, _read_beat(state)), log.beginnings(EVENTS)
-    positions = {**_find_start(log, EVENTS), **_find_start(log, ROSTER_REQUESTS)}
+    known, requests = _find_answers(log, stop), log.ends(ROSTER_REQUESTS)
+    cut, beginnings = _find_cut(log, _read_beat(state), known), log.beginnings(EVENTS, known)
+    positions = {**_find_start(log, EVENTS, known), **_find_start(log, ROSTER_REQUESTS, requests)}
     # Up to where unreadable levels are recorded; a position is ignored if the log ends before it.
     ends, recorded = log.ends(ACKS), log.stored(GROUP, ACKS)
     positions.update(((ACKS, partition), at) for partition, at in recorded.items() if at <= ends[partition])
-    positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut)
+    positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut if partition in known)
     aggregation = Aggregation(_read_roster(table), positions, limit=limit, poison=poison)
+    aggregation.succession.is_partial = len(known) < log.partitions(EVENTS)
     aggregation.events.cut = cut
     for each, topic in ((state, STATE), (table, PENDING)):
         for record in each.records.values():
@@ -142,15 +149,36 @@ def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[No
             logger.error("notice cannot be read", **names, offset=record.offset, reason=str(error))
 
 
-def _find_cut(log: Log, beat: AggregatorHeartbeat | None) -> dict[int, int]:
+def _find_answers(log: Log, stop: threading.Event) -> dict[int, int]:
+    """Find the ends of the partitions of `events` that answer.
+
+    Raises Unavailable if none does.
+    """
+    try:
+        return log.ends(EVENTS)
+    except Unavailable as error:
+        failure, ends = error, dict[int, int]()
+    for partition in range(log.partitions(EVENTS)):
+        if stop.is_set():
+            raise ReadStopped
+        ends |= find_answered_ends(log, EVENTS, [partition])
+    if not ends:
+        raise failure
+    return ends
+
+
+def _find_cut(log: Log, beat: AggregatorHeartbeat | None, ends: Mapping[int, int]) -> dict[int, int]:
     """Find the partitions of `events` that lost records before the stored position.
 
     Returns where each ended then. Those that the heartbeat names are reread from their beginning, unless the aggregator has
-    already reached that end.
+    already reached that end. One that does not answer, and has no end, stays named.
     """
-    ends, begun = log.ends(EVENTS), beat.cut if beat is not None and beat.cut is not None else {}
-    cut = {}
+    begun = beat.cut if beat is not None and beat.cut is not None else {}
+    silent = [partition for partition in range(log.partitions(EVENTS)) if partition not in ends]
+    cut = {partition: begun[str(partition)] for partition in silent if str(partition) in begun}
     for partition, at in log.stored(GROUP, EVENTS).items():
+        if partition not in ends:
+            continue
         before = min(begun.get(str(partition), 0), ends[partition])
         if at > ends[partition]:
             cut[partition] = ends[partition]
@@ -159,15 +187,15 @@ def _find_cut(log: Log, beat: AggregatorHeartbeat | None) -> dict[int, int]:
     return cut
 
 
-def _find_start(log: Log, topic: str) -> dict[PartitionKey, int]:
-    """Find the stored position of each partition, or else its beginning.
+def _find_start(log: Log, topic: str, ends: Mapping[int, int]) -> dict[PartitionKey, int]:
+    """Find the stored position of each partition with an end, or else its beginning.
 
     The beginning counts where no position is stored, or where the log no longer reaches back to it. A log that lost its newest
     records ends before the stored position. Then events are reread, most of them as repeats; requests are not, because old ones
     would be decided again.
     """
-    stored, ends, start = log.stored(GROUP, topic), log.ends(topic), {}
-    for partition, beginning in log.beginnings(topic).items():
+    stored, start = log.stored(GROUP, topic), {}
+    for partition, beginning in log.beginnings(topic, ends).items():
         start[topic, partition] = max(stored.get(partition, beginning), beginning)
         if start[topic, partition] > ends[partition]:
             logger.error(

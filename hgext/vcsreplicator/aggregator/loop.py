@@ -8,6 +8,8 @@ records that were set aside or kept for a newer aggregator. Levels (`acks`) are 
 says up to where unreadable ones are recorded. So after any crash each event is released and announced once in effect, and a
 restart needs the compacted topics and the newest events alone.
 
+A start reads the partitions of `events` that answer. Once another one answers, everything is read anew.
+
 After a transaction whose outcome is unknown the aggregator throws away everything in memory and reads it again. It does so after
 an unexpected exception, too, but then without the record or the repository that caused it. A newer aggregator fences an older
 one, which leaves `run` with Fenced; trouble with the log does not change that.
@@ -40,7 +42,7 @@ from ..log import (
     Transactor,
     partition_of,
 )
-from ..log.table import ReadStopped, Table, find_beginnings, read_on
+from ..log.table import ReadStopped, Table, find_answered_ends, find_beginnings, read_on
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import FAILOVER
@@ -119,7 +121,7 @@ def run(
                 if not announced:
                     ready()
                     announced = True
-                while not stop.is_set():
+                while not stop.is_set() and not session.is_outdated:
                     session.step(POLL)
                     failures = 0
                 session.finish()
@@ -142,6 +144,7 @@ class Session:
     """One life of the aggregator, from loading the log to loading it the next time.
 
     One thread uses it. Its methods raise Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
+    It `is_outdated` once partitions answer that did not at its start.
     """
 
     @classmethod
@@ -199,6 +202,10 @@ class Session:
             beat=settings.beat,
             patience=settings.silence,
         )
+        self._unread = {each for each in range(log.partitions(EVENTS)) if (EVENTS, each) not in aggregation.positions}
+        if self._unread:
+            logger.warning("partitions do not answer", topic=EVENTS, partitions=sorted(self._unread))
+        self.is_outdated = False
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)
 
@@ -269,6 +276,9 @@ class Session:
             self.commit()
         if self._watch.beat():
             self._ahead.check(self._clock.now())
+            if answered := find_answered_ends(self._log, EVENTS, self._unread):
+                logger.info("partitions answer again", topic=EVENTS, partitions=sorted(answered))
+                self.is_outdated = True
 
     def _complete_positions(self) -> None:
         """Look for events that `pending` lacks; those that `events` lacks too are lost."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import structlog
 
 from ..log import EVENTS, Log, Reader, Record
+from ..words.errors import Unavailable
 from .decisions.aggregation import Aggregation
 from .decisions.memory import RecordOutcome
 
@@ -39,8 +40,9 @@ class Rereading:
         self._readers: dict[int, Reader] = {}
         self._ends: dict[int, int] = {}
         self._last: dict[int, Record] = {}
-        ends, positions = log.ends(EVENTS), aggregation.positions
-        beginnings = log.beginnings(EVENTS).items()
+        positions = aggregation.positions
+        read = [partition for topic, partition in positions if topic == EVENTS]
+        ends, beginnings = log.ends(EVENTS, read), log.beginnings(EVENTS, read).items()
         self.whole = {partition: ends[partition] for partition, at in beginnings if positions[EVENTS, partition] <= at}
 
     def __bool__(self) -> bool:
@@ -60,8 +62,13 @@ class Rereading:
         self._readers.clear()
 
     def begin(self, partition: int) -> None:
-        """Begin to read the partition again."""
+        """Begin to read the partition again.
+
+        Raises Unavailable, also if it did not answer at the start and is not read at all.
+        """
         place = (EVENTS, partition)
+        if place not in self._aggregation.positions:
+            raise Unavailable(f"topic {EVENTS}, partition {partition}: has to be read again, and did not answer")
         end, start = self._aggregation.positions[place], self._log.beginnings(EVENTS, [partition])[partition]
         newest = max(end, self._log.ends(EVENTS, [partition])[partition])
         if partition in self._last:

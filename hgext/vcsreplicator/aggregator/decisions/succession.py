@@ -30,9 +30,14 @@ class Wait:
 
 
 class Succession:
-    """The paths of all repositories, and which successors wait."""
+    """The paths of all repositories, and which successors wait.
+
+    While it `is_partial`, partitions of `events` are not read: they may have departures, and repositories that the aggregator does
+    not know.
+    """
 
     def __init__(self, repositories: Mapping[str, Repository]) -> None:
+        self.is_partial = False
         self._repositories = repositories
         self._paths: dict[str, set[str]] = {}
         self._waits: dict[str, tuple[HeldEvent, tuple[Repository, ...]]] = {}
@@ -54,6 +59,8 @@ class Succession:
         event = held.event
         if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
             return False
+        if self.is_partial and event.generation > 1:
+            return True
         others = (self._repositories[name] for name in sorted(self._paths.get(event.path, ())) if name != repository.id)
         found = tuple(other for other in others if _holds_path(other, held, now))
         if found:
