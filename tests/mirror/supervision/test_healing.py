@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The way back to the stream: nothing rejoins before its time, and what catches up is bounded. Workers are played by hand."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, STATE, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.pool import Answered
+from hgext.vcsreplicator.mirror.sources import ReadRecords
+from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.event import Event, Type
+from hgext.vcsreplicator.words.records import Reason
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.chains import Chain
+from testing.builders.states import state_of
+from tests.mirror.supervision.test_supervisor import Bench, checkpoint, until_given
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=1))
+        bench = Bench(tmp_path, log)
+        yield bench
+        bench.close()
+
+
+def catch_up(bench: Bench, monkeypatch: pytest.MonkeyPatch, first: Event) -> tuple[Following, list[str]]:
+    """The event's repository, which reads what it missed, and when its reader may read on."""
+    read_on: list[str] = []
+    monkeypatch.setattr(bench.mirror.readers, "_start_next", lambda: None)
+    monkeypatch.setattr(bench.mirror.readers, "read_on", lambda following: read_on.append(following.id))
+    bench.read(first)
+    bench.applied(first)
+    bench.detach(first.repository, Reason.GAP, "lacks one")
+    following = bench.mirror.state.table.get(first.repository)
+    assert following is not None
+    bench.passes(2)
+    assert following.phase is Phase.CATCHING_UP
+    return following, read_on
+
+
+def bring(bench: Bench, following: Following, *events: Event, position: int) -> None:
+    """What the repository's reader read."""
+    records = [bench.record(EVENTS, event.repository, wire.encode(event)) for event in events]
+    bench.mirror.receive(
+        ReadRecords(records=records, positions={(EVENTS, 0): position}, follows=following.id, run=following.run)
+    )
+    bench.mirror.turn(0)
+
+
+def test_a_note_stays_until_what_was_caught_up_is_applied(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Chain("r").take(2)
+    following, _ = catch_up(bench, monkeypatch, first)
+    bring(bench, following, second, position=bench.mirror.state.backlog.next(0))
+    assert following.phase is Phase.JOINING
+    assert [note.repository for note in bench.notes.detached()] == [first.repository]
+    bench.applied(second)
+    assert following.phase is Phase.STREAM
+    assert bench.notes.detached() == []
+
+
+def test_one_that_has_everything_rejoins_at_the_position_of_the_stream_and_not_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Chain("r").next()
+    following, read_on = catch_up(bench, monkeypatch, first)
+    at = bench.mirror.state.backlog.next(0)
+    bring(bench, following, position=at - 1)
+    assert (following.phase, read_on) == (Phase.CATCHING_UP, [first.repository])
+    bring(bench, following, position=at)
+    assert following.phase is Phase.STREAM
+    assert bench.notes.detached() == []
+
+
+def test_a_reader_reads_on_once_most_of_what_it_brought_is_applied(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *more = Chain("r").take(9)
+    size = len(wire.encode(more[0]))
+    bench.settings = replace(bench.settings, repository_buffer_bytes=15 * size // 2, batch_events=1)
+    bench.start({0: 0})
+    following, read_on = catch_up(bench, monkeypatch, first)
+    bring(bench, following, *more, position=0)
+    assert read_on == []
+    left = len(more)
+    for event in more:
+        assert bool(read_on) is (left <= 1)
+        bench.applied(event)
+        bench.mirror.turn(0)
+        left -= 1
+    assert read_on
+
+
+def test_what_rests_longer_than_an_earlier_alarm_said_is_left_alone(bench: Bench) -> None:
+    first = Chain("r").next()
+    bench.read(first)
+    bench.applied(first)
+    bench.detach(first.repository, Reason.CORRUPT, "damaged")
+    following = bench.mirror.state.table.get(first.repository)
+    assert following is not None
+    bench.mirror.state.agenda.rest(following, 1000.0)
+    bench.passes(100)
+    assert (following.phase, following.is_resting) == (Phase.WAITING, True)
+    assert [note.attempts for note in bench.notes.detached()] == [0]
+
+
+def test_the_event_that_is_applied_is_not_queued_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Chain("r").take(2)
+    following, _ = catch_up(bench, monkeypatch, first)
+    bring(bench, following, first, second, position=0)
+    assert [item.event.seq for item in bench.mirror.state.backlog.peek(following.id, events=9, size=10**9)] == [2]
+
+
+def test_one_that_joined_is_acked_as_attached(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Chain("r").next()
+    following, _ = catch_up(bench, monkeypatch, first)
+    assert bench.writer.acks[first.repository].detached == Reason.GAP
+    bring(bench, following, position=bench.mirror.state.backlog.next(0))
+    assert bench.writer.acks[first.repository].detached is None
+    assert following.checkpoint == checkpoint(first)
+
+
+def test_a_repository_that_the_master_deleted_while_its_worker_died_is_set_aside_and_not_repaired(bench: Bench) -> None:
+    chain = Chain("r")
+    created, pushed, deleted = chain.next(), chain.next(), chain.next(Type.DELETED)
+    bench.read(created)
+    bench.applied(created)
+    bench.read(pushed)
+    bench.detach(chain.repository, Reason.CORRUPT, "damaged")
+    bench.records(bench.record(STATE, chain.repository, to_json(state_of(deleted, deleted=True))))
+    worker = bench.pool.given[-1]
+    bench.mirror.receive(Answered(worker=worker, answer=None))
+    until_given(bench, chain.repository)
+    task = bench.pool.given[-1].busy
+    assert (task.leave, task.heal) == (True, None)
