@@ -139,3 +139,26 @@ def test_a_repository_that_the_master_deleted_while_its_worker_died_is_set_aside
     until_given(bench, chain.repository)
     task = bench.pool.given[-1].busy
     assert (task.leave, task.heal) == (True, None)
+
+
+def test_a_task_that_was_under_way_when_its_repository_was_detached_is_not_taken_for_the_repair(bench: Bench) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    bench.applied(first)
+    bench.read(second)
+    bench.detach(first.repository, Reason.CORRUPT, "damaged")
+    bench.passes(10)
+    assert [note.attempts for note in bench.notes.detached()] == [0]
+    bench.applied(second)
+    until_given(bench, first.repository)
+    assert bench.pool.given[-1].busy.heal is Reason.CORRUPT
+
+
+def test_events_of_a_detached_repository_hold_neither_memory_nor_the_position(bench: Bench) -> None:
+    first, *more = Chain("r").take(3)
+    bench.read(first)
+    bench.applied(first)
+    bench.detach(first.repository, Reason.FORK, "two histories")
+    bench.read(*more)
+    assert bench.mirror.state.backlog.bytes == 0
+    assert bench.mirror.state.backlog.positions() == {0: bench.offset}

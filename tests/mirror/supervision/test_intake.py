@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the stream brings: where a repository resumes that cannot take an event, and what this mirror leaves out."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, check_message, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.pool import Lane
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import Reason
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.chains import Chain
+from testing.builders.states import state_of
+from tests.mirror.supervision.test_supervisor import Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=1))
+        bench = Bench(tmp_path, log)
+        yield bench
+        bench.close()
+
+
+def given(bench: Bench) -> list[str]:
+    """The repositories of which a worker has or had a task."""
+    return [worker.busy.repository for worker in bench.pool.given]
+
+
+def carry(bench: Bench, *rules: str) -> None:
+    mirror = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=rules))
+    bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=1, mirrors=(mirror,)))))
+
+
+def test_a_repository_whose_place_is_taken_resumes_at_the_event_that_was_refused(bench: Bench) -> None:
+    there, twin = Chain("place").next(), Chain("PLACE").next()
+    bench.read(there)
+    bench.applied(there)
+    bench.read(twin)
+    [note] = bench.notes.detached()
+    assert (note.repository, note.reason, note.offset) == (twin.repository, Reason.REFUSED, bench.offset - 1)
+
+
+def test_a_repository_whose_events_come_faster_than_they_are_applied_is_detached_and_resumes_at_the_first(
+    bench: Bench,
+) -> None:
+    bench.settings = replace(bench.settings, repository_buffer_bytes=1500)
+    bench.start({0: 0})
+    bench.pool.limits[Lane.LIGHT] = 0
+    bench.read(*Chain("r").take(5))
+    [note] = bench.notes.detached()
+    assert (note.reason, note.offset) == (Reason.SLOW, 0)
+    assert bench.mirror.state.backlog.bytes == 0
+
+
+def test_an_event_that_is_read_again_after_it_was_applied_is_no_work(bench: Bench) -> None:
+    event = Chain("r").next()
+    bench.read(event)
+    bench.applied(event)
+    bench.read(event)
+    assert len(bench.pool.given) == 1
+
+
+def test_events_of_before_a_rename_to_a_path_that_is_not_carried_are_left_out_and_later_ones_count(
+    bench: Bench,
+) -> None:
+    chain = Chain("this/r")
+    created, left = chain.next(), chain.next(Type.RENAMED, path="other/r", detail={"from": "this/r"})
+    back = chain.next(Type.RENAMED, path="this/r", detail={"from": "other/r"})
+    carry(bench, "re:this/.*")
+    bench.records(bench.record(STATE, chain.repository, to_json(state_of(left))))
+    bench.read(created, left)
+    assert given(bench) == []
+    bench.read(back)
+    assert given(bench) == [chain.repository]
+
+
+def test_a_rename_out_of_what_is_carried_is_carried_itself(bench: Bench) -> None:
+    chain = Chain("this/r")
+    created, left = chain.next(), chain.next(Type.RENAMED, path="other/r", detail={"from": "this/r"})
+    carry(bench, "re:this/.*")
+    bench.read(created)
+    bench.applied(created)
+    bench.read(left)
+    assert given(bench) == [chain.repository] * 2
+
+
+def test_a_state_that_cannot_be_read_detaches_no_repository(bench: Bench) -> None:
+    event = Chain("r").next()
+    bench.read(event)
+    bench.applied(event)
+    bench.records(bench.record(STATE, event.repository, b"junk"))
+    assert bench.notes.detached() == []
+    assert len(bench.writer.others) == 1
+
+
+def test_an_event_that_cannot_be_read_is_where_its_repository_resumes(bench: Bench) -> None:
+    event = Chain("r").next()
+    bench.read(event)
+    bench.applied(event)
+    at = bench.offset
+    bench.records(bench.record(EVENTS, event.repository, b"junk"))
+    [note] = bench.notes.detached()
+    assert (note.reason, note.offset) == (Reason.GAP, at)
+
+
+def test_an_event_in_another_partition_than_its_repository_is_rejected(bench: Bench) -> None:
+    bench.start({0: 0, 1: 0})
+    chain = Chain("r")
+    record = bench.record(EVENTS, chain.repository, wire.encode(chain.next()))
+    for partition in (0, 1):
+        bench.records(replace(record, partition=partition))
+    assert len(bench.writer.others) == 1
+
+
+def test_an_event_of_a_newer_version_waits_for_an_upgrade_and_no_repair_replaces_it(bench: Bench) -> None:
+    first, second = Chain("r").take(2)
+    bench.read(first)
+    bench.applied(first)
+    newer = wire.encode(second).replace(b'"version":1}', b'"version":9}')
+    bench.records(bench.record(EVENTS, first.repository, newer))
+    bench.passes(1000)
+    [note] = bench.notes.detached()
+    assert (note.reason, note.attempts) == (Reason.UNKNOWN_VERSION, 0)
+    assert len(bench.pool.given) == 1
+
+
+def test_a_reject_fits_into_the_log_with_any_value(bench: Bench) -> None:
+    bench.records(bench.record(EVENTS, "a" * 32, bytes(8_000_000)))
+    [message] = bench.writer.others
+    check_message(message)
