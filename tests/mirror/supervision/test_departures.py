@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories that leave a mirror: when, once, and what is left of them. Workers are played by hand."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.supervision.following import Phase
+from hgext.vcsreplicator.mirror.supervision.state import AckBook
+from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import Ack, Reason
+from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
+from hgext.vcsreplicator.words.rules import Rules
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.chains import Chain
+from testing.builders.states import state_of
+from tests.mirror.supervision.test_supervisor import Bench, Deletion, catching_up, checkpoint
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=1))
+        bench = Bench(tmp_path, log)
+        yield bench
+        bench.close()
+
+
+@pytest.fixture
+def acks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Ack | None]:
+    """All acks of repositories that are written from now on, tombstones as None."""
+    written: list[Ack | None] = []
+
+    def ack(key: str, value: bytes | None) -> None:
+        if "/" in key:
+            written.append(None if value is None else from_json(Ack, value))
+
+    monkeypatch.setattr(bench.writer, "ack", ack)
+    return written
+
+
+def applied(bench: Bench, chain: Chain, count: int = 1) -> None:
+    for event in chain.take(count):
+        bench.read(event)
+        bench.applied(event)
+
+
+def carry(bench: Bench, *rules: str, version: int = 1, **members: object) -> None:
+    mirror = Mirror(name="alpha", state=MirrorState.ACTIVE, rules=Rules(include=rules), **members)  # type: ignore[arg-type]
+    bench.records(bench.record(ROSTER, KEY, to_json(Roster(version=version, mirrors=(mirror,)))))
+
+
+def say(bench: Bench, event: object, **members: object) -> None:
+    """What the aggregator writes about the event's repository."""
+    state = state_of(event, **members)  # type: ignore[arg-type]
+    bench.records(bench.record(STATE, state.repository, to_json(state)))
+
+
+def leaves(bench: Bench) -> list[str]:
+    """The repositories that a worker was told to set aside."""
+    return [worker.busy.repository for worker in bench.pool.given if worker.busy.leave]
+
+
+def test_a_repository_that_is_carried_no_more_leaves_once_its_task_has_ended_and_is_forgotten(
+    bench: Bench, acks: list[Ack | None]
+) -> None:
+    chain = Chain("other/r")
+    applied(bench, chain)
+    event = chain.next()
+    bench.read(event)
+    carry(bench, "re:this/.*")
+    assert leaves(bench) == []
+    bench.applied(event)
+    bench.mirror.turn(0)
+    assert leaves(bench) == [chain.repository]
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0)
+    assert bench.mirror.state.table.get(chain.repository) is None
+    assert acks[-1] is None
+
+
+def test_a_repository_leaves_at_the_state_that_moves_it_out_of_the_rules(bench: Bench) -> None:
+    chain = Chain("this/r")
+    carry(bench, "re:this/.*")
+    applied(bench, chain)
+    say(bench, chain.next(Type.RENAMED, path="other/r", detail={"from": "this/r"}))
+    bench.mirror.turn(0)
+    assert leaves(bench) == [chain.repository]
+
+
+def test_nothing_leaves_a_backup_and_its_new_role_counts_at_once(bench: Bench) -> None:
+    chain = Chain("other/r")
+    carry(bench, "re:this/.*", role=MirrorRole.BACKUP)
+    bench.mirror.state.table.get_or_add(chain.repository, chain.path).checkpoint = checkpoint(chain.next())
+    say(bench, chain.events[0])
+    assert leaves(bench) == []
+    carry(bench, "re:this/.*", version=2)
+    bench.mirror.turn(0)
+    assert leaves(bench) == [chain.repository]
+
+
+def test_a_repository_that_leaves_while_it_catches_up_has_no_reader_any_more(bench: Bench) -> None:
+    chain = Chain("other/r")
+    applied(bench, chain)
+    following = catching_up(bench, chain.events[0])
+    run = following.drops
+    carry(bench, "re:this/.*")
+    assert (following.phase, [*bench.mirror.readers._running]) == (Phase.LEAVING, [])
+    assert following.drops > run
+
+
+def test_a_deletion_that_follows_in_the_stream_is_not_carried_out_before_it_comes(bench: Bench) -> None:
+    chain = Chain("r")
+    applied(bench, chain)
+    pushed, deleted = chain.next(), chain.next(Type.DELETED)
+    say(bench, deleted, deleted=True)
+    assert leaves(bench) == []
+    bench.read(pushed, deleted)
+    assert [item.event.seq for item in bench.pool.given[-1].busy.items] == [2, 3]
+
+
+def test_the_place_of_a_deleted_repository_is_free_for_a_twin(bench: Bench) -> None:
+    chain = Chain("place")
+    applied(bench, chain)
+    deleted = chain.next(Type.DELETED)
+    bench.read(deleted)
+    gone = checkpoint(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
+    bench.read(Chain("PLACE").next())
+    assert bench.notes.detached() == []
+
+
+def test_the_place_of_a_repository_that_left_is_free_for_a_twin(bench: Bench) -> None:
+    chain = Chain("other")
+    applied(bench, chain)
+    carry(bench, "re:OTHER|this/.*")
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0)
+    bench.read(Chain("OTHER").next())
+    assert bench.notes.detached() == []
+
+
+def test_the_note_of_a_detached_repository_goes_with_it(bench: Bench) -> None:
+    chain = Chain("other/r")
+    applied(bench, chain)
+    bench.detach(chain.repository, Reason.FORK, "two histories")
+    carry(bench, "re:this/.*")
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0)
+    assert bench.notes.detached() == []
+
+
+def test_a_repository_that_is_not_deleted_here_stays_though_its_deletion_is_noticed(bench: Bench) -> None:
+    chain = Chain("r")
+    applied(bench, chain)
+    deleted = chain.next(Type.DELETED)
+    say(bench, deleted, deleted=True, released=2, noticed=2)
+    assert bench.mirror.state.table.get(chain.repository) is not None
+    assert bench.writer.acks[chain.repository].applied == 1
+
+
+def test_the_ack_of_a_deletion_is_withdrawn_once_when_it_is_noticed(bench: Bench, acks: list[Ack | None]) -> None:
+    chain = Chain("r")
+    applied(bench, chain)
+    deleted = chain.next(Type.DELETED)
+    bench.read(deleted)
+    gone = checkpoint(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
+    for _ in range(3):
+        say(bench, deleted, deleted=True, released=2, noticed=2)
+    assert acks.count(None) == 1
+
+
+def test_a_repository_that_is_restored_after_its_deletion_is_followed_in_its_new_incarnation(bench: Bench) -> None:
+    chain, again = Chain("r"), Chain("r", incarnation=2)
+    applied(bench, chain)
+    deleted = chain.next(Type.DELETED)
+    bench.read(deleted)
+    gone = checkpoint(deleted, deleted=True)
+    bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=gone)
+    say(bench, deleted, deleted=True, released=2, noticed=2)
+    bench.records(bench.record(EVENTS, again.repository, wire.encode(again.next())))
+    assert [item.event.id for item in bench.pool.given[-1].busy.items] == [again.events[0].id]
+
+
+def test_a_twin_that_was_refused_is_tried_again_once_the_other_has_left(bench: Bench) -> None:
+    chain, twin = Chain("other"), Chain("OTHER").next()
+    applied(bench, chain)
+    bench.read(twin)
+    assert [note.reason for note in bench.notes.detached()] == [Reason.REFUSED]
+    carry(bench, "re:OTHER|this/.*")
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0)
+    bench.passes(2)
+    assert [note.attempts for note in bench.notes.detached()] == [1]
+
+
+def test_an_ack_from_before_a_restart_is_withdrawn_once_when_the_deletion_is_noticed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deletion = Deletion(bench)
+    withdrawn: list[str] = []
+    monkeypatch.setattr(AckBook, "withdraw", lambda self, repository: withdrawn.append(repository))
+    deletion.restart(deletion.acks, deletion.state)
+    for _ in range(2):
+        bench.records(bench.record(STATE, deletion.repository, to_json(deletion.state)))
+    assert withdrawn == [deletion.repository]
+
+
+def test_a_deletion_of_another_history_than_the_one_that_was_deleted_here_is_not_acked(bench: Bench) -> None:
+    deletion = Deletion(bench)
+    deletion.restart({}, replace(deletion.state, incarnation="e" * 32, seq=5, noticed=1))
+    assert bench.writer.acks == {}
