@@ -13,7 +13,7 @@ from hgext.vcsreplicator.log.table import ReadStopped
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import AggregatorBeat, Notice
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send
@@ -162,13 +162,17 @@ def test_no_successor_is_announced_before_all_partitions_are_read_that_may_have_
 
 def test_a_loss_of_a_partition_that_does_not_answer_stays_known(log: Halves) -> None:
     log.append(
-        [NewRecord(topic=STATE, key=GROUP, value=to_json(AggregatorBeat(time=1.0, roster=1, held=0, cut={"0": 7})))]
+        [
+            NewRecord(
+                topic=STATE, key=GROUP, value=to_json(AggregatorHeartbeat(time=1.0, roster=1, held=0, cut={"0": 7}))
+            )
+        ]
     )
     log.fall_silent()
     with log.session() as session:
         log.step(session)
     [beat] = [record.value for record in log.records(STATE) if record.key == GROUP]
-    assert from_json(AggregatorBeat, beat or b"").cut == {"0": 7}
+    assert from_json(AggregatorHeartbeat, beat or b"").cut == {"0": 7}
 
 
 def test_a_mirror_that_joins_meanwhile_gates_every_event_of_the_partition(log: Halves) -> None:
