@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hgext.vcsreplicator.cli import program
-from tests.house.test_texts import files
+from tests.house.sources import files
 
 PAGES = dict(files("*.md", ":!tests/golden"))
 # Blocks, fenced or indented, and spans.

@@ -25,8 +25,8 @@ from notifier.hgpush.message import from_body
 from pushlog.web import policy
 from testing.services.cache import CHECKOUT
 from tests.house.shown import PAGES, problem
+from tests.house.sources import files
 from tests.house.test_named import is_said, texts
-from tests.house.test_texts import files
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<!\n)\n\n {4}\S")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testing.services.cache import CHECKOUT
-from tests.house.test_texts import PRODUCT, files
+from tests.house.sources import PRODUCT, files
 
 # What begins so is a path of the repository; other words with slashes are URLs, topics or paths of a host.
 PATH = re.compile(r"`((?:hgext|pushlog|notifier|hooks|testing|tests|docs|requirements)/[\w./{},-]*)`")

@@ -2,10 +2,9 @@
 """How the product's functions are written: private ones are named by verbs, none is long, and no choice is nested in another."""
 
 import ast
-import functools
 from collections.abc import Iterator
 
-from tests.house.test_texts import PRODUCT, files
+from tests.house.sources import FUNCTIONS, PRODUCT, Nodes, files, nodes
 
 # Lines of a function, its docstring and its parameters included.
 LONGEST = 50
@@ -30,17 +29,11 @@ VERBS = frozenset(WORDS.split())
 SEAMS = frozenset({("hgext/vcsreplicator/hg/replica/checking.py", "_err"), ("notifier/amqp/connection.py", "_read")})
 
 
-@functools.cache
-def nodes() -> tuple[tuple[str, Function | ast.IfExp], ...]:
-    """The file and the tree of each function and conditional expression of the product."""
-    trees = [(name, ast.parse(text)) for name, text in files(*PRODUCT)]
-    kinds = Function | ast.IfExp
-    return tuple((name, node) for name, tree in trees for node in ast.walk(tree) if isinstance(node, kinds))
-
-
 def functions() -> Iterator[tuple[str, Function]]:
     """The file and the tree of each function of the product."""
-    return ((name, node) for name, node in nodes() if isinstance(node, Function))
+    for name, text in files(*PRODUCT):
+        for kind in FUNCTIONS:
+            yield from ((name, node) for node in nodes(text)[kind] if isinstance(node, kind))
 
 
 def is_riddle(function: Function) -> bool:
@@ -52,11 +45,9 @@ def is_riddle(function: Function) -> bool:
     return not is_property and name[1:] not in VERBS
 
 
-def nested_choices(tree: ast.AST) -> Iterator[int]:
+def nested_choices(found: Nodes) -> Iterator[int]:
     """The lines of conditional expressions that have another in them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.IfExp) and has_choice(node):
-            yield node.lineno
+    return (node.lineno for node in found[ast.IfExp] if isinstance(node, ast.IfExp) and has_choice(node))
 
 
 def has_choice(choice: ast.IfExp) -> bool:
@@ -83,8 +74,7 @@ def test_no_function_is_long() -> None:
 
 
 def test_no_choice_is_nested_in_another() -> None:
-    choices = [(name, node) for name, node in nodes() if isinstance(node, ast.IfExp)]
-    offending = [f"{name}:{node.lineno}" for name, node in choices if has_choice(node)]
+    offending = [f"{name}:{line}" for name, text in files(*PRODUCT) for line in nested_choices(nodes(text))]
     assert not offending, "\n".join(offending)
 
 
@@ -94,5 +84,5 @@ def test_the_checks_of_functions_can_fail() -> None:
     assert [node.name for node in found] == ["_over"]
     assert length(found[0]) == 1
     for nested in ("a if b else c if d else e", "a if (b if c else d) else e", "f(a if b else c) if d else e"):
-        assert list(nested_choices(ast.parse(nested))) == [1]
-    assert not list(nested_choices(ast.parse("[a if b else c, d if e else f]")))
+        assert list(nested_choices(nodes(nested))) == [1]
+    assert not list(nested_choices(nodes("[a if b else c, d if e else f]")))

@@ -6,7 +6,6 @@ Modules beside the rooms have a place too. A module without a place fails.
 """
 
 import ast
-import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testing.services.cache import CHECKOUT
+from tests.house.sources import nodes
 
 OURS = "hgext.vcsreplicator"
 ORDER = {
@@ -77,21 +77,11 @@ def module_name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@functools.cache
-def nodes(source: str) -> list[ast.stmt | ast.ClassDef]:
-    """All statements of a source that import or define a class, at any depth."""
-    found: list[ast.AST] = [ast.parse(source)]
-    for node in found:
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            if isinstance(inner := getattr(node, part, None), list):
-                found += inner
-    return [node for node in found if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef)]
-
-
 def imported(source: str, module: str, *, package: bool) -> Iterator[tuple[int, str]]:
     """Line and absolute name of everything that a module imports, at any depth."""
     parents = module.split(".") if package else module.split(".")[:-1]
-    for node in nodes(source):
+    found = nodes(source)
+    for node in (*found[ast.Import], *found[ast.ImportFrom]):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -227,9 +217,10 @@ def test_rooms_stay_small() -> None:
 
 def named_types(source: str) -> Iterator[str]:
     """The names of a module's classes, and of the types that it gives a name: `NAME = tuple[...]`, `NAME = X | Y`, NewType."""
-    tree = ast.parse(source)
-    yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    for node in tree.body:
+    found = nodes(source)
+    yield from (node.name for node in found[ast.ClassDef] if isinstance(node, ast.ClassDef))
+    [module] = found[ast.Module]
+    for node in module.body if isinstance(module, ast.Module) else ():
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
             continue
         is_new = isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("NewType")

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What pages name exists, as it is spelt: metrics, units, log lines, commands; of the runbook every code span."""
 
-import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator
 
 from tests.house.shown import CODE, PAGES, problem
+from tests.house.sources import PRODUCT, files, texts_of
 from tests.house.test_keys import ALL_SECTIONS, KINDS, SECTIONS
-from tests.house.test_texts import files
 
 METRIC = re.compile(r"\bvcsreplicator_[a-z_]+")
 # Parts of a histogram.
@@ -22,32 +20,10 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 VALUE = re.compile(r"…|\b[A-Z][A-Z-]+\b|\b0{8,}\b")
 
 
-def text_of(node: ast.AST) -> str | None:
-    """The text of a constant, with … for what is filled in."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
-    if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
-        return node.value if isinstance(node.value, str) else node.value.decode(errors="replace")
-    return None
-
-
-def texts_of(source: str) -> Iterator[str]:
-    """Every text of a module but docstrings."""
-    left: list[ast.AST] = [ast.parse(source)]
-    for node in left:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue
-        if (text := text_of(node)) is not None:
-            yield text
-        else:
-            left += ast.iter_child_nodes(node)
-
-
 @functools.cache
 def texts() -> list[str]:
     """Every text of the product."""
-    sources = files("hgext/*.py", "pushlog/*.py", "hooks/*.py", "notifier/*.py")
-    return sorted({text for _, source in sources for text in texts_of(source)})
+    return sorted({text for _, source in files(*PRODUCT) for text in texts_of(source, "…")})
 
 
 @functools.cache
@@ -93,7 +69,7 @@ def test_log_lines_that_pages_name_exist() -> None:
     assert not [
         f"{page}: {line}"
         for page, line in sorted(named)
-        if not any(re.fullmatch(as_pattern(line), text) for text in texts())
+        if not any(map(re.compile(as_pattern(line)).fullmatch, texts()))
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from testing.services.cache import CHECKOUT
-from tests.house.test_texts import files
+from tests.house.sources import files
 
 CONFIGURATION = CHECKOUT / "mkdocs.yml"
 # Pages, without the given material.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.house.test_texts import files
+from tests.house.sources import files
 
 SECTION = re.compile(r"\[extensions\]\W*$")
 END = re.compile(r"\[[a-z{]|\bEOF\b|\"\"\"|```|^\W*$")

@@ -11,19 +11,18 @@ from pathlib import Path
 import pytest
 
 from pushlog import seams, versions
-from testing.services.cache import CHECKOUT
+from tests.house.sources import PRODUCT, files, nodes
 
-FOLDERS = ("hgext/vcsreplicator", "pushlog", "hooks", "notifier")
-SOURCES = [file for folder in FOLDERS for file in (CHECKOUT / folder).rglob("*.py")]
+SOURCES = dict(files(*PRODUCT))
 
 
 def test_nothing_is_wrapped_past_the_table() -> None:
     past = [
-        f"{file.relative_to(CHECKOUT)}:{node.lineno}"
-        for file in SOURCES
-        if file != CHECKOUT / "pushlog" / "seams.py"
-        if "extensions" in (text := file.read_text())  # others cannot offend, and need not be parsed
-        for node in ast.walk(ast.parse(text))
+        f"{name}:{node.lineno}"
+        for name, text in SOURCES.items()
+        if name != "pushlog/seams.py"
+        if "extensions" in text  # others cannot offend
+        for node in nodes(text)[ast.Attribute]
         if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("extensions.wrap", "extensions.bind"))
     ]
     assert not past
@@ -31,20 +30,20 @@ def test_nothing_is_wrapped_past_the_table() -> None:
 
 def names_of_mercurial(text: str) -> set[str]:
     """All modules and names that a source imports from Mercurial when it runs, not for its types alone."""
-    tree = ast.parse(text)
-    for_types = {
-        node
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for node in ast.walk(block)
-    }
+    found = nodes(text)
+    blocks = (node for node in found[ast.If] if isinstance(node, ast.If))
+    for_types = {node for block in blocks if is_for_types(block.test) for node in ast.walk(block)}
     return {
         f"{node.module}.{name.name}"
-        for node in ast.walk(tree)
+        for node in found[ast.ImportFrom]
         if isinstance(node, ast.ImportFrom) and not node.level and node not in for_types
         if node.module is not None and node.module.split(".")[0] == "mercurial"
         for name in node.names
     }
+
+
+def is_for_types(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def is_known(name: str) -> bool:
@@ -58,14 +57,14 @@ def is_known(name: str) -> bool:
 
 def test_every_version_has_what_is_imported() -> None:
     """In `make test-versions` this runs on each of them; `versions` alone loads what only some have."""
-    imported = {name for file in SOURCES for name in names_of_mercurial(file.read_text())}
+    imported = {name for text in SOURCES.values() for name in names_of_mercurial(text)}
     assert len(imported) > 50
     assert sorted(name for name in imported if not is_known(name)) == []
 
 
 def test_no_other_file_compares_versions() -> None:
     knowing = ("versiontuple", "util.version()", "mercurial.__version__")
-    found = {str(file.relative_to(CHECKOUT)) for file in SOURCES if any(word in file.read_text() for word in knowing)}
+    found = {name for name, text in SOURCES.items() if any(word in text for word in knowing)}
     assert found <= {"pushlog/versions.py", "pushlog/seams.py"}  # `seams` names the version in a refusal
 
 
@@ -78,7 +77,7 @@ def test_what_an_older_mercurial_has_elsewhere_is_in_the_table() -> None:
 
 
 def test_every_entry_of_the_table_is_used() -> None:
-    text = "".join(file.read_text() for file in SOURCES if file.name not in ("seams.py", "versions.py"))
+    text = "".join(text for name, text in SOURCES.items() if Path(name).name not in ("seams.py", "versions.py"))
     unused = [
         f"{module}.{name}"
         for module, names in seams.SEAMS.items()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What all verbs of the command line share: listings have `--json`, and the commands that messages suggest do what they promise."""
 
-import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ import click
 import pytest
 
 from hgext.vcsreplicator.cli import program
-from testing.services.cache import CHECKOUT
+from tests.house.sources import PRODUCT, files, texts_of
 
 # What a verb that lists or shows something is named.
 LISTING = {"list", "show", "status", "check", "trace", "verify", "pushes", "history", "requests", "bootstrap"}
@@ -44,18 +43,6 @@ def test_a_verb_that_lists_or_shows_has_json(words: tuple[str, ...]) -> None:
     assert "--json" in options(COMMANDS[words])
 
 
-def texts(source: str) -> Iterator[str]:
-    """Every text of a source, with § for what is filled in."""
-    left: list[ast.AST] = [ast.parse(source)]
-    for node in left:
-        if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "§" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-        else:
-            left += ast.iter_child_nodes(node)
-
-
 def objection(suggested: str) -> str | None:
     """Why a suggested command would do nothing when it is typed."""
     words = shlex.split(suggested)
@@ -68,23 +55,16 @@ def objection(suggested: str) -> str | None:
 
 def test_messages_suggest_commands_that_do_something() -> None:
     offending = []
-    for folder in ("hgext", "notifier", "pushlog"):
-        for path in sorted((CHECKOUT / folder).rglob("*.py")):
-            source = path.read_text()
-            trees = ast.walk(ast.parse(source))
-            holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-            docstrings = {ast.get_docstring(node, clean=False) for node in trees if isinstance(node, holders)}
-            for text in texts(source):
-                if text in docstrings:
-                    continue
-                for suggested in SUGGESTED.findall(text):
-                    if reason := objection(suggested):
-                        offending.append(f"{path.relative_to(CHECKOUT)}: {suggested}: {reason}")
+    for name, source in files(*PRODUCT):
+        for text in texts_of(source, "§"):
+            for suggested in SUGGESTED.findall(text):
+                if reason := objection(suggested):
+                    offending.append(f"{name}: {suggested}: {reason}")
     assert not offending, "\n".join(offending)
 
 
 def test_the_checks_of_verbs_can_fail() -> None:
-    [text] = texts('f"or: vcsreplicator roster deactivate {name}"')
+    [text] = texts_of('print(f"or: vcsreplicator roster deactivate {name}")', "§")
     assert SUGGESTED.findall(text) == ["roster deactivate §"]
     assert objection("roster deactivate §")
     assert objection("roster deactivate § --yes") is None

@@ -12,7 +12,7 @@ import pytest
 
 from testing.services.cache import CHECKOUT
 from tests.house.shown import problem
-from tests.house.test_texts import files
+from tests.house.sources import files
 
 from .page import COMMAND, entries
 from .provocations import PROVOCATIONS
