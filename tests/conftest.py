@@ -202,11 +202,17 @@ def environment_of_tests() -> Iterator[None]:
 @contextmanager
 def restored_variables() -> Iterator[None]:
     """Restore the variables of Mercurial that services in this process set within the block."""
-    before = {name: value for name, value in os.environ.items() if name.startswith("HG")}
+    before = _variables_of_mercurial()
     yield
-    for name in [name for name in os.environ if name.startswith("HG")]:
-        del os.environ[name]
-    os.environ.update(before)
+    if (after := _variables_of_mercurial()) != before:
+        for name in after:
+            del os.environb[name]
+        os.environb.update(before)
+
+
+def _variables_of_mercurial() -> dict[bytes, bytes]:
+    """The variables whose names begin with HG, as bytes: to decode all the others takes longer than all else of a fixture."""
+    return {name: os.environb[name] for name in os.environb if name.startswith(b"HG")}
 
 
 @pytest.fixture(scope="module", autouse=True)
