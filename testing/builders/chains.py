@@ -47,7 +47,7 @@ class Chain:
             after=Tip(length=seq - 1, node=f"{seq:040x}" if seq > 1 else NULL_NODE),
             settings=MasterSettings(),
         )
-        self.events.append(replace(event, **members))  # type: ignore[arg-type]
+        self.events.append(replace(event, **members) if members else event)  # type: ignore[arg-type]
         return self.events[-1]
 
     def take(self, count: int) -> list[Event]:
