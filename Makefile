@@ -31,6 +31,8 @@ TYPED := hgext/vcsreplicator pushlog hooks notifier testing
 
 # Python keeps what it compiled: without that, each worker compiles all tests again, which takes 5 s.
 unexport PYTHONDONTWRITEBYTECODE
+# Hypothesis loads what other packages offer it: trio, which no test uses, as slowly as itself.
+export HYPOTHESIS_NO_PLUGINS := 1
 
 .SILENT:
 .PHONY: demo venv test test-all test-versions check format bench docs man lock clean
