@@ -87,3 +87,31 @@ def test_the_oldest_event_is_the_first_of_some_queue() -> None:
     assert backlog.oldest() == 6.0
     backlog.drop("b")
     assert backlog.oldest() == 7.0
+
+
+def test_those_are_named_whose_events_hold_a_position_at_an_offset_or_behind_it() -> None:
+    backlog = Backlog({0: 0, 1: 0})
+    for repository, each in (
+        ("before", item(4)),
+        ("at", item(5)),
+        ("behind", item(6)),
+        ("other", item(7, partition=1)),
+    ):
+        backlog.add(repository, each)
+    backlog.add("catching up", item(8), tracked=False)
+    assert backlog.queued_from(0, 5) == ["at", "behind"]
+
+
+def test_events_that_fit_exactly_are_taken_together() -> None:
+    backlog = Backlog({0: 0})
+    for offset in range(3):
+        backlog.add("a", item(offset))
+    assert len(backlog.peek("a", events=9, size=20)) == 2
+
+
+def test_what_is_finished_makes_room_for_its_repository() -> None:
+    backlog = Backlog({0: 0})
+    for offset in range(3):
+        backlog.add("a", item(offset))
+    backlog.finish("a", 2)
+    assert backlog.size("a") == 10

@@ -67,6 +67,15 @@ def test_no_more_is_acked_as_served_than_is_applied(state: State, written: Writt
     assert [ack.serving for ack in written.acks if ack] == [4]
 
 
+def test_what_is_served_since_an_unknown_time_is_served_since_it_was_applied(state: State, written: Written) -> None:
+    following = state.table.get_or_add(FIRST, "q")
+    following.checkpoint = replace(before_first(FIRST, "3" * 32, "q", 1), seq=4, time=7.0)
+    state.acks.send(following)
+    following.served_at = 9.0
+    state.acks.send(following)
+    assert [ack.served_at for ack in written.acks if ack] == [7.0, 9.0]
+
+
 @pytest.mark.parametrize(("phase", "detached"), [(Phase.STREAM, None), (Phase.JOINING, "gap"), (Phase.WAITING, "gap")])
 def test_an_ack_names_the_reason_until_the_repository_is_in_the_stream(
     state: State, written: Written, phase: Phase, detached: str | None
@@ -77,10 +86,15 @@ def test_an_ack_names_the_reason_until_the_repository_is_in_the_stream(
     assert [ack.detached for ack in written.acks if ack] == [detached]
 
 
-@pytest.mark.parametrize(("reason", "due"), [(Reason.REFUSED, [SECOND]), (Reason.FORK, [])])
-def test_a_place_that_becomes_free_is_tried_by_those_it_kept_out(state: State, reason: Reason, due: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("reason", "phase", "due"),
+    [(Reason.REFUSED, Phase.WAITING, [SECOND]), (Reason.REFUSED, Phase.HEALING, []), (Reason.FORK, Phase.WAITING, [])],
+)
+def test_a_place_that_becomes_free_is_tried_by_those_it_kept_out(
+    state: State, reason: Reason, phase: Phase, due: list[str]
+) -> None:
     first, second = state.table.get_or_add(FIRST, "q"), state.table.get_or_add(SECOND, "Q")
-    second.phase, second.note = Phase.WAITING, note(reason)
+    second.phase, second.note = phase, note(reason)
     state.table.occupy(first)
     state.table.vacate(second)  # which has no place
     assert list(state.agenda.take_due()) == []
@@ -96,6 +110,12 @@ def test_a_twin_is_another_repository_whose_path_differs_in_case_alone(state: St
     assert state.table.find_twin(following, event) == "q"
     following.checkpoint = replace(before_first(event.repository, event.incarnation, "Q", 1), seq=1)
     assert state.table.find_twin(following, event) is None  # a repeat
+
+
+def test_a_repository_at_the_same_path_is_no_twin(state: State) -> None:
+    [event] = Chain("q", generation=2).take(1)
+    state.table.occupy(state.table.get_or_add(FIRST, "q"))
+    assert state.table.find_twin(Following(id=event.repository, path="q"), event) is None
 
 
 def test_a_loop_over_the_repositories_may_remove_them(state: State) -> None:

@@ -1037,8 +1037,8 @@ def test_a_repository_that_changed_while_it_was_read_through_is_read_again_after
     bench.settings = replace(bench.settings, check_interval=1.0)
     bench.start({0: 0})
     bench.pool.limits[Lane.CHECK] = 1
-    busy, *others = [Chain(f"r{number}").next() for number in range(4)]
-    for event in (busy, *others):
+    *others, busy = [Chain(f"r{number}").next() for number in range(4)]
+    for event in (*others, busy):
         bench.read(event)
         bench.applied(event)
     order = []

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Work that no push waits for: when it may begin, and what its results change. Workers are played by hand."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.log import topics
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.mirror.pool import Answered, Lane
+from hgext.vcsreplicator.mirror.supervision.maintenance import SWEEP_INTERVAL
+from hgext.vcsreplicator.mirror.task import Check, Checked, Sweep, TaskOutcome, Warm
+from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.event import Event
+from hgext.vcsreplicator.words.records import Reason
+from testing.builders.chains import Chain
+from tests.mirror.supervision.test_supervisor import Bench, checkpoint
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+        log.create(topics(partitions=1))
+        bench = Bench(tmp_path, log)
+        yield bench
+        bench.close()
+
+
+def begun(bench: Bench, kind: type[Any]) -> list[Any]:
+    """The tasks of a kind that are under way."""
+    return [worker.busy for worker in bench.pool.workers if isinstance(worker.busy, kind)]
+
+
+def check_every(bench: Bench, seconds: float) -> None:
+    bench.settings = replace(bench.settings, check_interval=seconds)
+    bench.start({0: 0})
+    bench.pool.limits[Lane.CHECK] = 1
+
+
+def apply(bench: Bench, event: Event) -> None:
+    """Without the caches that are filled after it."""
+    bench.read(event)
+    bench.mirror.receive(
+        Answered(
+            worker=bench.pool.given[-1],
+            answer=TaskOutcome(
+                repository=event.repository, done=1, checkpoint=checkpoint(event), folder="/x", serving=0
+            ),
+        )
+    )
+
+
+def test_caches_are_filled_while_no_light_worker_is_busy_but_with_what_is_slow(bench: Bench) -> None:
+    event, other = Chain("r").next(), Chain("other").next()
+    apply(bench, event)
+    bench.read(other)
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    bench.mirror.maintenance.mark_cold(following, relock=True)
+    bench.mirror.maintenance.mark_cold(following)
+    bench.mirror.turn(0)
+    assert begun(bench, Warm) == []
+    bench.pool.given[-1].is_slow = True
+    bench.mirror.turn(0)
+    assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x", relock=True)]
+
+
+def test_what_was_set_aside_long_enough_ago_is_removed_once_in_an_interval(bench: Bench) -> None:
+    bench.pool.limits[Lane.CHECK] = 9
+    bench.passes(100)
+    [sweep] = begun(bench, Sweep)
+    age = bench.clock.now() - sweep.before
+    kept = bench.settings.keep_deleted_days * DAY
+    assert kept <= age <= kept + 100
+    bench.clock.advance(SWEEP_INTERVAL)
+    bench.passes(1)
+    assert len(begun(bench, Sweep)) == 2
+
+
+def test_repositories_are_read_through_one_in_an_interval(bench: Bench) -> None:
+    check_every(bench, 60.0)
+    bench.pool.limits[Lane.CHECK] = 9
+    for name in "abc":
+        apply(bench, Chain(name).next())
+    bench.passes(70)
+    assert len(begun(bench, Check)) == 1
+    bench.passes(60)
+    assert len(begun(bench, Check)) == 2
+
+
+def test_a_detached_repository_is_not_read_through_and_keeps_its_reason(bench: Bench) -> None:
+    check_every(bench, 1.0)
+    event = Chain("r").next()
+    apply(bench, event)
+    bench.detach(event.repository, Reason.FORK, "two histories")
+    bench.passes(10)
+    assert begun(bench, Check) == []
+    bench.mirror.maintenance.take_checked(Checked(repository=event.repository, problem="torn"))
+    assert [note.reason for note in bench.notes.detached()] == [Reason.FORK]
+
+
+def test_a_level_that_a_check_read_while_work_went_on_is_not_believed(bench: Bench) -> None:
+    first, second, third = Chain("r").take(3)
+    for event in (first, second):
+        apply(bench, event)
+    bench.read(third)
+    bench.mirror.maintenance.take_checked(Checked(repository=first.repository, problem=None, lower=checkpoint(first)))
+    assert bench.notes.detached() == []
+
+
+def test_a_level_that_went_down_is_read_again_from_the_beginning_of_the_log(bench: Bench) -> None:
+    first, second = Chain("r").take(2)
+    for event in (first, second):
+        apply(bench, event)
+    bench.mirror.maintenance.take_checked(Checked(repository=first.repository, problem=None, lower=checkpoint(first)))
+    assert [(note.reason, note.offset) for note in bench.notes.detached()] == [(Reason.GAP, 0)]
