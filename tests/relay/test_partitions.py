@@ -3,11 +3,13 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.log import EVENTS, Log, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
@@ -97,13 +99,17 @@ def test_repositories_of_other_partitions_are_sent_while_one_broker_of_three_is_
             others = [partition for partition, leader in leaders.items() if leader != away]
             (cluster.brokers[away].kill if fault == "kill" else cluster.brokers[away].pause)()
             took = []
-            for _ in range(5):
-                for partition in leaders:
-                    relay.push(partition)
-                took.append(relay.wait(*others))
-                time.sleep(1.5)
-            told(f"{fault}: sent after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
-            assert relay.are_unsent(*leaders.keys() - set(others))
-            (cluster.brokers[away].start if fault == "kill" else cluster.brokers[away].resume)()
-            relay.wait(*leaders)
+            with capture_logs() as lines:
+                for _ in range(5):
+                    for partition in leaders:
+                        relay.push(partition)
+                    took.append(relay.wait(*others))
+                    time.sleep(1.5)
+                told(f"{fault}: sent after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
+                assert relay.are_unsent(*leaders.keys() - set(others))
+                (cluster.brokers[away].start if fault == "kill" else cluster.brokers[away].resume)()
+                relay.wait(*leaders)
             assert max(took) < 3, "no question to the broker that is away delays another"
+            written = Counter((line["event"], line.get("partition")) for line in lines if line["log_level"] != "debug")
+            told(f"{fault}: {sum(written.values())} lines of {len(lines)}: {dict(written)}")
+            assert sum(written.values()) < MANY, "fewer lines than repositories of one partition that wait"
