@@ -36,6 +36,7 @@ from ..destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
 from ..rejects import judged
 from ..window import PATIENCE, Delivery, Patience, check_number
 from .message import MOST_ENTRIES, BatchEntry, fifo_keys, object_body, object_key, together, topic_parts
+from .objects import ObjectWriter
 
 # Seconds that a message may wait for each that may join it.
 LINGER = 0.003
@@ -138,6 +139,7 @@ class Sns:
             self._s3.meta.events.unregister(
                 "before-call.s3", add_expect_header
             )  # a round trip for each of our small bodies
+            self._objects = ObjectWriter(self._s3, settings.bucket)
             self._sns = session.client("sns", config=config, endpoint_url=settings.sns_endpoint_url)
             self._sns.meta.events.register("before-call.sns", _encode_form)
         except (BotoCoreError, OSError, ValueError) as error:
@@ -211,7 +213,7 @@ class Sns:
             self._done.put(DeliveryOutcome(number=delivery.number, error=judged(error)))
             return
         try:
-            self._s3.put_object(Bucket=self.settings.bucket, Key=key, Body=content, ContentType="application/json")
+            self._objects.write(key, content)
             now = self.clock.monotonic()
             keys = fifo_keys(message) if self.settings.is_fifo else {}
             entry = BatchEntry(number=delivery.number, text=text, attributes=attributes, written=now, keys=keys)
