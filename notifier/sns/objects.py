@@ -35,7 +35,7 @@ class _KnownRequest:
         )
         request.context = dict(self.context)
         self.signer.sign("PutObject", request)
-        return bool(self.connections.send(request.prepare()).status_code == 200)
+        return _is_stored(self.connections.send(request.prepare()))
 
 
 class ObjectWriter:
@@ -68,13 +68,21 @@ class ObjectWriter:
     def _note_request(self, request_dict: dict[str, Any], response: Any, endpoint: Any, **_: object) -> None:
         """Note how boto3 stored an object."""
         path, url, context = request_dict["url_path"], request_dict["url"], request_dict["context"]
-        if response is None or response[0].status_code != 200 or not url.endswith(path):
+        if response is None or not _is_stored(response[0]) or not url.endswith(path):
             return
         self._known = _KnownRequest(
             url=url.removesuffix(path),
-            auth_path=request_dict["auth_path"].removesuffix(path),
+            auth_path=(request_dict.get("auth_path") or "").removesuffix(path),
             headers=request_dict["headers"],
             context={name: context[name] for name in _SIGNED_BY if name in context},
             signer=self._signer,
             connections=endpoint.http_session,
         )
+
+
+def _is_stored(answer: Any) -> bool:
+    """Return whether an answer says nothing but that the object is stored.
+
+    boto3 looks into the content of others, which may be an error.
+    """
+    return bool(answer.status_code == 200 and not answer.content)

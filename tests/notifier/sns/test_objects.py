@@ -105,6 +105,21 @@ def test_object_that_was_not_stored_is_boto3s_to_explain(bucket: Bucket) -> None
     assert bucket.ways == ["boto3", "short", "boto3", "boto3"]
 
 
+def test_error_in_an_answer_of_status_200_is_an_error(bucket: Bucket) -> None:
+    bucket.writer.write("events/a.json", b"")
+    bucket.replies = [Reply(body=FULL), Reply(body=FULL)]
+    with pytest.raises(ClientError, match="QuotaExceeded"):
+        bucket.writer.write("events/b.json", b"")
+    assert bucket.ways == ["boto3", "short", "boto3"]
+
+
+def test_store_whose_answers_have_content_gets_each_object_once(bucket: Bucket) -> None:
+    bucket.replies = [Reply(body=b"<Stored/>") for _ in range(2)]
+    for name in ("a", "b"):
+        bucket.writer.write(f"events/{name}.json", b"")
+    assert bucket.ways == ["boto3", "boto3"]
+
+
 def test_object_that_boto3_stored_after_all_is_stored(bucket: Bucket) -> None:
     bucket.writer.write("events/a.json", b"")
     bucket.replies = [Reply(status=503)]
