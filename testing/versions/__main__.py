@@ -18,6 +18,7 @@ from mercurial import util
 
 from pushlog import versions
 from testing.services.cache import CHECKOUT
+from testing.services.keeper import ADDRESS
 
 from .environment import OLDER, environment
 
@@ -72,7 +73,7 @@ def run_tests(version: str, places: Sequence[str], marks: str = QUICK, *, is_who
     ended = subprocess.run(
         [*command, *select_tests(places)],
         cwd=CHECKOUT,
-        env={**os.environ, "VCSREPLICATOR_TEST_WHOLE": "1" if is_whole else ""},
+        env={**_copy_environment(), "VCSREPLICATOR_TEST_WHOLE": "1" if is_whole else ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -83,6 +84,11 @@ def run_tests(version: str, places: Sequence[str], marks: str = QUICK, *, is_who
     if ended.returncode == 0 and "passed" in counts:
         return f"{counts['passed']} passed", ""
     return f"{counts.get('failed', counts.get('error', '?'))} FAILED", ended.stdout
+
+
+def _copy_environment() -> dict[str, str]:
+    """Copy all but the keeper of a run of tests around this one, whose warm `hg` is of another version."""
+    return {name: value for name, value in os.environ.items() if name != ADDRESS}
 
 
 def main(wanted: Sequence[str]) -> int:
