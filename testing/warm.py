@@ -49,18 +49,60 @@ OURS = (
 )
 # What each of our processes imports in the end. The modules that are run are not here: they are imported when they run.
 USED = (
+    "hgext.vcsreplicator.cli.verbs",
     "hgext.vcsreplicator.config",
     "hgext.vcsreplicator.service",
     "hgext.vcsreplicator.log.kafka",
     "hgext.vcsreplicator.log.kafka.broker",
-    "hgext.vcsreplicator.log.sqlite",
+    "hgext.vcsreplicator.log.sqlite.adapter",
+    "hgext.vcsreplicator.hg.master.offer",
     "hgext.vcsreplicator.hg.registration",
     "hgext.vcsreplicator.hg.relaying",
+    "hgext.vcsreplicator.hg.serving.web",
     "hgext.vcsreplicator.mirror.service",
     "hgext.vcsreplicator.relay.daemon",
     "hgext.vcsreplicator.aggregator.loop",
+    "hgext.vcsreplicator.status.follower",
+    "hgext.vcsreplicator.status.health",
     "notifier.courier",
-    "pushlog",
+    "notifier.jsonlines",
+    "notifier.publisher",
+    "pushlog.revsets",
+    "pushlog.web.commands",
+    "pushlog.web.page",
+    "pushlog.web.seam",
+    "pushlog.web.waiting",
+    "pushlog.wire",
+)
+# What Mercurial imports for a worker, the relay and hgweb; a version may lack some.
+OF_MERCURIAL = (
+    "encodings.idna",
+    "mercurial.admin.chainsaw",
+    "mercurial.admin_commands",
+    "mercurial.bundle2_part_handlers",
+    "mercurial.cmd_impls.clone",
+    "mercurial.commands",
+    "mercurial.debugcommands",
+    "mercurial.hgweb.hgweb_mod_inner",
+    "mercurial.hgweb.hgwebdir_mod_inner",
+    "mercurial.hgweb.server",
+    "mercurial.httppeer",
+    "mercurial.initialization",
+    "mercurial.merge",
+    "mercurial.repo.factory",
+    "mercurial.repocache",
+    "mercurial.revset_predicates",
+    "mercurial.shelve",
+    "mercurial.sshpeer",
+    "mercurial.statichttprepo",
+    "mercurial.strip",
+    "mercurial.subrepo",
+    "mercurial.templatekw",
+    "mercurial.unionrepo",
+    "mercurial.wireprotoserver",
+    "tarfile",
+    "wsgiref.validate",
+    "xml.dom.minidom",
 )
 # The options of `Popen` that the stem knows nothing of, as they are when a caller does not set them.
 DEFAULTS = {
@@ -314,8 +356,11 @@ def import_ours() -> None:
     gc.disable()  # a quarter of the time; each process enables it
     for name in USED:
         importlib.import_module(name)
+    for name in OF_MERCURIAL:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     source = Path(importlib.import_module(CLI).__file__ or "").parent
-    for verb in ("mirror", "relay", "aggregator", "notifier", "web"):
+    for verb in ("mirror", "relay", "aggregator", "notifier", "web", "status", "check", "trace"):
         importlib.import_module(f"{CLI}.{verb}") if (source / f"{verb}.py").exists() else None
     importlib.import_module(NURSERY)  # which imports the worker
     gc.collect()
