@@ -96,8 +96,12 @@ USED = (
     "mercurial.hgweb.hgweb_mod",
     "hgext.strip",
     "pdb",
+    "hgext.vcsreplicator.log.blobs",
     "hgext.vcsreplicator.log.opening",
-    "hgext.vcsreplicator.log.sqlite",
+    "hgext.vcsreplicator.log.ownership",
+    "hgext.vcsreplicator.words.secrecy",
+    "encodings.idna",
+    "xml.sax.saxutils",
 )
 
 # What Mercurial's own runner of transcripts imports.
@@ -113,10 +117,13 @@ OF_THE_RUNNER = (
 # Our packages of which a command loads modules, which change nothing until Mercurial loads the extension; and what daemons load.
 OURS = (
     "pushlog",
+    "pushlog.web",
     "hooks",
     "hgext.vcsreplicator.hg",
     "hgext.vcsreplicator.hg.master",
+    "hgext.vcsreplicator.hg.master.acts",
     "hgext.vcsreplicator.hg.serving",
+    "hgext.vcsreplicator.log.sqlite",
     "hgext.vcsreplicator.outbox",
 )
 OF_DAEMONS = ("hgext.vcsreplicator.hg.relaying", "hgext.vcsreplicator.hg.serving.web")
