@@ -138,10 +138,8 @@ def warm_hg(folder: Path, environment: Mapping[str, str], umask: int | None = No
     They end with the block, or with this process.
     """
     address = str(folder / "socket")
-    settings = [text for name in IMPORTED for text in (name, environment.get(name, UNSET))]
     umask = read_umask() if umask is None else umask
-    for name, program in (("hg", HG), ("python", sys.executable)):
-        _link_client(folder / name, [program, address, f"{umask:o}", *settings])
+    link_clients(folder, address, environment, umask)
     ready, theirs = socket.socketpair()
     command = [sys.executable, "-P", "-m", "testing.warm_hg", address, str(theirs.fileno())]
     server = subprocess.Popen(
@@ -171,6 +169,13 @@ def shared_hg(environment: Mapping[str, str] | None = None) -> str:
     environment = os.environ if environment is None else environment
     with _starting:
         return _find(os.environ.get(ADDRESS), f"{read_umask():o}", *(environment.get(name, UNSET) for name in IMPORTED))
+
+
+def link_clients(folder: Path, address: str, environment: Mapping[str, str], umask: int) -> None:
+    """Put programs `hg` and `python` there that ask the server at this address, for callers with this environment and umask."""
+    settings = [text for name in IMPORTED for text in (name, environment.get(name, UNSET))]
+    for name, program in (("hg", HG), ("python", sys.executable)):
+        _link_client(folder / name, [program, address, f"{umask:o}", *settings])
 
 
 def _link_client(path: Path, settings: Sequence[str]) -> None:

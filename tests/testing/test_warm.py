@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from multiprocessing import Pipe
 from pathlib import Path
@@ -23,7 +22,7 @@ from hgext.vcsreplicator.mirror.task import READY
 from testing.faults import PythonSteps
 from testing.waiting import PATIENCE, eventually
 from testing.warm import CLI, PROGRAM, STEM, WORKER, warm_starts
-from testing.warm_hg import shared_hg, warm_hg
+from testing.warm_hg import link_clients, read_umask, shared_hg, warm_hg
 
 pytestmark = pytest.mark.processes
 
@@ -201,13 +200,13 @@ def test_a_caller_that_is_gone_before_it_asked_ends_no_other(tmp_path: Path) -> 
     assert "testing.warm_hg" in run_python("-c", NAME_PARENT).stdout
 
 
-def test_variables_of_any_length_decide_whether_a_caller_is_given_a_warm_program() -> None:
+def test_variables_of_any_length_decide_whether_a_caller_is_given_a_warm_program(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": "/nowhere" * 3000}
-    with tempfile.TemporaryDirectory() as folder, warm_hg(Path(folder), environment) as hg:
-        for given, is_warm in ((environment, True), ({**environment, "PYTHONPATH": "/nowhere"}, False)):
-            words = [hg.with_name("python"), "-c", NAME_PARENT]
-            done = subprocess.run(words, env=given, capture_output=True, text=True, check=True)
-            assert ("testing.warm_hg" in done.stdout) == is_warm
+    link_clients(tmp_path, str(Path(shared_hg()).with_name("socket")), environment, read_umask())
+    for given, is_warm in ((environment, True), ({**environment, "PYTHONPATH": "/nowhere"}, False)):
+        words = [tmp_path / "python", "-c", NAME_PARENT]
+        done = subprocess.run(words, env=given, capture_output=True, text=True, check=True)
+        assert ("testing.warm_hg" in done.stdout) == is_warm
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
