@@ -95,7 +95,7 @@ def test_the_demo_pushes_and_shows_timeline_and_notice(tmp_path: Path) -> None:
 
 def test_what_it_tells_programs_has_every_member(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
-    subprocess.run([*DEMO, "--dir", str(tmp_path), "--prepare", "--ready", str(ready)], check=True, capture_output=True)
+    assert prepared(tmp_path, "--ready", str(ready)).exit_code == 0
     content = about(ready)
     assert set(content) == {"master", "mirrors", "services", "log", "pulse", "sns", "status_url"}
     assert set(content["master"]) == {"root", "env", "url"}
@@ -109,7 +109,7 @@ def test_what_it_tells_programs_has_every_member(tmp_path: Path) -> None:
 
 def test_a_service_takes_no_module_from_the_current_folder(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
-    subprocess.run([*DEMO, "--dir", str(tmp_path), "--prepare", "--ready", str(ready)], check=True, capture_output=True)
+    assert prepared(tmp_path, "--ready", str(ready)).exit_code == 0
     (tmp_path / "json.py").write_text("raise SystemExit('taken from the current folder')\n")
     aggregator = about(ready)["services"]["aggregator"]
     start = aggregator["argv"][: aggregator["argv"].index("aggregator")]
