@@ -135,7 +135,8 @@ def test_without_the_master_nothing_is_said_to_differ(bench: Bench) -> None:
     assert verdicts(bench)["one"].outcome is ComparisonOutcome.UNREACHABLE
 
 
-def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
+@pytest.mark.parametrize("rounds", [3, pytest.param(5, marks=pytest.mark.slow)])
+def test_pushes_meanwhile_raise_no_alarm(bench: Bench, rounds: int) -> None:
     authors = filled(bench, "one", "two")
     reported: list[Verdict] = []
     over = threading.Event()
@@ -151,14 +152,14 @@ def test_pushes_meanwhile_raise_no_alarm(bench: Bench) -> None:
         pushing = threading.Thread(target=push)
         pushing.start()
         try:
-            for _ in range(5):
+            for _ in range(rounds):
                 options = VerifySettings(pace=0.0, patience=20.0, again=0.0)
                 compare(bench.settings(), bench.log, options, report=reported.append, stop=threading.Event())
         finally:
             over.set()
             pushing.join()
     assert {verdict.outcome for verdict in reported} <= {ComparisonOutcome.EQUAL, ComparisonOutcome.BEHIND}
-    assert len(reported) == 10
+    assert len(reported) == 2 * rounds
     assert ComparisonOutcome.EQUAL in {verdict.outcome for verdict in reported}
 
 
