@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -104,6 +104,13 @@ OF_MERCURIAL = (
     "wsgiref.validate",
     "xml.dom.minidom",
 )
+# What some commands import besides, by words of theirs: a stem imports it before it forks the first.
+OF_SOME = {
+    "work": ("notifier.amqp.channel", "notifier.work.worker"),
+    "--parallel": ("celery.bin.worker", "notifier.work.tasks"),
+    "poll": ("notifier.amqp.channel",),
+    "notifier": ("notifier.amqp.channel", "notifier.webhook.destination"),
+}
 # The options of `Popen` that the stem knows nothing of, as they are when a caller does not set them.
 DEFAULTS = {
     "executable": None,
@@ -248,8 +255,10 @@ def start_stem(*command: str, has_session: bool = True) -> Stem | None:
     return Stem(ours) if ours.recv(1) == b"r" else None
 
 
-def serve(conversation: socket.socket) -> dict[str, Any] | None:
-    """Start a process for each request until the other end closes; in a new process, return its request."""
+def serve(
+    conversation: socket.socket, prepare: Callable[[Mapping[str, Any]], None] = lambda request: None
+) -> dict[str, Any] | None:
+    """Start a process for each request until the other end closes, prepared for it; in a new process, return its request."""
     from hgext.vcsreplicator.hg.replica.nursery import fork_sibling  # which imports Mercurial; a stem has it anyway
 
     libc = ctypes.PyDLL(None)
@@ -261,9 +270,10 @@ def serve(conversation: socket.socket) -> dict[str, Any] | None:
         descriptors = array.array("i")
         for _, _, data in rights:
             descriptors.frombytes(data)
+        request: dict[str, Any] = json.loads(message)
+        prepare(request)
         child = fork_sibling(libc)
         if not child:
-            request: dict[str, Any] = json.loads(message)
             conversation.detach()
             take_descriptors(request["descriptors"], list(descriptors))
             libc.prctl(PR_SET_NAME, b"python")
@@ -367,9 +377,18 @@ def import_ours() -> None:
     gc.freeze()
 
 
+def import_more(request: Mapping[str, Any]) -> None:
+    """Import what the requested command needs besides, unless that was done for one before."""
+    names = [name for word in request["arguments"] for name in OF_SOME.get(word, ()) if name not in sys.modules]
+    for name in names:
+        importlib.import_module(name)
+    if names:
+        gc.freeze()
+
+
 def serve_and_run(conversation: socket.socket) -> None:
     """Serve, and in each new process be what is requested."""
-    if request := serve(conversation):
+    if request := serve(conversation, import_more):
         run(request)
 
 

@@ -826,7 +826,7 @@ def test_killed_very_often_under_load_the_database_says_what_the_repositories_sa
 def test_killed_at_a_few_lines_of_parking_nothing_is_lost_or_reordered(
     host: HgHost, broker: HgQueueSender, tmp_path: Path
 ) -> None:
-    survive_kills_while_parking(host, broker, tmp_path, every=30)
+    survive_kills_while_parking(host, broker, tmp_path, every=15)
 
 
 @pytest.mark.hunt
@@ -869,7 +869,7 @@ def survive_kills_while_parking(host: HgHost, broker: HgQueueSender, folder: Pat
             process.kill()
             process.wait()
 
-    points = first_visits(steps.taken(play))[every - 1 :: every]  # the first lines only make functions and classes
+    points = first_visits(steps.taken(play))[every - 1 :: every]
     died = set()
     for point in points:
         places = steps.taken(play, kill_at=point)
