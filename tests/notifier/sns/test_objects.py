@@ -120,6 +120,20 @@ def test_store_whose_answers_have_content_gets_each_object_once(bucket: Bucket) 
     assert bucket.ways == ["boto3", "boto3"]
 
 
+@pytest.mark.parametrize("part", ["objects.AWSRequest", "objects._learn_request"])
+def test_botocore_that_works_differently_inside_stores_every_object(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def differ(*_: object, **__: object) -> None:
+        raise TypeError("unexpected keyword argument")
+
+    monkeypatch.setattr(f"notifier.sns.{part}", differ)
+    for name in ("a", "b", "c"):
+        bucket.writer.write(f"events/{name}.json", b"")
+    assert [each.path for each in bucket.requests] == [f"/bucket/events/{name}.json" for name in ("a", "b", "c")]
+    assert bucket.ways == ["boto3"] * 3
+
+
 def test_object_that_boto3_stored_after_all_is_stored(bucket: Bucket) -> None:
     bucket.writer.write("events/a.json", b"")
     bucket.replies = [Reply(status=503)]
