@@ -82,7 +82,7 @@ class ObjectWriter:
 def _learn_request(
     signer: Any, request_dict: dict[str, Any], response: Any, endpoint: Any, **_: object
 ) -> _KnownRequest | None:
-    """Return what is common to all requests; None if this one did not store its object."""
+    """Return what all requests have in common, or None if this one stored nothing."""
     path, url, context = request_dict["url_path"], request_dict["url"], request_dict["context"]
     if response is None or not _is_stored(response[0]) or not url.endswith(path):
         return None
