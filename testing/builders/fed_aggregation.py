@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An aggregation that is fed by hand: no log, no clock, no thread."""
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -48,7 +49,7 @@ class FedAggregation:
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
         # Up to where the partition counts as read from its beginning: nothing is looked for a second time.
         self.whole = sys.maxsize
-        self.aggregation = Aggregation(roster, self.positions, limit=limit)
+        self.aggregation = self._aggregate(roster, limit)
         self.aggregation.loaded(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
         self._events: list[Record] = []
@@ -125,7 +126,7 @@ class FedAggregation:
         self.whole = whole
         roster = from_json(Roster, self.topics[ROSTER][KEY]) if self.topics[ROSTER] else self.aggregation.roster
         acks = [ack for repository in self.aggregation.repositories.values() for ack in repository.acks.values()]
-        self.aggregation = Aggregation(roster, self.positions)
+        self.aggregation = self._aggregate(roster, 1000)
         for key, value in self.topics[PENDING].items():
             self.aggregation.load_pending(key or "", value, self.pending_headers[key])
         for value in self.topics[STATE].values():
@@ -136,6 +137,11 @@ class FedAggregation:
             if outcome is RecordOutcome.READ_AGAIN:
                 self.read_again()
             self.write()
+
+    def _aggregate(self, roster: Roster, limit: int) -> Aggregation:
+        aggregation = Aggregation(roster, self.positions, limit=limit)
+        aggregation.succession.read_at = math.inf  # what was not fed does not exist
+        return aggregation
 
     def state(self, chain: Chain) -> RepositoryState:
         return from_json(RepositoryState, self.topics[STATE][chain.repository])

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from hgext.vcsreplicator.aggregator.loop import IDENTITY, AggregatorSettings, Session
 from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER_REQUESTS, STATE, NewRecord, Record, partition_of, topics
 from hgext.vcsreplicator.words import wire
@@ -255,6 +256,8 @@ class World(RuleBasedStateMachine):
         """Everything gets through: every mirror follows and serves, and where none gates it is allowed."""
         self.log.fail_commits.clear()
         self.ask(Verb.ALLOW_EMPTY, None, allow=True)
+        self.step()
+        self.clock.advance(DEPARTURE_PATIENCE)
         for _ in range(SETTLED):
             for mirror in MIRRORS:
                 for name in NAMES:

@@ -53,7 +53,7 @@ def load(
     The records of `state` that were read before are not read again. The caller made or renewed its transactor before, so no other
     aggregator and no earlier session commits any more. This order is needed: positions are read after `pending`. A commit between
     the two would put an event into `pending` and the position behind it, and the event would be neither loaded nor read.
-    Partitions of `events` that do not answer have no position in what is returned, which is partial then.
+    Partitions of `events` that do not answer have no position in what is returned.
     """
     if state is None:
         state = table = read_table(log, STATE, ROSTER, PENDING, stop=stop)  # together: each reader connects anew
@@ -67,7 +67,6 @@ def load(
     positions.update(((ACKS, partition), at) for partition, at in recorded.items() if at <= ends[partition])
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut if partition in known)
     aggregation = Aggregation(_read_roster(table), positions, limit=limit, poison=poison)
-    aggregation.succession.is_partial = len(known) < log.partitions(EVENTS)
     aggregation.events.cut = cut
     for each, topic in ((state, STATE), (table, PENDING)):
         for record in each.records.values():

@@ -49,6 +49,7 @@ from ..words.retry import FAILOVER
 from ..words.shape import Seconds, within
 from ..words.wire import names_of
 from .ahead import AheadLevels
+from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.memory import RecordOutcome
 from .decisions.outgoing import Outgoing
@@ -192,6 +193,7 @@ class Session:
         self._first = clock.monotonic()
         self._rereading = Rereading(log, self.aggregation, self.commit)
         self._ahead = AheadLevels(self.aggregation, log, self._rereading)
+        self._completeness = Completeness(self.aggregation, log, clock, settings.beat)
         self._watch = Watch(
             self.aggregation,
             log,
@@ -265,6 +267,8 @@ class Session:
             self._go_on_reading_again()
         self._read_records(0.0 if aggregation.is_undecided or self._rereading else timeout)
         aggregation.decide(self._clock.now())
+        if self._completeness.check():
+            aggregation.decide(self._clock.now())
         if aggregation.output.is_urgent or aggregation.output.is_full or aggregation.is_undecided:
             self.commit()
         elif aggregation.output.fresh and not was_waiting:

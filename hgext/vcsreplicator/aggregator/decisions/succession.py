@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Successors at a path: repositories that follow another one there. Pure.
 
-All notices of a repository come before the release of the one that follows it at its path.
+All notices of a repository come before the release of the one that follows it at its path. Partitions of `events` have no order
+among each other, so the successor may be read first: it waits until all is read that the log had when the successor came.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from ...words.records import RepositoryState
 from .held import HeldEvent
 from .repository import Repository
 
-# Seconds that a successor waits for the departure of a predecessor that sends no event.
+# Seconds that a successor waits for the departure of a predecessor that sends no event, while all partitions answer.
 DEPARTURE_PATIENCE = 60.0
 
 
@@ -32,14 +33,17 @@ class Wait:
 class Succession:
     """The paths of all repositories, and which successors wait.
 
-    While it `is_partial`, partitions of `events` are not read: they may have departures, and repositories that the aggregator does
-    not know.
+    Everything is read that the log had at `read_at` (wall clock). What is not read may have departures, and repositories that the
+    aggregator does not know.
     """
 
     def __init__(self, repositories: Mapping[str, Repository]) -> None:
-        self.is_partial = False
+        self.read_at = 0.0
         self._repositories = repositories
         self._paths: dict[str, set[str]] = {}
+        # Paths and generations of which the repository is known.
+        self._known: set[tuple[str, int]] = set()
+        self._unproven: dict[str, HeldEvent] = {}
         self._waits: dict[str, tuple[HeldEvent, tuple[Repository, ...]]] = {}
 
     def note(self, state: RepositoryState) -> None:
@@ -47,8 +51,10 @@ class Succession:
 
         It has to leave a path before another repository is released there.
         """
-        for path in (state.path, *(stay.path for stay in state.stays)):
+        places = ((state.path, state.generation), *((stay.path, stay.generation) for stay in state.stays))
+        for path, generation in places:
             self._paths.setdefault(path, set()).add(state.repository)
+            self._known.add((path, generation))
 
     def must_wait(self, repository: Repository, held: HeldEvent, now: float) -> bool:
         """Return whether the event waits for another repository at its path.
@@ -56,16 +62,24 @@ class Succession:
         The event is the next to be released.
         """
         self._waits.pop(repository.id, None)
+        self._unproven.pop(repository.id, None)
         event = held.event
         if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
             return False
-        if self.is_partial and event.generation > 1:
-            return True
         others = (self._repositories[name] for name in sorted(self._paths.get(event.path, ())) if name != repository.id)
-        found = tuple(other for other in others if _holds_path(other, held, now))
+        found = tuple(other for other in others if _holds_path(other, held, min(now, self.read_at)))
         if found:
             self._waits[repository.id] = held, found
-        return bool(found)
+            return True
+        if event.generation == 1 or (event.path, event.generation - 1) in self._known or self.read_at > held.since:
+            return False
+        self._unproven[repository.id] = held
+        return True
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether a successor waits only because its predecessor may not be read."""
+        return any(self._repositories[name].next_to_release() is held for name, held in self._unproven.items())
 
     def waits(self) -> Iterator[Wait]:
         """Yield the successors that wait, the longest wait first.
@@ -81,6 +95,6 @@ class Succession:
         yield from sorted(found, key=lambda wait: (wait.since, wait.successor.id))
 
 
-def _holds_path(other: Repository, held: HeldEvent, now: float) -> bool:
+def _holds_path(other: Repository, held: HeldEvent, read_at: float) -> bool:
     is_there = other.occupies(held.event.path, held.event.generation)
-    return is_there or (is_there is None and now - max(held.since, other.newest_at) < DEPARTURE_PATIENCE)
+    return is_there or (is_there is None and read_at - max(held.since, other.newest_at) < DEPARTURE_PATIENCE)

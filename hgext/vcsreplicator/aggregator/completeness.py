@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The time up to which everything in `events` is read.
+
+A successor at a path waits for it (`succession`): events of its predecessor may be in a partition that does not answer, or that is
+read later than others. What the relay could not send to such a partition comes some seconds after it answers again. So a time
+counts only if all partitions answered for DEPARTURE_PATIENCE before it, since the start or their last failure.
+"""
+
+from ..log import EVENTS, Log
+from ..words.clock import Clock
+from ..words.errors import Unavailable
+from .decisions.aggregation import Aggregation
+from .decisions.succession import DEPARTURE_PATIENCE
+
+# Seconds between two questions while a successor waits for the answer.
+AGAIN = 1.0
+
+
+class Completeness:
+    """Finds that time; used by one thread.
+
+    It asks for the ends of all partitions every `interval` seconds. Once these are read, it knows that everything is read that the
+    log had when it asked.
+    """
+
+    def __init__(self, aggregation: Aggregation, log: Log, clock: Clock, interval: float) -> None:
+        self._aggregation, self._log, self._clock, self._interval = aggregation, log, clock, interval
+        self._answers_since = clock.monotonic()
+        self._asked = self._answers_since - interval
+        self._ends: dict[int, int] = {}
+        # The time that counts once the ends are read; None if they answer only since a short time.
+        self._next: float | None = None
+
+    def check(self) -> bool:
+        """Ask if it is due; return whether it found a time that a successor waits for."""
+        succession, now = self._aggregation.succession, self._clock.monotonic()
+        if now - self._asked >= min(self._interval, AGAIN if succession.is_unproven else self._interval):
+            self._ask(now)
+        positions = self._aggregation.positions
+        if self._next is None or any(positions.get((EVENTS, part), -1) < end for part, end in self._ends.items()):
+            return False
+        succession.read_at, self._next = self._next, None
+        return succession.is_unproven
+
+    def _ask(self, now: float) -> None:
+        """Ask for the ends.
+
+        Those of an earlier question that are not read yet remain, unless the log lost records.
+        """
+        self._asked, asked_at = now, self._clock.now()
+        try:
+            ends = self._log.ends(EVENTS)
+        except Unavailable:
+            self._answers_since, self._next = self._clock.monotonic(), None
+            return
+        if self._next is not None:
+            self._ends = {partition: min(end, self._ends[partition]) for partition, end in ends.items()}
+        elif now - self._answers_since >= DEPARTURE_PATIENCE:
+            self._ends, self._next = ends, asked_at

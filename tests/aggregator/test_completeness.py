@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A successor at a path is announced after its predecessor, also if the predecessor's events are sent or read later."""
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.completeness import Completeness
+from hgext.vcsreplicator.aggregator.decisions.aggregation import Aggregation
+from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
+from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, NewRecord, Record, partition_of, topics
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import Notice
+from hgext.vcsreplicator.words.roster import Roster, Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregating import ask, send
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog, MemoryReader
+from testing.clock import HandClock
+
+SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
+# The partitions of the predecessor and of the successor.
+OLD, NEW = 0, 1
+PATH = next(
+    path
+    for path in map(str, range(1000))
+    if [partition_of(Chain(path, generation=each).repository, 2) for each in (1, 2)] == [OLD, NEW]
+)
+# How much of the predecessor was announced before: nothing, or its creation.
+KNOWN = pytest.mark.parametrize("known", [0, 1])
+
+
+class Installation:
+    """A log of two partitions, and a mirror that acks at once."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.log = MemoryLog(self.clock)
+        self.log.create(topics(partitions=2))
+        ask(self.log, Verb.ADD, "alpha")
+        self.former, self.successor = Chain(PATH), Chain(PATH, generation=2)
+
+    def session(self) -> Session:
+        return Session.load(SETTINGS, self.log, self.log.transactor(GROUP), self.clock)
+
+    def step(self, session: Session, seconds: float) -> None:
+        """One step every five seconds, and one after the last of them."""
+        for _ in range(round(seconds / SETTINGS.beat)):
+            session.step(0.0)
+            self.clock.advance(SETTINGS.beat)
+        session.step(0.0)
+
+    def push(self, chain: Chain, *kinds: Type) -> None:
+        send(self.log, [chain.next(kind) for kind in kinds])
+        value = to_json(chain.ack("alpha", len(chain.events)))
+        self.log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=value)])
+
+    def begin(self, session: Session, known: int) -> None:
+        self.step(session, 90.0)
+        self.push(self.former, *[Type.CREATED][:known])
+        self.step(session, 10.0)
+
+    def leave(self, known: int) -> None:
+        """The relay sends the rest of the predecessor."""
+        self.push(self.former, *[Type.CREATED, Type.CHANGED, Type.DELETED][known:])
+
+    def noticed(self) -> list[tuple[int, int]]:
+        """Generation and sequence of what was announced, in order."""
+        events = [from_json(Notice, record.value or b"").event for record in self.log.records(NOTICES)]
+        return [(event.generation, event.seq) for event in events]
+
+
+IN_ORDER = [(1, 1), (1, 2), (1, 3), (2, 1)]
+
+
+@pytest.fixture
+def here() -> Installation:
+    return Installation()
+
+
+@pytest.fixture
+def late_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first poll of each reader brings nothing, as on Kafka."""
+    polled, poll = set[MemoryReader](), MemoryReader.poll
+
+    def poll_late(reader: MemoryReader, timeout: float, *, limit: int = 500) -> list[Record]:
+        if reader in polled:
+            return poll(reader, timeout, limit=limit)
+        polled.add(reader)
+        return []
+
+    monkeypatch.setattr(MemoryReader, "poll", poll_late)
+
+
+@KNOWN
+@pytest.mark.usefixtures("late_reader")
+def test_a_start_reads_what_the_predecessor_sent_before_it_announces_the_successor(
+    here: Installation, known: int
+) -> None:
+    with here.session() as session:
+        here.begin(session, known)
+    here.leave(known)
+    here.push(here.successor, Type.CREATED)
+    here.log.leaderless.add((EVENTS, OLD))
+    with here.session() as session:
+        here.step(session, 150.0)
+    assert here.noticed() == IN_ORDER[:known]
+    here.log.leaderless.clear()
+    with here.session() as session:
+        here.step(session, 90.0)
+    assert here.noticed() == IN_ORDER
+
+
+@KNOWN
+def test_a_successor_waits_while_a_partition_does_not_answer_and_a_minute_longer_for_the_relay(
+    here: Installation, known: int
+) -> None:
+    with here.session() as session:
+        here.begin(session, known)
+        here.log.leaderless.add((EVENTS, OLD))
+        here.push(here.successor, Type.CREATED)
+        here.step(session, 150.0)
+        assert here.noticed() == IN_ORDER[:known]
+        here.log.leaderless.clear()
+        here.step(session, DEPARTURE_PATIENCE - 10.0)
+        here.leave(known)
+        here.step(session, 20.0)
+    assert here.noticed() == IN_ORDER
+
+
+@pytest.mark.parametrize("running", [0.0, 90.0])
+def test_a_successor_of_which_no_predecessor_is_known_goes_once_everything_is_read(
+    here: Installation, running: float
+) -> None:
+    with here.session() as session:
+        here.step(session, running)
+        here.push(here.successor, Type.CREATED)
+        session.step(0.0)
+        assert here.noticed() == []
+        here.clock.advance(1.0)
+        session.step(0.0)
+        assert bool(here.noticed()) == bool(running)
+        here.step(session, DEPARTURE_PATIENCE)
+    assert here.noticed() == [(2, 1)]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_time_counts_once_what_the_log_had_then_is_read_or_lost(here: Installation, lost: bool) -> None:
+    aggregation = Aggregation(Roster(), {(EVENTS, OLD): 0, (EVENTS, NEW): 0})
+    completeness = Completeness(aggregation, here.log, here.clock, 5.0)
+    send(here.log, here.former.take(3))
+    here.clock.advance(DEPARTURE_PATIENCE)
+    asked = here.clock.now()
+    aggregation._memory.positions[EVENTS, OLD] = 2
+    completeness.check()
+    send(here.log, here.former.take(3))
+    here.clock.advance(5.0)
+    completeness.check()
+    assert aggregation.succession.read_at == 0.0
+    if lost:
+        here.log.lose(EVENTS, OLD, 4)
+        here.clock.advance(5.0)
+    else:
+        aggregation._memory.positions[EVENTS, OLD] = 3
+    completeness.check()
+    assert aggregation.succession.read_at == asked
