@@ -7,9 +7,9 @@ from hgext.vcsreplicator.aggregator.completeness import Completeness
 from hgext.vcsreplicator.aggregator.decisions.aggregation import Aggregation
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
-from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, NewRecord, Record, partition_of, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, Record, partition_of, topics
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import Notice
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send
@@ -63,10 +63,19 @@ class Installation:
         """The relay sends the rest of the predecessor."""
         self.push(self.former, *[Type.CREATED, Type.CHANGED, Type.DELETED][known:])
 
+    def alarms(self) -> tuple[str, ...]:
+        """What the newest heartbeat says."""
+        [beat] = [record.value for record in self.log.records(STATE) if record.key == GROUP]
+        return from_json(AggregatorHeartbeat, beat or b"").alarms
+
     def noticed(self) -> list[tuple[int, int]]:
         """Generation and sequence of what was announced, in order."""
         events = [from_json(Notice, record.value or b"").event for record in self.log.records(NOTICES)]
         return [(event.generation, event.seq) for event in events]
+
+
+def is_about_events(alarm: str) -> bool:
+    return alarm.startswith("events not read: ")
 
 
 IN_ORDER = [(1, 1), (1, 2), (1, 3), (2, 1)]
@@ -141,6 +150,22 @@ def test_a_successor_of_which_no_predecessor_is_known_goes_once_everything_is_re
         assert bool(here.noticed()) == bool(running)
         here.step(session, DEPARTURE_PATIENCE)
     assert here.noticed() == [(2, 1)]
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_check_names_a_partition_that_has_not_answered_for_a_minute(here: Installation, is_running: bool) -> None:
+    silent = {(EVENTS, OLD)}
+    here.log.leaderless |= set() if is_running else silent
+    with here.session() as session:
+        here.log.leaderless |= silent
+        here.step(session, 50.0)
+        assert not any(map(is_about_events, here.alarms()))
+        here.step(session, 20.0)
+        [text] = filter(is_about_events, here.alarms())
+        assert "a partition has no leader; notices of their repositories wait" in text
+        here.log.leaderless.clear()
+        here.step(session, 10.0)
+        assert not any(map(is_about_events, here.alarms()))
 
 
 @pytest.mark.parametrize("lost", [False, True])

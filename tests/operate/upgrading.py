@@ -29,6 +29,19 @@ def announced(self, *given, **named):
     return right(self, *given, **named)
 Repository.announced = announced
 """
+# A release for which no broker leads a partition of `events`, and a second is long: the log of one machine has no such partition.
+HAS_NO_LEADER = """
+from hgext.vcsreplicator.aggregator.completeness import Completeness
+from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
+from hgext.vcsreplicator.words.errors import Unavailable
+right, find_failure = SqliteLog.ends, Completeness.find_failure
+def ends(self, topic, partitions=None):
+    if topic == "events" and (partitions is None or 0 in partitions):
+        raise Unavailable("no broker leads events, partition 0")
+    return right(self, topic, partitions)
+SqliteLog.ends = ends
+Completeness.find_failure = lambda self, patience: find_failure(self, 1.0)
+"""
 
 
 @contextmanager
@@ -67,6 +80,15 @@ def newer_events(on_call: OnCall, entry: Entry) -> None:
         on_call.push(name)
         said_by_check(on_call, "events of a newer version: 1 held, 1 repositories")
     on_call.wait_announced(name)
+    eventually(lambda: is_well(on_call), "all is well", every=0.5)
+
+
+@provokes("alarm events not read")
+def events_not_read(on_call: OnCall, entry: Entry) -> None:
+    with other_release(on_call, "aggregator", HAS_NO_LEADER):
+        said_by_check(
+            on_call, "events not read: no broker leads events, partition 0; notices of their repositories wait"
+        )
     eventually(lambda: is_well(on_call), "all is well", every=0.5)
 
 

@@ -25,6 +25,7 @@ MISSING = "events missing in the log"
 SUCCESSOR = "successor waits"
 FORKED = "repository forked"
 OLDER = "mirror of an older release"
+UNREAD = "events not read"
 
 # What an operator can do about an alarm whose name does not say it.
 STEPS = {
@@ -32,6 +33,7 @@ STEPS = {
     NO_GATING: "activate or add a mirror (`vcsreplicator roster list`), or: vcsreplicator roster allow-empty yes --yes",
     NEWER: "upgrade the aggregator",
     BROKEN: "keep the log lines of the aggregator, then upgrade it, or: systemctl restart vcsreplicator-aggregator",
+    UNREAD: "notices of their repositories wait; start the brokers that have these partitions",
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
     MISSING: (
         "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep; if the master "
@@ -81,7 +83,7 @@ class Alarm:
     def _write(self, since: str) -> str:
         begin = f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: "
         if self.story is not None:
-            return f"{begin}{self.story}{since if self.kind == OLDER else ''}"
+            return f"{begin}{self.story}{since if self.kind in (OLDER, UNREAD) else ''}"
         numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
         where = f" ({', '.join(self.paths)})" if self.paths else ""
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
@@ -129,13 +131,18 @@ class Waiting:
 
 
 def alarms(
-    aggregation: Aggregation, waiting: Waiting, patience: float, missing: Mapping[str, int] | None = None
+    aggregation: Aggregation,
+    waiting: Waiting,
+    patience: float,
+    missing: Mapping[str, int] | None = None,
+    *,
+    unread: str = "",
 ) -> tuple[Alarm, ...]:
     """Return what is wrong after `patience` silent seconds.
 
-    `missing` counts, by repository, the events that only mirrors have.
+    `missing` counts, by repository, the events that only mirrors have. `unread` says which partitions of `events` do not answer.
     """
-    found = []
+    found = [Alarm(kind=UNREAD, story=f"{unread}; {STEPS[UNREAD]}")] if unread else []
     for name, seconds in waiting.silent.items():
         if seconds >= patience:
             backlog = waiting.mirrors[name]

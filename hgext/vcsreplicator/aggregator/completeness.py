@@ -30,6 +30,8 @@ class Completeness:
         self._ends: dict[int, int] = {}
         # The time that counts once the ends are read; None if they answer only since a short time.
         self._next: float | None = None
+        # Why the newest question failed, and when the first one since an answer did.
+        self._failure, self._fails_since = "", 0.0
 
     def check(self) -> bool:
         """Ask if it is due; return whether it found a time that a successor waits for."""
@@ -42,6 +44,11 @@ class Completeness:
         succession.read_at, self._next = self._next, None
         return succession.is_unproven
 
+    def find_failure(self, patience: float) -> str:
+        """Return why partitions have not answered for `patience` seconds, or nothing."""
+        is_due = self._clock.monotonic() - self._fails_since >= patience
+        return self._failure if is_due else ""
+
     def _ask(self, now: float) -> None:
         """Ask for the ends.
 
@@ -50,9 +57,12 @@ class Completeness:
         self._asked, asked_at = now, self._clock.now()
         try:
             ends = self._log.ends(EVENTS)
-        except Unavailable:
+        except Unavailable as error:
+            self._fails_since = self._fails_since if self._failure else now
+            self._failure = str(error)
             self._answers_since, self._next = self._clock.monotonic(), None
             return
+        self._failure = ""
         if self._next is not None:
             self._ends = {partition: min(end, self._ends[partition]) for partition, end in ends.items()}
         elif now - self._answers_since >= DEPARTURE_PATIENCE:

@@ -200,6 +200,7 @@ class Session:
             clock,
             silence,
             self._ahead,
+            self._completeness,
             self.commit,
             beat=settings.beat,
             patience=settings.silence,

@@ -25,10 +25,12 @@ from .alarms import (
     NOTICES_HELD,
     OLDER,
     SUCCESSOR,
+    UNREAD,
     Alarm,
     alarms,
     survey,
 )
+from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
 from .loading import IDENTITY
@@ -41,7 +43,7 @@ RENEW_INTERVAL = 3600.0
 AGAIN = 1.0
 
 # Alarms that the heartbeat carries, for readers without the log lines.
-CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER)
+CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER, UNREAD)
 
 logger = structlog.get_logger()
 
@@ -60,13 +62,14 @@ class Watch:
         clock: Clock,
         silence: Silence,
         ahead: AheadLevels,
+        completeness: Completeness,
         commit: Callable[..., None],
         *,
         beat: float,
         patience: float,
     ) -> None:
         self._aggregation, self._log, self._clock, self._silence = aggregation, log, clock, silence
-        self._ahead, self._commit = ahead, commit
+        self._ahead, self._completeness, self._commit = ahead, completeness, commit
         self._interval, self._patience = beat, patience
         self._renewed = clock.monotonic()
         self._beat_at = self._renewed - beat
@@ -158,7 +161,8 @@ class Watch:
         _set_all(LAG, {mirror: numbers.lag for mirror, numbers in waiting.mirrors.items()})
         _set_all(WAITING, {mirror: numbers.held for mirror, numbers in waiting.mirrors.items()})
         _set_all(SILENT_SECONDS, waiting.silent)
-        self._found = alarms(aggregation, waiting, self._patience, self._ahead.count_missing())
+        missing, unread = self._ahead.count_missing(), self._completeness.find_failure(self._patience)
+        self._found = alarms(aggregation, waiting, self._patience, missing, unread=unread)
         begins = self._clock.now()
         self._since = {alarm: self._since.get(alarm, begins) for alarm in self._found}
         _set_all(ALARMS, Counter(alarm.kind for alarm in self._found))
