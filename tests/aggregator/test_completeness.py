@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A successor at a path is announced after its predecessor, also if the predecessor's events are sent or read later."""
 
+import threading
+from collections.abc import Collection
+
 import pytest
 
 from hgext.vcsreplicator.aggregator.completeness import Completeness
@@ -16,6 +19,7 @@ from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
 from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.clock import HandClock
+from testing.waiting import eventually
 
 SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
 # The partitions of the predecessor and of the successor.
@@ -188,3 +192,23 @@ def test_a_time_counts_once_what_the_log_had_then_is_read_or_lost(here: Installa
         aggregation._memory.positions[EVENTS, OLD] = 3
     completeness.check()
     assert aggregation.succession.read_at == asked
+
+
+def test_a_broker_that_hangs_holds_up_no_other_work(here: Installation) -> None:
+    go_on, ends = threading.Event(), here.log.ends
+
+    def hang(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        if topic == EVENTS:
+            assert go_on.wait(20)
+        return ends(topic, partitions)
+
+    with here.session() as session:
+        here.step(session, 90.0)
+        read_at = session.aggregation.succession.read_at
+        here.log.ends = hang  # type: ignore[method-assign]
+        here.push(here.former, Type.CREATED)
+        here.step(session, 20.0)
+        assert here.noticed() == [(1, 1)]
+        assert session.aggregation.succession.read_at == read_at
+        go_on.set()
+        eventually(lambda: here.step(session, 5.0) or session.aggregation.succession.read_at > read_at)

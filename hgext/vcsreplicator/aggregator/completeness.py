@@ -6,6 +6,9 @@ read later than others. What the relay could not send to such a partition comes 
 counts only if all partitions answered for DEPARTURE_PATIENCE before it, since the start or their last failure.
 """
 
+import threading
+from concurrent.futures import Future, wait
+
 from ..log import EVENTS, Log
 from ..words.clock import Clock
 from ..words.errors import Unavailable
@@ -14,6 +17,9 @@ from .decisions.succession import DEPARTURE_PATIENCE
 
 # Seconds between two questions while a successor waits for the answer.
 AGAIN = 1.0
+
+# Seconds that the loop waits for an answer: a healthy log takes some milliseconds, and one broker that hangs takes longer.
+PAUSE = 0.5
 
 
 class Completeness:
@@ -26,7 +32,9 @@ class Completeness:
     def __init__(self, aggregation: Aggregation, log: Log, clock: Clock, interval: float) -> None:
         self._aggregation, self._log, self._clock, self._interval = aggregation, log, clock, interval
         self._answers_since = clock.monotonic()
-        self._asked = self._answers_since - interval
+        self._asked, self._asked_at = self._answers_since - interval, 0.0
+        # The question that is not answered yet; a thread of its own asks, so that a broker that hangs holds up no other work.
+        self._question: Future[dict[int, int]] | None = None
         self._ends: dict[int, int] = {}
         # The time that counts once the ends are read; None if they answer only since a short time.
         self._next: float | None = None
@@ -36,8 +44,12 @@ class Completeness:
     def check(self) -> bool:
         """Ask if it is due; return whether it found a time that a successor waits for."""
         succession, now = self._aggregation.succession, self._clock.monotonic()
-        if now - self._asked >= min(self._interval, AGAIN if succession.is_unproven else self._interval):
+        due = self._asked + (min(AGAIN, self._interval) if succession.is_unproven else self._interval)
+        if self._question is None and now >= due:
             self._ask(now)
+        if self._question is not None and self._question.done():
+            self._take_answer(self._question)
+            self._question = None
         positions = self._aggregation.positions
         if self._next is None or any(positions.get((EVENTS, part), -1) < end for part, end in self._ends.items()):
             return False
@@ -50,20 +62,33 @@ class Completeness:
         return self._failure if is_due else ""
 
     def _ask(self, now: float) -> None:
-        """Ask for the ends.
+        """Ask for the ends, and wait a moment for the answer."""
+        self._asked, self._asked_at = now, self._clock.now()
+        self._question = Future()
+        threading.Thread(target=_answer, args=(self._log, self._question), name="ends", daemon=True).start()
+        wait([self._question], PAUSE)
 
-        Those of an earlier question that are not read yet remain, unless the log lost records.
+    def _take_answer(self, question: Future[dict[int, int]]) -> None:
+        """Take the ends; those of an earlier question remain that are not read yet.
+
+        But the log may have lost records meanwhile.
         """
-        self._asked, asked_at = now, self._clock.now()
         try:
-            ends = self._log.ends(EVENTS)
+            ends = question.result()
         except Unavailable as error:
-            self._fails_since = self._fails_since if self._failure else now
+            self._fails_since = self._fails_since if self._failure else self._asked
             self._failure = str(error)
             self._answers_since, self._next = self._clock.monotonic(), None
             return
         self._failure = ""
         if self._next is not None:
             self._ends = {partition: min(end, self._ends[partition]) for partition, end in ends.items()}
-        elif now - self._answers_since >= DEPARTURE_PATIENCE:
-            self._ends, self._next = ends, asked_at
+        elif self._asked - self._answers_since >= DEPARTURE_PATIENCE:
+            self._ends, self._next = ends, self._asked_at
+
+
+def _answer(log: Log, question: Future[dict[int, int]]) -> None:
+    try:
+        question.set_result(log.ends(EVENTS))
+    except Exception as error:
+        question.set_exception(error)
