@@ -7,6 +7,7 @@ import pytest
 
 from hgext.vcsreplicator import status
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.log.reports import INTERVAL
 from hgext.vcsreplicator.status.findings import Expectations, findings
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport, ServiceTrouble
@@ -224,6 +225,18 @@ def test_a_destination_that_stops_reporting_is_critical_with_the_time_of_its_las
     assert text.startswith("destination lines has sent no heartbeat for 61 s, since ")
     assert text.endswith("UTC; start its notifier: systemctl start vcsreplicator-notifier")
     assert installation.found(destinations=()) == [], "one that the configuration does not name may stop"
+
+
+def test_a_service_is_not_silent_before_its_next_report_is_due_however_short_the_patience(
+    installation: Installation,
+) -> None:
+    installation.ack(3)
+    seen, now = installation.picture(), installation.clock.now()
+    for late, expected in ((INTERVAL + 4.0, 0), (2 * INTERVAL, 1)):
+        told = findings(seen, now + late, Expectations(patience=0.0))
+        assert (
+            len([each for each in told if each.text.startswith("destination lines has sent no heartbeat")]) == expected
+        )
 
 
 def test_a_trouble_lasts_on_while_its_reporter_says_nothing_and_an_urgent_one_counts_at_once(

@@ -114,6 +114,18 @@ def test_a_summary_without_findings_counts_the_notices_that_wait(busy: Installat
     assert replace(summary, watched="aggregator and relay", waiting_events=events).describe_well() == told
 
 
+def test_a_summary_without_findings_says_which_relay_is_late_with_its_report() -> None:
+    made = Installation()
+    picture = made.picture()
+    for name, age in (("relay hg://one", 40.0), ("relay hg://two", 20.0), ("relay hg://former", 8 * 86400.0)):
+        picture.reports[name] = ServiceReport(time=1.0, version="1")
+        picture.heard[name] = (1, made.clock.now() - age)
+    summary = replace(make_summary(picture, made.clock.now(), Expectations()), watched="aggregator and 2 relays")
+    assert summary.describe_well().endswith(" are caught up (relay hg://one was last seen 40 s ago)")
+    late = replace(summary, waiting_events=1)
+    assert late.describe_well().endswith(" (1 notice waits; relay hg://one was last seen 40 s ago)")
+
+
 def test_of_services_that_the_file_does_not_name_those_are_looked_at_that_reported_this_week() -> None:
     made = Installation()
     picture = made.picture()

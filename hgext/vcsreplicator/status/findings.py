@@ -21,8 +21,11 @@ RELAY_KEY, DESTINATION_KEY = "relay ", "destination "
 # Separates a repository's folder from its reason to refuse pushes, in a relay's report.
 REFUSES = ": refuses pushes: "
 
-# Seconds between two reports, and a margin: nothing counts as silent sooner.
-REPORTED_WITHIN = 15.0
+# Seconds after which the notifier's next note of a destination's condition is overdue.
+_NOTED_WITHIN = 15.0
+
+# Seconds between two reports of a relay or a destination, and a margin: none counts as silent sooner.
+REPORTED_WITHIN = 25.0
 
 # Seconds after which a silent service is forgotten that the configuration does not name.
 FORGOTTEN = 7 * DAY
@@ -78,12 +81,12 @@ def findings(
     return sorted(found, key=lambda finding: -finding.level)
 
 
-def is_overdue(reported: float, now: float) -> bool:
-    """Return whether the report after one of this time is overdue.
+def is_overdue(noted: float, now: float) -> bool:
+    """Return whether the notifier's note after one of this time is overdue.
 
-    A report in the future is from before the clock was set back: its absolute distance counts.
+    A note in the future is from before the clock was set back: its absolute distance counts.
     """
-    return abs(now - reported) > REPORTED_WITHIN
+    return abs(now - noted) > _NOTED_WITHIN
 
 
 def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:

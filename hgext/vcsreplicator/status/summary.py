@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..words.shape import Count, Time
 from . import AGGREGATOR, DESTINATION, MirrorLags, Picture, count_unapplied
-from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, Expectations, findings
+from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, REPORTED_WITHIN, Expectations, findings
 from .mirrors import find_notes
 from .wording import Finding
 
@@ -81,11 +81,20 @@ class Summary:
     notes: tuple[str, ...]
 
     def describe_well(self) -> str:
-        """Say that all that was looked at is caught up, and how many notices wait."""
-        waiting, count = "", self.waiting_events
+        """Say that all that was looked at is caught up.
+
+        Adds how many notices wait, and which relay's report is late.
+        """
+        count = self.waiting_events
+        limits = []
         if count:
-            waiting = f" ({count} notice{' waits' if count == 1 else 's wait'})"
-        return f"{self.watched} {'are' if ' and ' in self.watched else 'is'} caught up{waiting}"
+            limits.append(f"{count} notice{' waits' if count == 1 else 's wait'}")
+        for line in self.services:
+            age = self.now - (line.seen or 0.0)
+            if line.name.startswith(RELAY_KEY) and REPORTED_WITHIN < age < FORGOTTEN:
+                limits.append(f"{line.name} was last seen {age:.0f} s ago")
+        told = f" ({'; '.join(limits)})" if limits else ""
+        return f"{self.watched} {'are' if ' and ' in self.watched else 'is'} caught up{told}"
 
     def measure_silence(self, service: str) -> float:
         """Return the seconds since this service reported; many if it never did.
