@@ -12,6 +12,7 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.log import SERVICES, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 
 
@@ -32,8 +33,8 @@ def master(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said(master: Path) -> tuple[int, str]:
-    result = CliRunner().invoke(program, ["check", "--config", str(master / "x.toml")])
+def said(master: Path, *words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(program, ["check", "--config", str(master / "x.toml"), *words])
     assert isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.output
 
@@ -103,3 +104,45 @@ def test_a_log_without_the_topic_of_reports_is_named_with_the_command(tmp_path: 
         "no topic `services`, so nothing is known about the relay; run: vcsreplicator topics create"
         in said(tmp_path)[1]
     )
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["status", "trace one", "roster list", "errors list", "config check", "topics list", "topics check", "aggregator"],
+)
+def test_a_missing_embedded_log_is_named_and_only_topics_create_makes_it(master: Path, verb: str) -> None:
+    """Services that wait for the lost log would go on with an empty one."""
+    with (master / "x.toml").open("a") as file:
+        file.write("[aggregator]\n")
+    for made in (*master.glob("log.db-wal"), *master.glob("log.db-shm"), master / "log.db"):
+        made.unlink()
+    invoked = CliRunner().invoke(program, [*verb.split(), "--config", str(master / "x.toml")])
+    assert isinstance(invoked.exception, Unavailable)
+    assert str(invoked.exception) == (
+        f"sqlite://{master}/log.db: the log is missing; if it was there, stop all services and restore it "
+        "(docs/operating.md, Restore); in a new installation run: vcsreplicator topics create"
+    )
+    assert not (master / "log.db").exists()
+    again = CliRunner().invoke(program, ["topics", "create", "--config", str(master / "x.toml")])
+    assert (again.exit_code, again.output[:15]) == (0, "created events,")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_missing_log_is_critical_for_the_monitoring_system(master: Path, words: tuple[str, ...]) -> None:
+    (master / "log.db").unlink()
+    code, text = said(master, *words)
+    assert code == 2
+    assert text.startswith(
+        '{\n  "state": "CRITICAL"' if words else f"CRITICAL - sqlite://{master}/log.db: the log is missing"
+    )
+    assert not (master / "log.db").exists()
+
+
+def test_a_log_without_topics_is_critical(master: Path) -> None:
+    (master / "log.db").unlink()
+    with open_log(f"sqlite://{master}/log.db"):
+        pass
+    code, text = said(master)
+    assert code == 2
+    assert text.startswith("CRITICAL - topic ")
+    assert text.endswith("run `vcsreplicator topics create`\n")

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 import click
 
@@ -15,8 +16,9 @@ from ..log import Log
 from ..relay.settings import RelaySettings
 from ..status import SILENT
 from ..status.findings import RELAY_KEY, REPORTED_WITHIN, finding_of
+from ..status.summary import Summary
 from ..status.wording import Finding, Severity
-from ..words.errors import visible
+from ..words.errors import TopicMissing, Unavailable, visible
 from ..words.shape import plain
 from .asking import expect, find_summary, opening_log
 from .options import SECONDS, relay_of, with_config, with_json
@@ -43,19 +45,31 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
     It looks at aggregator, mirrors, relay and destinations, and at no other service.
     """
     relay, expected = relay_of(config), expect(config, warn=warn, critical=critical, patience=patience)
-    with opening_log(config) as open_log:
-        summary = find_summary(config, open_log, expected)
-        found = list(summary.findings)
-        if relay and summary.measure_silence(RELAY_KEY + relay.source) > max(patience, REPORTED_WITHIN):
-            found += _find_on_disk(relay, open_log)
+    try:
+        with opening_log(config) as open_log:
+            summary = find_summary(config, open_log, expected)
+            found = list(summary.findings)
+            if relay and summary.measure_silence(RELAY_KEY + relay.source) > max(patience, REPORTED_WITHIN):
+                found += _find_on_disk(relay, open_log)
+    except (TopicMissing, Unavailable) as error:  # exit code 1 would mean that it is not urgent
+        _print_and_exit([Finding(level=Severity.CRITICAL, text=str(error))], None, as_json=as_json)
+    _print_and_exit(found, summary, as_json=as_json)
+
+
+def _print_and_exit(found: list[Finding], summary: Summary | None, *, as_json: bool) -> NoReturn:
+    """Print what was found, and exit with its severity.
+
+    `summary` is None if the log could not be read.
+    """
     severity = max((finding.level for finding in found), default=Severity.OK)
     ordered = sorted(found, key=lambda finding: -finding.level)
+    watched, notes = (summary.watched, summary.notes) if summary else ("nothing", ())
     if as_json:
         said = {"state": severity.name, "findings": [plain(finding) for finding in ordered]}
-        click.echo(json.dumps({**said, "watched": summary.watched, "notes": summary.notes}, indent=2))
+        click.echo(json.dumps({**said, "watched": watched, "notes": notes}, indent=2))
     else:
-        texts = [finding.text for finding in ordered] or [summary.describe_well()]
-        texts += [f"note: {note}" for note in summary.notes]
+        texts = [finding.text for finding in ordered] or [summary.describe_well() if summary else ""]
+        texts += [f"note: {note}" for note in notes]
         click.echo(f"{severity.name} - {'; '.join(map(visible, texts))}")
     sys.exit(severity)
 

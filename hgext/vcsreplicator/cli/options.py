@@ -4,10 +4,12 @@
 import contextlib
 import functools
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 
@@ -15,7 +17,7 @@ from ..config import DEFAULT_FILE, Config, load
 from ..log import Log
 from ..log.opening import open_log
 from ..words.clock import DAY
-from ..words.errors import BadConfig
+from ..words.errors import BadConfig, Unavailable
 from ..words.secrecy import Exposure, exposures
 from .completion import complete_webhook
 
@@ -98,11 +100,18 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def log_of(config: Config) -> Log:
+def log_of(config: Config, *, creates: bool = False) -> Log:
     """Open the log that the file names.
 
-    Raises BadConfig if its URL is wrong, Unavailable if the log cannot be reached.
+    Only with `creates` it makes a missing embedded log: the services that wait for a lost one would go on with an empty one. Raises
+    BadConfig if its URL is wrong, Unavailable if the log is missing or cannot be reached.
     """
+    path = unquote(config.log.removeprefix("sqlite://")) if config.log.startswith("sqlite:///") else ""
+    if path and not creates and os.path.isdir(os.path.dirname(path)) and not os.path.lexists(path):
+        raise Unavailable(
+            f"{config.log}: the log is missing; if it was there, stop all services and restore it "
+            "(docs/operating.md, Restore); in a new installation run: vcsreplicator topics create"
+        )
     with naming(config):
         return open_log(config.log)
 

@@ -50,7 +50,7 @@ def command() -> None:
 @with_config
 def create(config: Config, partitions: int, retention: float) -> None:
     """Create the missing topics; existing topics are not changed."""
-    with log_of(config) as log:
+    with log_of(config, creates=True) as log:
         made = log.create(topics(partitions=partitions, retention=retention * DAY))
     click.echo("created " + ", ".join(made) if made else "all topics exist")
 

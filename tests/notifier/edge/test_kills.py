@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.submitting import EdgeProcess, Load, body_of, log_away
 from testing.faults import SEED, told_with_seed
 from testing.services.kafka import Kafka
@@ -70,6 +71,7 @@ def reach(load: Load, count: int) -> None:
 def kill_often(folder: Path, kills: int) -> str:
     chance = random.Random(f"{SEED}-edge")
     edge = EdgeProcess(folder, log_timeout=0.1, max_queue_bytes=16 * 1024 * 1024)
+    open_log(edge.url).close()
     history = History(edge)
     for _ in range(kills):
         edge.start()
