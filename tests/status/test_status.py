@@ -171,6 +171,18 @@ def test_a_mirror_whose_disk_is_full_is_critical_at_once_with_the_path(installat
     assert (found.level, found.text) == (2, f"{text} ({since}); see `disk` in docs/runbook.md")
 
 
+def test_a_mirror_whose_notes_are_read_only_or_gone_is_not_told_to_make_room(installation: Installation) -> None:
+    installation.ack(3)
+    seen = installation.picture()
+    trouble = "/repos/~vcsreplicator: the mirror's notes: attempt to write a readonly database"
+    seen.heartbeats["alpha"] = replace(seen.heartbeats["alpha"], trouble=trouble)
+    [found] = findings(seen, installation.clock.now(), Expectations(destinations=("lines",)))
+    assert found.text == (
+        f"mirror alpha cannot write to its disk: {trouble}; restore that folder, or make it writable, "
+        "then: systemctl restart vcsreplicator-mirror@alpha; see `disk` in docs/runbook.md"
+    )
+
+
 def test_a_destination_that_stands_still_is_named(installation: Installation) -> None:
     installation.ack(3)
     installation.delivered(2)

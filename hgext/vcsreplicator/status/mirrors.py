@@ -21,6 +21,9 @@ HEAL_STEPS: Mapping[str, str] = {
 }
 HEAL_AT_ONCE = "the mirror tries again by itself, or at once"
 
+# One of these is in the text of a trouble if the disk is full.
+_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")
+
 
 def find_mirror_troubles(
     picture: Picture, now: float, lags: Mapping[str, MirrorLags], warn: int, critical: int
@@ -37,10 +40,10 @@ def find_mirror_troubles(
         found += _find_behind(picture, name, lags[name], now, warn, critical)
         beat = picture.heartbeats.get(name)
         if beat is not None and beat.trouble:
-            text = f"mirror {name} cannot write to its disk, make room there: {beat.trouble}"
+            since = ""
             if beat.trouble_since is not None:
-                text += f" ({format_lasting(picture.measure_since(name, beat.trouble_since, now), now)})"
-            found.append(Finding(level=Severity.CRITICAL, text=f"{text}; see `disk` in docs/runbook.md"))
+                since = f" ({format_lasting(picture.measure_since(name, beat.trouble_since, now), now)})"
+            found.append(Finding(level=Severity.CRITICAL, text=_describe_unwritable(name, beat.trouble, since)))
     return found
 
 
@@ -61,6 +64,18 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
     return Finding(
         level=Severity.CRITICAL, text=f"mirror {name} is silent {since} and holds back notices ({held} wait); {way_out}"
     )
+
+
+def _describe_unwritable(name: str, trouble: str, since: str) -> str:
+    """Describe a mirror that cannot write its notes, and the remedy.
+
+    If their folder was removed, only a restart helps.
+    """
+    told = "see `disk` in docs/runbook.md"
+    if any(sign in trouble for sign in _FULL):
+        return f"mirror {name} cannot write to its disk, make room there: {trouble}{since}; {told}"
+    step = f"restore that folder, or make it writable, then: systemctl restart vcsreplicator-mirror@{name}"
+    return f"mirror {name} cannot write to its disk: {trouble}{since}; {step}; {told}"
 
 
 def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, warn: int, critical: int) -> list[Finding]:
