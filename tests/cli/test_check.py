@@ -9,11 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
-from hgext.vcsreplicator.log import SERVICES, topics
+from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.states import some_state
 
 
 @pytest.fixture
@@ -146,3 +148,18 @@ def test_a_log_without_topics_is_critical(master: Path) -> None:
     assert code == 2
     assert text.startswith("CRITICAL - topic ")
     assert text.endswith("run `vcsreplicator topics create`\n")
+
+
+def test_trace_on_the_master_does_not_send_its_reader_to_the_master(master: Path) -> None:
+    state = some_state(path="one")
+    with open_log(f"sqlite://{master}/log.db") as log:
+        log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
+    (master / "repos/one/.hg/store/outbox.0001.log").unlink()
+    words = ["trace", "one", "--push", "77", "--config", str(master / "x.toml")]
+    missing = str(CliRunner().invoke(program, words).exception)
+    assert missing.startswith("one: no push 77 in the log, which has seen events up to ")
+    assert missing.endswith(
+        "nor does it wait in an outbox on this machine: it was never made, or is older than the retention of the log"
+    )
+    (master / "repos").rename(master / "elsewhere")
+    assert str(CliRunner().invoke(program, words).exception).endswith("on the master: run this there")

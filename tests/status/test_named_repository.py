@@ -43,3 +43,17 @@ def test_a_path_means_the_repository_that_is_there_and_an_id_comes_before_a_path
 def test_a_deleted_repository_cannot_be_meant_where_a_living_one_is_needed(named: str) -> None:
     with pytest.raises(Refused, match="neither a path nor an id"):
         PICTURE.find_repository(named, is_living=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "hint"),
+    [
+        ("/srv/repos/group/one", "; did you mean group/one?"),
+        ("group/ome", "; did you mean group/one?"),
+        ("elsewhere", ""),
+    ],
+)
+def test_an_unknown_repository_comes_with_a_path_that_is_like_it(named: str, hint: str) -> None:
+    with pytest.raises(Refused) as refused:
+        PICTURE.find_repository(named, is_living=True)
+    assert str(refused.value) == f"repository {named}: neither a path nor an id that the log knows{hint}"

@@ -49,7 +49,7 @@ def command(config: Config, repository: str, push: int | None, seq: int | None, 
         state = picture.find_repository(repository)
         found = find_event(log, state, push, seq)
         if found is None:
-            raise Refused(_describe_missing(picture, state, push, seq))
+            raise Refused(_describe_missing(config, picture, state, push, seq))
         event, record = found
         notice = find_notice(log, state, event)
     steps = [(step.at, step.text) for step in list_steps(picture, state, event, record, notice, time.time())]
@@ -70,7 +70,9 @@ def _find_unsent(config: Config, picture: Picture, named: str, push: int | None,
     return found
 
 
-def _describe_missing(picture: Picture, state: RepositoryState, push: int | None, seq: int | None) -> str:
+def _describe_missing(
+    config: Config, picture: Picture, state: RepositoryState, push: int | None, seq: int | None
+) -> str:
     what = "event" if seq is None else f"event {seq}"
     if push is not None:
         what = f"push {push}"
@@ -80,6 +82,10 @@ def _describe_missing(picture: Picture, state: RepositoryState, push: int | None
     text = f"{state.path}: no {what} in the log, which has seen events up to {state.seq}"
     if seq is not None and seq <= state.seq:
         return f"{text}; it is older than the retention of the log"
+    relay = relay_of(config)
+    if relay and any(os.path.isdir(folder) for folder in find_places(state.path, relay.roots)):
+        neither = "nor does it wait in an outbox on this machine"
+        return f"{text}, {neither}: it was never made, or is older than the retention of the log"
     older = "it is older than the retention of the log, or waits in the outbox on the master"
     return "; ".join([text, *relays, f"{older}: run this there"])
 

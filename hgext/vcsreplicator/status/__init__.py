@@ -4,7 +4,8 @@
 It holds the roster, repositories, mirrors, services and their lag.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,7 +128,10 @@ class Picture:
             if named.strip("/") in (state.path, state.repository) and not (is_living and state.deleted)
         ]
         if not found:
-            raise Refused(f"repository {named}: neither a path nor an id that the log knows")
+            paths = [state.path for state in self.states.values() if not (is_living and state.deleted)]
+            raise Refused(
+                f"repository {named}: neither a path nor an id that the log knows{_suggest_path(named, paths)}"
+            )
         return max(found, key=lambda state: (state.repository == named, not state.deleted, state.generation))
 
     def detached(self) -> list[Ack]:
@@ -279,3 +283,13 @@ def _put_record(table: dict[Any, Any], key: object, kind: type, value: bytes | N
         table[key] = from_json(kind, value)
     else:
         table.pop(key, None)
+
+
+def _suggest_path(named: str, paths: Sequence[str]) -> str:
+    """Suggest the path that is most like the name; "" if none is.
+
+    The name of a folder ends with the path.
+    """
+    ends = [path for path in paths if f"/{named.rstrip('/')}".endswith(f"/{path}")]
+    near = [max(ends, key=len)] if ends else difflib.get_close_matches(named, paths, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
