@@ -60,6 +60,12 @@ def test_a_misspelt_verb_is_told_the_nearest(typed: str, told: str) -> None:
     assert told in ended.stderr
 
 
+def test_a_misspelt_verb_below_errors_is_told_the_nearest() -> None:
+    ended = CliRunner().invoke(cli.program, ["errors", "lis"])
+    assert ended.exit_code == 2
+    assert "No such command 'lis'. Did you mean 'list'?" in ended.stderr
+
+
 def test_a_mistake_of_ours_has_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IsADirectoryError):
         end_with(IsADirectoryError(errno.EISDIR, "a bug"), monkeypatch)

@@ -51,7 +51,7 @@ class _ListByDefault(click.Group):
     """A group whose first verb may be left out."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
