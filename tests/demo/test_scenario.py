@@ -12,7 +12,7 @@ import boto3
 import kombu
 import pytest
 
-from hgext.vcsreplicator.demo.scenario import PushMoment, Watcher, with_delivery
+from hgext.vcsreplicator.demo.scenario import PushMoment, Watcher, order_moments, with_delivery
 from hgext.vcsreplicator.log import NOTICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.records import Notice
@@ -38,6 +38,19 @@ def test_a_notice_is_never_shown_as_delivered_before_it_was_written() -> None:
             "notice written",
             "notice delivered (JSON lines)",
         ]
+
+
+def test_a_release_is_never_shown_after_what_it_allowed() -> None:
+    """If its record was replaced before it was read, its time is that of the next one."""
+    times = {"committed on the master": 1.0, "served by alpha": 1.2, "served by beta": 1.1, "released": 1.3}
+    ordered = order_moments([PushMoment(time=time, what=what) for what, time in times.items()])
+    assert [moment.what for moment in ordered] == [
+        "committed on the master",
+        "released",
+        "served by beta",
+        "served by alpha",
+    ]
+    assert order_moments([*ordered, PushMoment(time=1.3, what="notice written")])[1].time == 1.1
 
 
 def test_a_release_is_shown_although_the_record_of_its_notice_takes_its_place(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..log import ACKS, EVENTS, NOTICES, STATE, Log, Record
@@ -86,7 +86,7 @@ class Watcher:
         newest = max((key for key, known in self._paths.items() if known == path), key=lambda key: key[1], default=None)
         moments = [] if newest is None else self._moments[newest]
         is_announced = any(moment.what == "notice written" for moment in moments)
-        return sorted(moments, key=lambda moment: moment.time) if is_announced else None
+        return order_moments(moments) if is_announced else None
 
     def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -123,6 +123,18 @@ class Watcher:
         moments = self._moments.setdefault((repository, seq), [])
         if not any(moment.what == what for moment in moments):
             moments.append(PushMoment(time=at, what=what))
+
+
+def order_moments(moments: Sequence[PushMoment]) -> list[PushMoment]:
+    """Sort the moments by time; nothing was served before its release.
+
+    The record of a release is replaced by that of its notice, which may be the first that is read.
+    """
+    served = min((moment.time for moment in moments if moment.what.startswith("served by ")), default=float("inf"))
+    placed = [
+        replace(moment, time=min(moment.time, served)) if moment.what == "released" else moment for moment in moments
+    ]
+    return sorted(placed, key=lambda moment: (moment.time, moment.what.startswith("served by ")))
 
 
 def with_delivery(moments: Sequence[PushMoment], delivered: float) -> list[PushMoment]:
