@@ -53,6 +53,11 @@ def test_a_silent_relay_is_named_and_the_outboxes_are_read_in_its_place(master: 
     assert f"{master}/repos/one: its outbox cannot be read" in text
 
 
+def test_status_names_what_check_finds_in_the_outboxes(master: Path) -> None:
+    shown = CliRunner().invoke(program, ["status", "--config", str(master / "x.toml")])
+    assert f"critical: {master}/repos/one: its outbox cannot be read" in shown.output
+
+
 def test_what_a_running_relay_reports_is_said_and_no_outbox_is_read(master: Path) -> None:
     waits = ServiceTrouble(text="red: events wait", since=time.time() - 800, is_urgent=True)
     report(master, waits)

@@ -4,8 +4,10 @@
 import contextlib
 import functools
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -15,9 +17,11 @@ from ..dashboard.asked.client import ask
 from ..dashboard.asked.question import StatusQuestion
 from ..log import Log
 from ..log.opening import identify_log
-from ..status.findings import Expectations
+from ..relay.settings import RelaySettings
+from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Expectations, finding_of
 from ..status.follower import Follower, look_at_destinations
 from ..status.summary import Summary, make_summary
+from ..status.wording import Finding
 from ..words.errors import Unavailable
 from .options import relay_of
 from .progress import metered_log
@@ -57,8 +61,35 @@ def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectat
         return follow_summary(follower, log, expected)
 
 
+def find_all(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
+    """Find the summary, with the troubles that a silent relay does not report.
+
+    Those are in the outboxes on this machine.
+    """
+    summary, relay = find_summary(config, open_log, expected), relay_of(config)
+    if not relay or summary.measure_silence(RELAY_KEY + relay.source) <= max(expected.patience, REPORTED_WITHIN):
+        return summary
+    found = (*summary.findings, *_find_on_disk(relay, open_log))
+    return replace(summary, findings=tuple(sorted(found, key=lambda finding: -finding.level)))
+
+
 def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summary:
     """Read the log to its present end, and summarize it."""
     now = follower.present()
     look_at_destinations(log, follower.picture)
     return make_summary(follower.picture, now, expected)
+
+
+def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Finding]:
+    """Find the troubles in the outboxes that a silent relay does not report.
+
+    Reads only the outboxes that are on this machine.
+    """
+    roots, now = [root for root in relay.roots if os.path.isdir(root)], time.time()
+    if not roots:
+        return []
+    from ..relay.lacking import find_lacking, has_outbox  # a quarter of a second
+
+    if not has_outbox(roots):
+        return []
+    return [finding_of(trouble, now - trouble.since, now) for trouble in find_lacking(roots, open_log(), now)]

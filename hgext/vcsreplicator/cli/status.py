@@ -20,7 +20,7 @@ from ..status.follower import Follower, look_at_destinations
 from ..status.summary import Summary
 from ..status.wording import Severity
 from ..words.errors import Unavailable, visible
-from .asking import expect, find_summary, follow_summary, opening_log
+from .asking import expect, find_all, follow_summary, opening_log
 from .display import console, is_terminal, print_json, table
 from .options import log_of, with_config, with_json
 from .progress import metered, metered_log
@@ -41,7 +41,7 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
             _watch(lambda: _make_view(follow_summary(follower, log, expected)))
     else:
         with opening_log(config) as open_log:
-            console().print(_make_view(find_summary(config, open_log, expected)))
+            console().print(_make_view(find_all(config, open_log, expected)))
 
 
 def _print_data(log: Log, expected: Expectations) -> None:
