@@ -65,7 +65,12 @@ def test_blobs_and_secrets_that_the_user_cannot_use_are_named(tmp_path: Path, mo
         "FOLDER/x.toml: mirror.alpha.blobs: this user may not read FOLDER/shared blobs, but the mirror's user must",
         f"FOLDER/x.toml: notifier.pulse.password: this user may not read FOLDER/pulse.password, {secret}",
         f"FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: this user may not read FOLDER/ci.secret, {secret}",
+        "FOLDER/x.toml: notifier.blobs.file: this user may not write to FOLDER, but the notifier's user must",
     ]
+    (tmp_path / "lines").touch()
+    assert said(tmp_path)[-1].startswith(
+        "FOLDER/x.toml: notifier.blobs.file: this user may not write to FOLDER/lines, "
+    )
 
 
 @pytest.mark.usefixtures("user")
@@ -162,3 +167,9 @@ def test_users_of_the_socket_that_this_machine_lacks_are_named(
     monkeypatch.setattr(os, "geteuid", lambda: user_id)
     file = 'log = "sqlite:///log.db"\n[dashboard]\nsocket = "{folder}/s"\nsocket-users = ["root", "no-such-user"]\n'
     assert said(tmp_path, file) == ["FOLDER/x.toml: dashboard.socket-users: this machine has no user no-such-user"]
+
+
+def test_a_missing_folder_of_a_destinations_file_is_named(tmp_path: Path) -> None:
+    text = '[notifier.lines]\ntype = "jsonlines"\nfile = "{folder}/gone/lines"\n[notifier.own]\ntype = "x:y"\nfile = "/gone/x"\n'
+    [line] = [line for line in said(tmp_path, f'log = "sqlite:///log.db"\n{text}') if "rights on" not in line]
+    assert line.startswith("FOLDER/x.toml: notifier.lines.file: FOLDER/gone is missing")

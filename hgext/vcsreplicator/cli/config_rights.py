@@ -92,6 +92,8 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
                 yield NeededRight(key=key, path=value, mode=_ALL, who="the mirror's user", is_made=True)
             if name == "master-auth":
                 yield _need_secret(key, value)
+            if name == "file" and above.startswith("notifier.") and tables.get("type") == "jsonlines":
+                yield _need_lines(key, value)
             if key == "dashboard.users":
                 yield NeededRight(key=key, path=value, mode=os.R_OK, who="the user of the dashboard")
         elif name == "headers":
@@ -106,6 +108,16 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
 
 def _need_secret(key: str, path: str) -> NeededRight:
     return NeededRight(key=key, path=path, mode=os.R_OK, who="the user of the service", is_secret=True)
+
+
+def _need_lines(key: str, file: str) -> NeededRight:
+    """Describe the right on a destination's file.
+
+    It is that on its folder if the notifier must make the file.
+    """
+    if os.path.exists(file):
+        return NeededRight(key=key, path=file, mode=os.W_OK, who="the notifier's user")
+    return NeededRight(key=key, path=os.path.dirname(file), mode=os.W_OK | os.X_OK, who="the notifier's user")
 
 
 def _need_blobs(key: str, folder: str) -> NeededRight:
