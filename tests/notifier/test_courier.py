@@ -507,7 +507,7 @@ def test_a_restart_on_a_log_that_lost_nothing_repeats_nothing_that_was_settled(t
     turns.destination.down = Unavailable("away")
     publish_pushes(turns.log, "y", 1, 3)
     turns.take(3)
-    note = turns.log.notes(group("it"), NOTICES).get(0)
+    note = turns.log.metadata(group("it"), NOTICES).get(0)
     assert (-1 if note is None else from_json(NoticeMark, note.encode()).offset) == settled - 1
     for _ in range(2):
         turns.loop.close()
@@ -537,9 +537,9 @@ def test_a_note_of_a_notice_that_expired_before_or_after_the_start_says_nothing(
 def test_the_note_of_the_newest_settled_notice_is_kept_while_its_destination_cannot_start(turns: Turns) -> None:
     publish_pushes(turns.log, "x", 1, 3)
     turns.take(8)
-    before = turns.log.notes(group("it"), NOTICES)
+    before = turns.log.metadata(group("it"), NOTICES)
     turns.courier._report_trouble(Unavailable("away"))
-    assert turns.log.notes(group("it"), NOTICES) == before != {}
+    assert turns.log.metadata(group("it"), NOTICES) == before != {}
 
 
 def test_a_reject_names_exactly_the_notices_that_expired_unread(turns: Turns) -> None:
