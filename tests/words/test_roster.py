@@ -178,3 +178,7 @@ def test_a_roster_survives_the_way_through_the_log() -> None:
     )
     roster = rosters.remember(roster, request(Verb.ADD), now=3.0)
     assert from_json(Roster, to_json(roster)) == roster
+
+
+def test_removal_of_an_unknown_mirror_does_not_say_to_add_it() -> None:
+    assert refused(with_alpha(MirrorState.ACTIVE), request(Verb.REMOVE, "unknown")) == "there is no mirror unknown"

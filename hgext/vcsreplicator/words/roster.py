@@ -251,7 +251,9 @@ def _out_of_place(mirror: Mirror | None, request: RosterRequest) -> str | None:
     if request.verb is Verb.ALLOW_EMPTY:
         return None
     if mirror is None:
-        return None if request.verb is Verb.ADD else f"there is no mirror {request.mirror}; add it first"
+        if request.verb is Verb.ADD:
+            return None
+        return f"there is no mirror {request.mirror}" + ("" if request.verb is Verb.REMOVE else "; add it first")
     if request.repository is not None:
         return _repository_out_of_place(mirror, request)
     if mirror.state in _FROM[request.verb]:

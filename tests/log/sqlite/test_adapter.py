@@ -108,6 +108,12 @@ def test_a_database_of_a_newer_release_is_refused(path: Path, log: SqliteLog) ->
         SqliteLog(path)
 
 
+def test_a_database_without_topics_takes_a_commit_of_no_records(path: Path) -> None:
+    """An aggregator renews its epoch in one that was made in place of a lost one."""
+    with contextlib.closing(SqliteLog(path)) as log:
+        log.transactor("aggregator").renew()
+
+
 def test_a_file_that_is_no_database_is_unavailable_and_says_what_to_do(path: Path) -> None:
     path.write_bytes(b"not a database" * 1000)
     with pytest.raises(Unavailable, match=r"file is not a database; .*restore it from a backup"):

@@ -194,6 +194,19 @@ def test_contents_are_read_when_asked_for_and_what_was_not_compared_is_said(benc
     assert "not compared: hgrc" in deep.output
 
 
+@pytest.mark.parametrize("file", ["00changelog.d", "00manifest.i"])
+def test_a_file_that_was_cut_is_found_without_reading_all_contents(bench: Bench, file: str) -> None:
+    authors = filled(bench, "one", "two")
+    with bench.mirror():
+        bench.wait_served(*authors)
+    cut = bench.where(authors[0]) / ".hg/store" / file
+    os.truncate(cut, cut.stat().st_size - 10)
+    found = verdicts(bench)
+    assert found["one"].outcome is ComparisonOutcome.DIFFERS
+    assert found["one"].note.startswith("cannot be read: ")
+    assert found["two"].outcome is ComparisonOutcome.EQUAL
+
+
 def test_contents_that_are_sound_are_equal(bench: Bench) -> None:
     authors = filled(bench, "one")
     with bench.mirror():

@@ -806,6 +806,23 @@ def test_a_mirror_has_no_trouble_any_more_when_the_repository_of_the_unwritten_n
     assert bench.mirror.detachments.trouble is None
 
 
+def test_a_repository_without_a_known_path_is_named_by_its_id_while_its_note_cannot_be_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [event] = Chain("one").take(1)
+    bench.read(event)
+
+    def detach(note: Detached) -> None:
+        raise Unavailable("mirror.db: attempt to write a readonly database")
+
+    monkeypatch.setattr(bench.notes, "detach", detach)
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    following.path = ""
+    bench.detach(event.repository, Reason.GAP, "had events up to 6, has 0 now")
+    assert f"; {event.repository}: gap had events up to 6" in (bench.mirror.detachments.trouble or "")
+
+
 def test_a_mirror_has_no_trouble_any_more_when_its_disk_takes_the_note(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

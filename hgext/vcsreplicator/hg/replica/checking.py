@@ -34,13 +34,25 @@ def look(task: Look, settings: MirrorSettings) -> FingerprintPair:
     try:
         repo = versions.factory.repository(ui, os.fsencode(folder)).unfiltered()
         try:
-            return FingerprintPair(here=fingerprint(repo, lambda: replicated.read(repo)), there=there)
+            here = fingerprint(repo, lambda: replicated.read(repo))
+            _read_newest(repo)
+            return FingerprintPair(here=here, there=there)
         finally:
             repo.close()
     except Unavailable as problem:
         return FingerprintPair(here=None, there=None, problem=str(problem))
     except (error.Error, ReplicationError, OSError, ValueError) as problem:
         return FingerprintPair(here=None, there=there, problem=f"cannot be read: {problem}")
+
+
+def _read_newest(repo: localrepository) -> None:
+    """Read the newest changeset and its manifest; raises what Mercurial does if they are damaged.
+
+    A fingerprint reads the index alone. The contents lie at the ends of two files, so that one that was cut is found.
+    """
+    length = len(repo.changelog)
+    if length:
+        repo[length - 1].manifest()
 
 
 def _find_folder(task: Look, settings: MirrorSettings) -> str | None:

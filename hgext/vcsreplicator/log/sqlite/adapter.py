@@ -317,6 +317,8 @@ class SqliteLog:
     def _remove_old(self, connection: Connection, now: float, limit: int) -> None:
         """Remove old records of one stream, the next stream at each call."""
         streams = connection.rows(sql.ALL_STREAMS)
+        if not streams:
+            return
         self._sweep = (self._sweep + 1) % len(streams)
         stream, compacted, retention = streams[self._sweep]
         if compacted:

@@ -155,7 +155,8 @@ class Detachments:
         try:
             self._notes.detach(written)
         except Unavailable as error:
-            problem = f"{self._settings.folder}: {error}; {written.path}: {written.reason.value} {written.note}"
+            named = written.path or written.repository
+            problem = f"{self._settings.folder}: {error}; {named}: {written.reason.value} {written.note}"
             logger.error("note not written", **names, folder=self._settings.folder, reason=str(error))
             if following.unwritten_note is None:
                 following.note_problem_since = self._clock.now()
