@@ -74,7 +74,7 @@ USED = (
     "pushlog.web.waiting",
     "pushlog.wire",
 )
-# What Mercurial imports for a worker, the relay and hgweb; a version may lack some.
+# What Mercurial imports for a worker, the relay and hgweb; a version may lack some, or import one only after others.
 OF_MERCURIAL = (
     "encodings.idna",
     "mercurial.admin.chainsaw",
@@ -367,7 +367,7 @@ def import_ours() -> None:
     for name in USED:
         importlib.import_module(name)
     for name in OF_MERCURIAL:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, AttributeError):
             importlib.import_module(name)
     source = Path(importlib.import_module(CLI).__file__ or "").parent
     for verb in ("mirror", "relay", "aggregator", "notifier", "web", "status", "check", "trace"):
