@@ -433,10 +433,12 @@ def test_a_question_that_waits_for_its_broker_delays_no_other_and_keeps_its_clie
     eventually(lambda: used[0]._closed, "a client that was replaced is closed by its last user")
 
 
-def test_a_question_about_a_partition_without_a_leader_leaves_the_client_to_the_others(
-    log: Log, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_question_about_a_partition_without_a_leader_leaves_the_client_to_the_others_until_it_is_old(
+    log: Log, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
 ) -> None:
     assert isinstance(log, KafkaLog)
+    monkeypatch.setattr(broker, "OLD", 0.0 if is_old else 3600.0)
     log.ends(EVENTS)
     admin, ordinary = log.broker._admin, KafkaAdminClient._async_get_leader_for_partitions
     lone, asked = log.broker.partition(EVENTS, 1), list[set[TopicPartition]]()
@@ -451,7 +453,7 @@ def test_a_question_about_a_partition_without_a_leader_leaves_the_client_to_the_
         with pytest.raises(Unavailable, match=r"no broker leads .*\.events, partition 1"):
             log.ends(EVENTS)
         assert log.ends(EVENTS, [0]) == {0: 0}
-    assert log.broker._admin is admin
+    assert (log.broker._admin is admin) is not is_old
     assert len(asked) == 4, "each question was asked once"
 
 

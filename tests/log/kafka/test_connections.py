@@ -14,7 +14,7 @@ import pytest
 from kafka.net.selector import NetworkSelector
 
 from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, topics
-from hgext.vcsreplicator.log.kafka import connections
+from hgext.vcsreplicator.log.kafka import broker, connections
 from hgext.vcsreplicator.log.kafka import reader as readers
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
@@ -310,7 +310,10 @@ def test_what_others_lead_goes_on_while_one_of_three_brokers_hangs(unknown: conn
 
 
 @pytest.mark.slow
-def test_a_partition_whose_only_copy_is_away_costs_the_others_no_client(unknown: connections.HangingBrokers) -> None:
+def test_a_partition_whose_only_copy_is_away_costs_the_others_no_client(
+    unknown: connections.HangingBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "OLD", 3600.0)
     with KafkaCluster() as cluster:
         url = cluster.url.replace("replication-factor=3&min-insync-replicas=2", "replication-factor=1")
         with open_log(url) as log:

@@ -55,6 +55,11 @@ OF_PARTITIONS = (
 )
 
 
+# Seconds after which a client that hears such an answer is replaced all the same: its broker may be cut off from the others, and
+# the only one that does not know the leader.
+OLD = 10.0
+
+
 class Broker:
     """The part of a log that its readers and its transactors share.
 
@@ -64,6 +69,7 @@ class Broker:
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         self._admin: KafkaAdminClient | None = None
+        self._connected_at = 0.0
         # How many threads use each admin client; those that were dropped are closed after the last one.
         self._users = Counter[KafkaAdminClient]()
         self._admin_lock = threading.Lock()
@@ -157,9 +163,10 @@ class Broker:
     def ask(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Ask the brokers one question with the admin client.
 
-        Other threads ask meanwhile: a broker that hangs delays only the question that needs it. After an error that is not one of
-        `OF_PARTITIONS` the client is replaced, because it caches coordinators. The method asks again while a coordinator starts or
-        a transaction was just committed, for up to COORDINATOR_PATIENCE; and once if the client may be older than an outage.
+        Other threads ask meanwhile: a broker that hangs delays only the question that needs it. After an error the client is
+        replaced, because it caches coordinators; after one of `OF_PARTITIONS` only if it is old. The method asks again while a
+        coordinator starts or a transaction was just committed, for up to COORDINATOR_PATIENCE; and once if the client may be older
+        than an outage.
         """
         started, reused = time.monotonic(), self._admin is not None
         while True:
@@ -180,13 +187,14 @@ class Broker:
     def _use_admin(self, doing: str) -> Iterator[KafkaAdminClient]:
         """Use the admin client, which other threads may use meanwhile.
 
-        After an error in the block that is not one of `OF_PARTITIONS` the next use connects another client.
+        After an error in the block the next use connects another client; after one of `OF_PARTITIONS` only if this one is old.
         """
         if not self._admin_lock.acquire(timeout=ADMIN_PATIENCE):
             raise Unavailable(f"{self.options.url}: {doing}: other threads of this process keep connecting")
         try:
             if self._admin is None:
                 self._admin = connect(self.options, Admin, max_in_flight_requests_per_connection=AT_ONCE)
+                self._connected_at = time.monotonic()
             admin = self._admin
             self._users[admin] += 1
         finally:
@@ -194,7 +202,7 @@ class Broker:
         try:
             yield admin
         except BaseException as error:
-            if not isinstance(error, OF_PARTITIONS):
+            if not isinstance(error, OF_PARTITIONS) or time.monotonic() - self._connected_at > OLD:
                 self._drop_admin(admin)
             raise
         finally:
