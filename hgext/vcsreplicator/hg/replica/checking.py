@@ -46,9 +46,10 @@ def look(task: Look, settings: MirrorSettings) -> FingerprintPair:
 
 
 def _read_newest(repo: localrepository) -> None:
-    """Read the newest changeset and its manifest; raises what Mercurial does if they are damaged.
+    """Read the newest changeset and its manifest.
 
-    A fingerprint reads the index alone. The contents lie at the ends of two files, so that one that was cut is found.
+    Raises what Mercurial does if they are damaged. A fingerprint reads only the index; these contents lie at the ends of two
+    files, so one that was cut is found.
     """
     length = len(repo.changelog)
     if length:
