@@ -1,29 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the aggregator says, as a mirror takes it: states that cannot be right, those that are over, and a mirror that came back."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import ROSTER, STATE, topics
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log import ROSTER, STATE
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
 from testing.builders.states import state_of
-from tests.mirror.supervision.test_supervisor import Bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics(partitions=1))
-        bench = Bench(tmp_path, log)
-        yield bench
-        bench.close()
+from testing.builders.supervising import Bench
 
 
 @pytest.mark.parametrize("wrong", ["path", "key"])

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Repositories that leave a mirror: when, once, and what is left of them. Workers are played by hand."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, topics
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE
 from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.state import AckBook
 from hgext.vcsreplicator.words import wire
@@ -19,16 +16,7 @@ from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 from testing.builders.states import state_of
-from tests.mirror.supervision.test_supervisor import Bench, Deletion, catching_up, checkpoint
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics(partitions=1))
-        bench = Bench(tmp_path, log)
-        yield bench
-        bench.close()
+from testing.builders.supervising import Bench, Deletion, catching_up, checkpoint
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a task gets, and what becomes of its outcome: workers are played by hand."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, STATE, topics
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log import EVENTS, STATE
 from hgext.vcsreplicator.mirror.pool import Lane
 from hgext.vcsreplicator.mirror.task import Task, Warm
 from hgext.vcsreplicator.words import wire
@@ -17,16 +14,7 @@ from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
 from testing.builders.states import state_of
-from tests.mirror.supervision.test_supervisor import Bench, checkpoint, until_given
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics(partitions=1))
-        bench = Bench(tmp_path, log)
-        yield bench
-        bench.close()
+from testing.builders.supervising import Bench, checkpoint, until_given
 
 
 def task(bench: Bench) -> Task:

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the stream brings: where a repository resumes that cannot take an event, and what this mirror leaves out."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, check_message, topics
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, check_message
 from hgext.vcsreplicator.mirror.pool import Lane
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Type
@@ -18,16 +13,7 @@ from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
 from testing.builders.states import state_of
-from tests.mirror.supervision.test_supervisor import Bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics(partitions=1))
-        bench = Bench(tmp_path, log)
-        yield bench
-        bench.close()
+from testing.builders.supervising import Bench
 
 
 def given(bench: Bench) -> list[str]:

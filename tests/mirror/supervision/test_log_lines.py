@@ -3,14 +3,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from hgext.vcsreplicator.log import EVENTS, topics
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.mirror.pool import Answered
 from hgext.vcsreplicator.mirror.supervision import intake
 from hgext.vcsreplicator.mirror.task import Trouble
@@ -19,18 +17,9 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.chains import Chain
-from tests.mirror.supervision.test_supervisor import Bench, checkpoint
+from testing.builders.supervising import Bench, checkpoint
 
 NAMES = ("repository", "path", "seq", "event_id")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics(partitions=1))
-        bench = Bench(tmp_path, log)
-        yield bench
-        bench.close()
 
 
 @pytest.fixture

@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Work that no push waits for: when it may begin, and what its results change. Workers are played by hand."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from hgext.vcsreplicator.log import topics
-from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.supervision.maintenance import SWEEP_INTERVAL
 from hgext.vcsreplicator.mirror.task import Check, Checked, Sweep, TaskOutcome, Warm
@@ -17,16 +11,7 @@ from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.chains import Chain
-from tests.mirror.supervision.test_supervisor import Bench, checkpoint
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics(partitions=1))
-        bench = Bench(tmp_path, log)
-        yield bench
-        bench.close()
+from testing.builders.supervising import Bench, checkpoint
 
 
 def begun(bench: Bench, kind: type[Any]) -> list[Any]:

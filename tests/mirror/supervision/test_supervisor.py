@@ -3,192 +3,32 @@
 
 import queue
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import structlog
 
-from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, Record, check_message, topics
-from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.checkpoint import Checkpoint, before_first
-from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached, Notes
-from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
-from hgext.vcsreplicator.mirror.settings import MirrorSettings
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, check_message
+from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached
+from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.sources import AHEAD, ExpiredPosition, ReadRecords, SkippedRecords, Source
 from hgext.vcsreplicator.mirror.supervision.following import Phase
-from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN, Supervisor
-from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, TaskOutcome, Trouble
+from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN
+from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, Trouble
 from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
-from hgext.vcsreplicator.words.event import Event, Type
-from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, MirrorHeartbeat, Reason, RepositoryState
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Reason
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 from testing.builders.states import state_of
-from testing.clock import HandClock
+from testing.builders.supervising import Bench, Deletion, catching_up, checkpoint, until_given
 from testing.waiting import eventually
-
-
-class Pool:
-    """Workers that do nothing until the test answers for them."""
-
-    def __init__(self) -> None:
-        self.workers: list[Any] = []
-        self.given: list[Any] = []
-        self.killed: list[Any] = []
-        self.limits: dict[object, int] = {Lane.CHECK: 0}
-        self.used: dict[int, float] = {}
-
-    def idle(self, lane: object) -> Any:
-        idle = [worker for worker in self.workers if worker.lane is lane and not worker.is_slow]
-        if len(idle) >= self.limits.get(lane, 1000):
-            return None
-        return SimpleNamespace(
-            lane=lane, busy=None, since=None, is_ready=True, is_slow=False, is_killed=False, progress=0.0, moved=0.0
-        )
-
-    def progress(self, worker: Any) -> float:
-        return float(self.used.get(id(worker), 0.0))
-
-    def give(self, worker: Any, task: object, now: float) -> None:
-        worker.busy, worker.since = task, now
-        self.workers.append(worker)
-        if isinstance(task, Task):
-            self.given.append(worker)
-
-    def freed(self, answered: Answered) -> None:
-        self.workers.remove(answered.worker)
-
-    def kill(self, worker: Any) -> None:
-        worker.is_killed = True
-        self.killed.append(worker)
-
-
-class Writer:
-    """Keeps what would be written."""
-
-    def __init__(self) -> None:
-        self.acks: dict[str, Ack] = {}
-        self.heartbeats: list[MirrorHeartbeat] = []
-        self.others: list[NewRecord] = []
-        self.stored: list[dict[int, int]] = []
-        self.asked: list[dict[str, tuple[str | None, int]]] = []
-
-    def ack(self, key: str, value: bytes | None) -> None:
-        _mirror, _, repository = key.partition("/")
-        if repository and value is not None:
-            self.acks[repository] = from_json(Ack, value)
-        elif value is not None:
-            self.heartbeats.append(from_json(MirrorHeartbeat, value))
-
-    def append(self, message: NewRecord) -> None:
-        self.others.append(message)
-
-    def positions(self, positions: dict[int, int]) -> None:
-        self.stored.append(positions)
-
-    def ask_ends(self, expected: dict[str, tuple[str | None, int]]) -> None:
-        self.asked.append(expected)
-
-
-class Bench:
-    """One supervisor after the other, over the same notes."""
-
-    def __init__(self, folder: Path, log: Log) -> None:
-        self.log, self.clock = log, HandClock()
-        self.settings = MirrorSettings(name="alpha", root=str(folder / "root"), check_interval=0)
-        self.notes = Notes(folder / "mirror.db")
-        self.offset = self.chains = 0
-        self.start({0: 0})
-
-    def start(self, positions: dict[int, int]) -> None:
-        self.pool, self.writer = Pool(), Writer()
-        self.mirror = Supervisor(
-            self.settings, self.log, self.notes, self.clock, positions, inbox=queue.SimpleQueue(),
-            pool=cast(WorkerPool, self.pool), writer=cast(AckWriter, self.writer),
-        )  # fmt: skip
-
-    def close(self) -> None:
-        """End what reads the log, which would open it again after it is closed, and close the notes."""
-        self.mirror.readers.close()
-        for source in self.mirror.readers._running.values():
-            source.join(10)
-        self.notes.close()
-
-    def read(self, *events: Event) -> None:
-        self.records(*(self.record(EVENTS, event.repository, wire.encode(event)) for event in events))
-
-    def record(self, topic: str, key: str, value: bytes) -> Record:
-        self.offset += 1
-        return Record(topic=topic, partition=0, offset=self.offset - 1, key=key, value=value, headers={}, time=1.0)
-
-    def records(self, *records: Record) -> None:
-        self.mirror.receive(ReadRecords(records=records, positions={(EVENTS, 0): self.offset}))
-        self.mirror.turn(0)
-
-    def answer(self, worker: Any, **outcome: Any) -> None:
-        self.mirror.receive(Answered(worker=worker, answer=TaskOutcome(repository=worker.busy.repository, **outcome)))
-
-    def applied(self, event: Event) -> None:
-        self.answer(self.pool.given[-1], done=1, checkpoint=checkpoint(event), folder="/x", serving=event.seq)
-
-    def push_large(self) -> str:
-        """A push of 60 MB to a repository of its own; which."""
-        self.chains += 1
-        chain = Chain(f"large{self.chains}")
-        created, pushed = chain.next(), chain.next()
-        self.read(created)
-        self.applied(created)
-        where = wire.Attachment(where=wire.BundlePlace.BLOB, name="0" * 64 + ".hg", size=60_000_000, sha256="0" * 64)
-        self.records(self.record(EVENTS, chain.repository, wire.encode(pushed, where)))
-        return chain.repository
-
-    def large(self) -> list[Any]:
-        """The workers that have such a push."""
-        return [worker for worker in self.pool.workers if worker.lane is Lane.HEAVY]
-
-    def detach(self, repository: str, reason: Reason, note: str) -> None:
-        following = self.mirror.state.table.get(repository)
-        assert following is not None
-        self.mirror.detachments.detach(following, reason, note)
-
-    def break_down(self) -> None:
-        """A repository that must be repaired."""
-        self.chains += 1
-        [event] = Chain(f"broken{self.chains}").take(1)
-        self.read(event)
-        trouble = Trouble(reason=Reason.DIVERGED, note="differs")
-        self.answer(self.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0, trouble=trouble)
-
-    def beat(self) -> MirrorHeartbeat:
-        self.mirror._write_beat()
-        return self.writer.heartbeats[-1]
-
-    def passes(self, seconds: int) -> None:
-        for _ in range(seconds):
-            self.clock.advance(1.0)
-            self.mirror.turn(0)
-
-
-def checkpoint(event: Event, **members: Any) -> Checkpoint:
-    first = before_first(event.repository, event.incarnation, event.path, event.generation)
-    return replace(first, seq=event.seq, id=event.id, digest=event.digest, **members)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics(partitions=1))
-        bench = Bench(tmp_path, log)
-        yield bench
-        bench.close()
 
 
 def test_a_batch_that_took_too_long_and_then_failed_whole_is_tried_again(bench: Bench) -> None:
@@ -276,17 +116,6 @@ def test_more_trouble_while_it_is_detached_does_not_move_where_a_repository_read
         assert note.attempts > 0
 
 
-def until_given(bench: Bench, repository: str) -> None:
-    """Until a worker has a task on the repository that it did not have before."""
-    before = len(bench.pool.given)
-    for _ in range(300):
-        bench.passes(1)
-        if len(bench.pool.given) > before:
-            assert bench.pool.given[-1].busy.repository == repository
-            return
-    raise AssertionError("no task")
-
-
 def test_a_repository_detached_in_the_middle_of_a_long_task_is_healed_after_it(bench: Bench) -> None:
     [event] = Chain("r").take(1)
     bench.read(event)
@@ -366,32 +195,6 @@ def test_a_turn_waits_long_only_while_nothing_is_under_way(bench: Bench) -> None
     bench.passes(1)
     bench.read(*Chain("r").take(1))
     assert bench.mirror.turn_time() == BUSY_TURN
-
-
-class Deletion:
-    """A repository that was deleted here, and the start of the mirror after it."""
-
-    def __init__(self, bench: Bench) -> None:
-        chain = Chain("r")
-        self.bench, self.repository = bench, chain.repository
-        self.events = created, deleted = chain.next(), chain.next(Type.DELETED)
-        bench.read(created)
-        bench.applied(created)
-        bench.read(deleted)
-        self.last = checkpoint(deleted, deleted=True)
-        bench.answer(bench.pool.given[-1], done=1, checkpoint=None, folder=None, serving=0, gone=self.last)
-        self.acks = dict(bench.writer.acks)
-        self.state = replace(state_of(deleted), deleted=True, released=2, noticed=2)
-
-    def restart(self, acks: dict[str, Ack], state: RepositoryState, *, aside: bool = False) -> None:
-        found = FoundRepository(folder="/aside", checkpoint=self.last, serving=2, is_aside=True)
-        self.bench.start({0: 2})
-        self.bench.mirror.startup.adopt_all([found] if aside else [], acks)
-        self.bench.mirror.control.load(STATE, self.repository, to_json(state))
-        self.bench.mirror.startup.prune_deletions(acks)
-
-    def noted(self) -> list[str]:
-        return [deleted.repository for deleted in self.bench.notes.deleted()]
 
 
 def test_the_note_of_a_deletion_goes_once_it_is_noticed_and_nothing_names_the_repository(bench: Bench) -> None:
@@ -1354,15 +1157,6 @@ def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
     finally:
         source.stop()
         source.join(60)
-
-
-def catching_up(bench: Bench, event: Event) -> Any:
-    """The event's repository, which was detached and reads what it missed."""
-    following = bench.mirror.state.table.get(event.repository)
-    assert following is not None
-    bench.mirror.detachments.detach(following, Reason.GAP, "lost", offset=0)
-    bench.mirror.readers.start(following)
-    return following
 
 
 def test_a_repository_that_is_detached_anew_leaves_its_reader_to_others(bench: Bench) -> None:

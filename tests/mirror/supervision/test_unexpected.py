@@ -2,16 +2,13 @@
 """No record, and nothing that a record causes, stops a mirror: it becomes a reject, or the trouble of one repository."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, NewRecord, topics
-from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, ROSTER, STATE, NewRecord
 from hgext.vcsreplicator.log.table import read_table
 from hgext.vcsreplicator.mirror import metrics
 from hgext.vcsreplicator.mirror.service import _read_own_acks
@@ -27,16 +24,8 @@ from hgext.vcsreplicator.words.records import ErrorRecord, Reason
 from hgext.vcsreplicator.words.roster import KEY, Roster
 from hgext.vcsreplicator.words.shape import from_json, plain
 from testing.builders.chains import Chain
-from tests.mirror.supervision.test_supervisor import Bench, state_of
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
-        log.create(topics(partitions=1))
-        bench = Bench(tmp_path, log)
-        yield bench
-        bench.close()
+from testing.builders.states import state_of
+from testing.builders.supervising import Bench
 
 
 def rejects(bench: Bench) -> list[ErrorRecord]:

@@ -12,7 +12,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.pool import Lane
 from hgext.vcsreplicator.mirror.supervision.watch import REPLACEMENT_LIMITS, START_SLOW
 from testing.builders.chains import Chain
-from tests.mirror.supervision.test_supervisor import Bench
+from testing.builders.supervising import Bench
 
 
 @pytest.fixture
