@@ -13,11 +13,14 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 # The tests of `make check` start nothing: plain pytests at once take half the time of one with two workers, which would import
-# every test twice and pass each result over a socket. The other pure tests run in `make test`.
-PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes" --hypothesis-profile=quick
-STAGES := tests/aggregator tests/mirror
-HOUSE := tests/house
-OTHERS := tests/words tests/outbox tests/relay tests/log tests/status tests/notifier
+# every test twice and pass each result over a socket; each takes about as long as the others. The other pure tests run in `make test`.
+PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes and not more" \
+	--hypothesis-profile=quick
+CHECKS := check-mirror check-aggregator check-below check-notifier check-docs check-types check-style
+TESTS_OF_check-mirror := tests/mirror tests/status
+TESTS_OF_check-aggregator := tests/aggregator
+TESTS_OF_check-below := tests/words tests/outbox tests/relay tests/log
+TESTS_OF_check-notifier := tests/notifier tests/house
 INSTALL := testing/install_debian.sh
 # Tests make many small files: in memory if it has room and lets programs run, else where files are made anyway. A whole run needs
 # 1 GB, a third of its time in the kernel less than on a disk.
@@ -35,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_NO_PLUGINS := 1
 
 .SILENT:
-.PHONY: demo venv test test-all test-versions check format bench docs man lock clean
+.PHONY: demo venv test test-all test-versions check $(CHECKS) format bench docs man lock clean
 
 demo: venv
 	$(BIN)/vcsreplicator demo
@@ -75,18 +78,21 @@ test-all: $(VENV)/installed-for-tests
 test-versions: $(VENV)/installed-for-tests
 	$(BIN)/python -m testing.versions $(VERSIONS)
 
-# Types, tests and the documentation's site, side by side: a developer waits for the result.
+# Style, types, tests and the documentation's site, side by side: a developer waits for the result.
 check: $(VENV)/installed-for-tests
-	$(BIN)/ruff format --check --quiet .
-	$(BIN)/ruff check --quiet .
-	export TMPDIR=$${TMPDIR:-$(MEMORY)}; stages=$$(mktemp); house=$$(mktemp); trap 'rm -f "$$stages" "$$house"' EXIT; \
-	$(PURE) $(STAGES) >"$$stages" 2>&1 & tested=$$!; \
-	$(PURE) $(HOUSE) >"$$house" 2>&1 & housed=$$!; \
-	$(BIN)/mypy $(TYPED) & typed=$$!; \
-	$(PURE) $(OTHERS); failed=$$?; \
-	$(BIN)/mkdocs build --quiet --strict || failed=1; \
-	wait $$typed || failed=1; wait $$tested || failed=1; wait $$housed || failed=1; \
-	cat "$$stages" "$$house"; exit $$failed
+	$(MAKE) --no-print-directory --jobs --keep-going --output-sync $(CHECKS)
+
+check-mirror check-aggregator check-below check-notifier:
+	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(PURE) $(TESTS_OF_$@)
+
+check-style:
+	$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+
+check-types:
+	$(BIN)/mypy $(TYPED)
+
+check-docs:
+	$(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/installed-for-tests
 	$(BIN)/ruff format .

@@ -13,6 +13,7 @@ from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
+from testing.seeds import seeds
 from tests.status.test_status import Installation
 
 MIRRORS = ("alpha", "beta", "gamma")
@@ -85,7 +86,7 @@ def measure(picture: Picture) -> dict[str, dict[str, tuple[int, Lag]]]:
     }
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_lags_measured_after_some_records_are_those_of_a_picture_read_whole(seed: int) -> None:
     drawn, followed, came = Drawn(seed), Picture(), list[Record]()
     seen = set()

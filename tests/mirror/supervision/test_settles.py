@@ -40,6 +40,7 @@ from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain
 from testing.builders.states import state_of
 from testing.clock import HandClock
+from testing.seeds import seeds
 
 STEPS = 400
 TROUBLES = [
@@ -399,7 +400,7 @@ def reached(event: Event, *, offset: int) -> Checkpoint:
     return replace(first, seq=event.seq, id=event.id, digest=event.digest, partition=0, offset=offset)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_mirror_that_was_disturbed_settles(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catchup, "Source", Reader)
     monkeypatch.setattr(random, "random", lambda: 0.5)
