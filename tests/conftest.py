@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, settings
 
+from testing.log_lines import write_every_line
 from testing.reporting import report_what_is_shown
 from testing.scheduling import ModuleScheduling, has_many_examples, is_run_whole
 from testing.services.aws import Aws
@@ -231,12 +231,8 @@ def traces_of_tests() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_lines_of_services() -> None:
-    """Go to the process' standard error, never into what a command prints; with plain tracebacks, which take no time."""
-    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, renderer],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.__stderr__),
-    )
+    """Go to the process' standard error, never into what a command prints, even if an earlier test ran a service here."""
+    write_every_line(sys.__stderr__)
 
 
 @pytest.fixture(scope="session")

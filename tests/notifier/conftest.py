@@ -5,20 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.notices import with_topics
 from testing.builders.notifying import Notifier
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quiet() -> Iterator[None]:
-    """What services say of themselves goes nowhere: standard output belongs to the verbs under test."""
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
