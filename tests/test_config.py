@@ -192,7 +192,7 @@ def test_a_number_that_makes_no_sense_is_a_mistake_of_the_user(tmp_path: Path, w
 
 def test_a_check_fails_while_topics_are_missing_and_says_what_creates_them(tmp_path: Path) -> None:
     file = written(tmp_path, f'log = "sqlite://{tmp_path}/log.db"\n')
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create([topic for topic in topics(partitions=1) if topic.name not in ("state", "errors")])
     result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
     assert result.exit_code

@@ -43,7 +43,7 @@ def rows() -> list[Row]:
 
 
 def _measure(name: str, url: str, folder: Path) -> list[Row]:
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics())
         ask(log, Verb.ADD, "alpha")
         ask(log, Verb.ADD, "beta")
@@ -127,7 +127,7 @@ def _restart(name: str, url: str, folder: Path) -> Row:
     repositories, each = LARGE
     chains = [Chain(f"group/{number}") for number in range(repositories)]
     samples = []
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics())
         fill(log, chains, each)
         for _ in range(3):

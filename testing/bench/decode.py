@@ -122,7 +122,7 @@ def _streaming(folder: Path, settings: DecodeSettings, first: int) -> Sequence[f
     """Messages per second of the decoder's processor time, from a backlog until all is acknowledged."""
     samples = []
     topic = settings.input.removeprefix("log:")
-    with open_log(f"sqlite://{folder}/log.db") as log:
+    with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         log.create([raw_topic(topic)])
         for number in range(first, first + ROUNDS):
             lines = _lines(number * MESSAGES)

@@ -81,7 +81,7 @@ class Consumer:
 
 def _warm_up(url: str) -> None:
     """Send requests of the kinds that a push causes."""
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics())
         with (
             closing(log.transactor("warm")) as transactor,
@@ -106,7 +106,7 @@ def _measure(log: str, broker: str, *options: str) -> list[Row]:
     with (
         tempfile.TemporaryDirectory() as folder,
         Cluster(Path(folder), "--pulse", broker, *options, warm=False) as cluster,
-        open_log(cluster.log_url) as opened,
+        open_log(cluster.log_url, creates=True) as opened,
     ):
         clone = cluster.create("bench")
         watcher, consumer = Watcher(opened), Consumer(broker, cluster.about["pulse"]["exchange_v2"])

@@ -49,7 +49,7 @@ def _measure(log: str, broker: str, *options: str) -> list[Row]:
         tempfile.TemporaryDirectory() as folder,
         Cluster(Path(folder), "--pulse", broker, *options, warm=False) as cluster,
     ):
-        with open_log(cluster.log_url) as opened:
+        with open_log(cluster.log_url, creates=True) as opened:
             clone = cluster.create("bench")
             watcher = Watcher(opened)
             cluster.commit(clone, "once")

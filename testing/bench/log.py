@@ -28,7 +28,7 @@ READER = """
 import sys, time
 from hgext.vcsreplicator.log import EVENTS
 from hgext.vcsreplicator.log.opening import open_log
-log = open_log(sys.argv[1])
+log = open_log(sys.argv[1], creates=True)
 reader = log.reader({(EVENTS, number): at for number, at in log.ends(EVENTS).items()})
 reader.poll(0.5)
 print("ready", flush=True)
@@ -47,7 +47,7 @@ def rows() -> list[Row]:
 
 
 def figures(url: str, name: str, baselines: Sequence[float | None]) -> list[Row]:
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics())
         measured = [
             ("append, durable", "ms", appends(log)),

@@ -58,7 +58,7 @@ def rows() -> list[Row]:
 
 @contextmanager
 def fresh_log() -> Iterator[tuple[Log, Path]]:
-    with tempfile.TemporaryDirectory() as folder, open_log(f"sqlite://{folder}/log.db") as log:
+    with tempfile.TemporaryDirectory() as folder, open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         yield with_topics(log), Path(folder)
 
 

@@ -47,7 +47,7 @@ def rows() -> list[Row]:
 
 
 def _measure(name: str, url: str) -> Iterator[Row]:
-    with open_log(url) as log, tempfile.TemporaryDirectory() as folder:
+    with open_log(url, creates=True) as log, tempfile.TemporaryDirectory() as folder:
         log.create(topics())
         _fill(log)
         port = free_port()

@@ -180,7 +180,7 @@ def _relay(bench: Bench) -> Iterator[None]:
         f'log = "{url}"\n[relay]\nsocket = "{bench.folder}/relay.sock"\nsource = "hg://bench"\n'
         f'[relay.roots]\n"{bench.folder}/repos" = ""\n'
     )
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics())
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "relay", "--config", str(config)],

@@ -133,7 +133,7 @@ class SimulatedMirror(threading.Thread):
         assert not self.is_alive()
 
     def run(self) -> None:
-        with open_log(self._log_url) as log:
+        with open_log(self._log_url, creates=True) as log:
             starts = {(topic, part): at for topic in (EVENTS, STATE) for part, at in log.beginnings(topic).items()}
             reader = log.reader(starts)
             try:

@@ -22,7 +22,7 @@ def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    with open_log(sys.argv[1]) as log:
+    with open_log(sys.argv[1], creates=True) as log:
         streaming.run(settings, log, stop=stop, ready=lambda: print("ready", flush=True))
 
 

@@ -54,7 +54,7 @@ class Bench:
         for each in (self.master_root, self.root):
             each.mkdir(parents=True, exist_ok=True)
         self.url = log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
-        self.log = open_log(self.url)
+        self.log = open_log(self.url, creates=True)
         self.log.create(topics(partitions=partitions))
         self.master_url: str | None = None
         self._sent: dict[str, int] = {}
@@ -161,7 +161,7 @@ class Bench:
 
         def run() -> None:
             try:
-                with open_log(self.url) as log:
+                with open_log(self.url, creates=True) as log:
                     service.run(self.settings(**members), log, stop=stop, ready=ready.set)
             except BaseException as error:
                 failed.append(error)

@@ -25,7 +25,7 @@ def main() -> None:
     until = int(sys.argv[3]) if len(sys.argv) > 3 else None
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    with open_log(sys.argv[2]) as log:
+    with open_log(sys.argv[2], creates=True) as log:
 
         def watch() -> None:
             groups = [group(name) for name in settings.destinations]

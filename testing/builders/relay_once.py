@@ -23,7 +23,7 @@ def look(root: str, url: str) -> None:
     repositories = MasterRepositories({root: ""}, SOURCE)
     problems = repositories.finish(root)
     assert problems == [], problems
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         sender = EventSender(log=log, source=SOURCE, make_bundle=repositories.make_bundle, store_blob=None)
         aside = f"{root}/.vcsreplicator/deleted"
         for folder in (*find_repositories(root), *find_repositories(aside)):

@@ -178,7 +178,7 @@ class EdgeProcess:
             self.kill()
 
     def taken(self) -> list[RawMessage]:
-        with open_log(self.url) as log:
+        with open_log(self.url, creates=True) as log:
             return taken(log)
 
 

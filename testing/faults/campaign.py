@@ -108,7 +108,7 @@ def run(plan: Plan, folder: Path) -> Result:
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(Kafka()) if plan.log == "kafka" else None
         url = broker.url if broker else f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
-        log = stack.enter_context(open_log(url))
+        log = stack.enter_context(open_log(url, creates=True))
         log.create(checker.remembering_topics())
         cluster = stack.enter_context(Cluster(folder, "--log", url, warm=plan.is_warm))
         names = [f"repository-{number}" for number in range(REPOSITORIES)]

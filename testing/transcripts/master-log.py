@@ -52,7 +52,7 @@ def line(frame: Any) -> str:
     return " ".join(part for part in parts if part)
 
 
-with open_log(sys.argv[2]) as log:
+with open_log(sys.argv[2], creates=True) as log:
     if sys.argv[1] == "create":
         log.create(topics())
     else:

@@ -53,7 +53,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def log(url: str) -> Iterator[Log]:
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(remembering_topics(partitions=4))
         yield log
 
@@ -276,7 +276,7 @@ def running(settings: AggregatorSettings, log: Log) -> Iterator[tuple[threading.
 
 
 def test_an_older_one_in_the_same_process_leaves_its_loop_with_fenced(url: str, log: Log) -> None:
-    with running(AggregatorSettings(beat=0.2), log) as (thread, left), open_log(url) as other:
+    with running(AggregatorSettings(beat=0.2), log) as (thread, left), open_log(url, creates=True) as other:
         other.transactor("aggregator").close()
         thread.join(SOON)
         assert len(left) == 1
@@ -303,7 +303,11 @@ def test_of_two_that_both_meet_trouble_the_older_leaves_and_the_newer_goes_on(
     monkeypatch.setattr(Session, "step", troubled)
     settings, chains = AggregatorSettings(beat=3600.0), repositories(4)  # it is trouble that makes them meet
     ask(log, Verb.ALLOW_EMPTY, allow=True)
-    with open_log(url) as other, running(settings, log) as (older, left), running(settings, other) as (newer, leaving):
+    with (
+        open_log(url, creates=True) as other,
+        running(settings, log) as (older, left),
+        running(settings, other) as (newer, leaving),
+    ):
         older.join(SOON)
         assert len(left) == 1
         push_everywhere(log, chains, 2)

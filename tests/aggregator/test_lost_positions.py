@@ -31,7 +31,7 @@ SETTINGS = AggregatorSettings(group_time=0.0, beat=0.01)
 
 @pytest.fixture
 def log(url: str) -> Iterator[Log]:
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=2))
         ask(log, Verb.ADD, "alpha")
         yield log
@@ -54,7 +54,7 @@ def make_anew(url: str) -> Callable[[str], None]:
                 for table in ("records", "latest"):
                     database.execute(f"DELETE FROM {table} WHERE stream IN {of}", (name,))
                 database.execute(f"UPDATE streams SET beginning = 0, next = 0 WHERE id IN {of}", (name,))
-        with open_log(url) as fresh:
+        with open_log(url, creates=True) as fresh:
             fresh.create([topic for topic in topics(partitions=2) if topic.name == name])
 
     return again

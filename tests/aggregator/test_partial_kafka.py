@@ -44,9 +44,9 @@ def test_a_start_without_one_broker_of_three_goes_on_with_what_the_others_lead(
     with KafkaCluster() as cluster:
         alone = cluster.url.replace("replication-factor=3&min-insync-replicas=2", "replication-factor=1")
         wanted = topics(partitions=COUNT)
-        with open_log(alone) as log:
+        with open_log(alone, creates=True) as log:
             patiently(lambda: log.create([topic for topic in wanted if topic.name == EVENTS]))
-        with open_log(cluster.url) as log:
+        with open_log(cluster.url, creates=True) as log:
             patiently(lambda: log.create(wanted))
             ask(log, Verb.ADD, "alpha")
             chains = {partition_of(chain.repository, COUNT): chain for chain in map(Chain, map(str, range(100)))}

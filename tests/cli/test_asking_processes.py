@@ -59,7 +59,7 @@ class Machine:
         self.config.chmod(0o644)
         self._running: subprocess.Popen[bytes] | None = None
         self._since = time.time() - 500
-        with open_log(url) as log:
+        with open_log(url, creates=True) as log:
             log.create(topics(partitions=1))
             mirrors = (Mirror(name="alpha", state=MirrorState.ACTIVE), Mirror(name="beta", state=MirrorState.ACTIVE))
             log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=mirrors)))])
@@ -103,7 +103,7 @@ class Machine:
         now = time.time()
         trouble = ServiceTrouble(text="destination lines is failing: refused", since=self._since, is_urgent=True)
         report = ServiceReport(time=now, version="1", count=1, troubles=(trouble,))
-        with open_log(self.url) as log:
+        with open_log(self.url, creates=True) as log:
             log.append(
                 [
                     NewRecord(topic=STATE, key=state.repository, value=to_json(state)),
@@ -285,7 +285,7 @@ def test_the_embedded_log_that_replaced_another_is_read(machine: Machine) -> Non
     for name in ("log.db", "log.db-wal", "log.db-shm"):
         if (machine.folder / name).exists():
             (machine.folder / name).rename(machine.folder / f"former-{name}")
-    with open_log(machine.url) as log:
+    with open_log(machine.url, creates=True) as log:
         log.create(topics(partitions=1))
         log.append([NewRecord(topic=ROSTER, key=KEY, value=to_json(Roster(version=1, mirrors=())))])
     machine.signal(signal.SIGCONT)

@@ -30,7 +30,7 @@ def master(tmp_path: Path) -> Path:
         f'log = "sqlite://{tmp_path}/log.db"\n[relay]\nsocket = "{tmp_path}/relay.sock"\nsource = "hg://master"\n'
         f'[relay.roots]\n"{tmp_path}/repos" = ""\n'
     )
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
     return tmp_path
 
@@ -42,7 +42,7 @@ def said(master: Path, *words: str) -> tuple[int, str]:
 
 
 def report(master: Path, *troubles: ServiceTrouble, source: str = "hg://master") -> None:
-    with open_log(f"sqlite://{master}/log.db") as log:
+    with open_log(f"sqlite://{master}/log.db", creates=True) as log:
         ServiceReporter(log, f"relay {source}").report(troubles, now=time.time())
 
 
@@ -105,7 +105,7 @@ def test_a_machine_without_the_outboxes_says_that_the_relay_is_silent_all_the_sa
 
 def test_a_log_without_the_topic_of_reports_is_named_with_the_command(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(f'log = "sqlite://{tmp_path}/log.db"\n')
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create([topic for topic in topics() if topic.name != SERVICES])
     assert (
         "no topic `services`, so nothing is known about the relay; run: vcsreplicator topics create"
@@ -147,7 +147,7 @@ def test_a_missing_log_is_critical_for_the_monitoring_system(master: Path, words
 
 def test_a_log_without_topics_is_critical(master: Path) -> None:
     (master / "log.db").unlink()
-    with open_log(f"sqlite://{master}/log.db"):
+    with open_log(f"sqlite://{master}/log.db", creates=True):
         pass
     code, text = said(master)
     assert code == 2
@@ -157,7 +157,7 @@ def test_a_log_without_topics_is_critical(master: Path) -> None:
 
 def test_trace_on_the_master_does_not_send_its_reader_to_the_master(master: Path) -> None:
     state = some_state(path="one")
-    with open_log(f"sqlite://{master}/log.db") as log:
+    with open_log(f"sqlite://{master}/log.db", creates=True) as log:
         log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
     (master / "repos/one/.hg/store/outbox.0001.log").unlink()
     words = ["trace", "one", "--push", "77", "--config", str(master / "x.toml")]

@@ -41,7 +41,7 @@ def checked(
 ) -> Result:
     """`config check` with this hgrc, and these sections of the services' file."""
     url = f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics())
     (folder / "services.toml").write_text(f'log = "{url}"\n{sections}')
     (folder / "hgrc").write_text(hgrc)

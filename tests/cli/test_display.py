@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
         f'[notifier]\nstate = "{tmp_path}/notifier.db"\n'
         f'[notifier.hooks]\ntype = "webhook"\ndatabase = "{tmp_path}/deliveries.db"\n'
     )
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
     return tmp_path
 
@@ -89,13 +89,13 @@ def said(folder: Path, *words: str) -> str:
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 def test_a_name_is_printed_whole_and_as_it_is(folder: Path, words: tuple[str, ...], wanted: str, name: str) -> None:
-    with open_log(f"sqlite://{folder}/log.db") as log:
+    with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         installed(log, name)
     assert wanted.format(name) in said(folder, *(word.format(name) for word in words))
 
 
 def test_an_error_of_another_release_hides_no_others(folder: Path) -> None:
-    with open_log(f"sqlite://{folder}/log.db") as log:
+    with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         installed(log, "x")
         log.append([NewRecord(topic=ERRORS, key="x", value=b'{"severity": 3}')])
     printed = said(folder, "errors")
@@ -104,7 +104,7 @@ def test_an_error_of_another_release_hides_no_others(folder: Path) -> None:
 
 
 def test_status_names_a_mirror_that_never_said_how_far_it_is(folder: Path) -> None:
-    with open_log(f"sqlite://{folder}/log.db") as log:
+    with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         installed(log, "x")
         put(log, ROSTER, KEY, Roster(mirrors=(Mirror(name="quiet", state=MirrorState.ACTIVE),)))
     [row] = [line for line in said(folder, "status").splitlines() if line.split()[:4] == ["x", "1", "0", "0"]]
@@ -113,7 +113,7 @@ def test_status_names_a_mirror_that_never_said_how_far_it_is(folder: Path) -> No
 
 def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) -> None:
     old, new = Chain("x"), Chain("x", incarnation=2)
-    with open_log(f"sqlite://{folder}/log.db") as log:
+    with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         for chain in (old, new):
             event = chain.next()
             log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
@@ -128,7 +128,7 @@ def test_an_adopted_history_is_traced_and_not_the_one_before_it(folder: Path) ->
 def test_a_group_that_another_client_named_moves_no_cursor(folder: Path) -> None:
     chain = Chain("x")
     event = chain.next()
-    with open_log(f"sqlite://{folder}/log.db") as log:
+    with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         log.append([NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event))])
         put(log, NOTICES, event.repository, Notice(event=event, time=0.0, roster=1, acks=(), previous={}))
         put(log, STATE, event.repository, replace(follow(None, event, Arrival.FIRST, 1), noticed=1))

@@ -38,7 +38,7 @@ from testing.waiting import eventually
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     (tmp_path / "services.toml").write_text(f'log = "sqlite://{tmp_path}/log.db"\n')
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create([raw_topic("raw"), raw_topic("decoded")])
         yield with_topics(log)
 
@@ -177,7 +177,7 @@ def test_the_newest_rejects_are_listed_although_transactions_have_offsets_too(
 ) -> None:
     url = f"{kafka.url}?topic-prefix={unique_name}-"
     (tmp_path / "services.toml").write_text(f'log = "{url}"\n')
-    with open_log(url) as log, closing(with_topics(log).transactor("decode")) as transactor:
+    with open_log(url, creates=True) as log, closing(with_topics(log).transactor("decode")) as transactor:
         for number in range(3):
             transactor.commit([a_reject(a_raw({"number": number}))])
         assert [listed(tmp_path, last) for last in (1, 2, 20)] == [[2], [1, 2], [0, 1, 2]]

@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     """The services' file of a machine with the mirror alpha; the log knows the repository one."""
     (tmp_path / "x.toml").write_text(f'log = "sqlite://{tmp_path}/log.db"\n[mirror.alpha]\nroot = "{tmp_path}/alpha"\n')
     state = some_state(repository=REPOSITORY, incarnation="i", path="one", generation=1, event="e", digest="d")
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
         log.append([NewRecord(topic=STATE, key=REPOSITORY, value=to_json(state))])
     Notes(notes_of(tmp_path)).close()

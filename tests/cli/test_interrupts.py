@@ -54,7 +54,7 @@ sys.meta_path.insert(0, Forks())
 def file(tmp_path: Path) -> Path:
     """Settings with a log in which nothing is yet."""
     url, file = f"sqlite://{tmp_path}/log.db", tmp_path / "x.toml"
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=1))
     file.write_text(f'log = "{url}"\n')
     return file

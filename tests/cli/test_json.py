@@ -34,7 +34,7 @@ type = "webhook"
 database = "{tmp_path}/deliveries.db"
 """
     (tmp_path / "x.toml").write_text(text)
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
     return tmp_path / "x.toml"
 

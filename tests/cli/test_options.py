@@ -34,7 +34,7 @@ state = "{tmp_path}/notifier.db"
 type = "webhook"
 database = "{tmp_path}/deliveries.db"
 """)
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
     return tmp_path / "x.toml"
 

@@ -91,7 +91,7 @@ def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def write_log(folder: Path, count: int) -> Path:
     """Write a log with this many events; return the file that names it."""
     url, file = f"sqlite://{folder}/log.db", folder / "x.toml"
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=1))
         log.append([NewRecord(topic=EVENTS, key="x", value=b"") for _ in range(count)])
     file.write_text(f'log = "{url}"\n')

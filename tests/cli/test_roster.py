@@ -36,7 +36,7 @@ class Installation:
     def __init__(self, folder: Path) -> None:
         self.config = folder / "vcsreplicator.toml"
         self.config.write_text(f'log = "sqlite://{folder}/log.db"\n[aggregator]\nbeat = 0.1\n')
-        self.log = open_log(f"sqlite://{folder}/log.db")
+        self.log = open_log(f"sqlite://{folder}/log.db", creates=True)
         self.log.create(topics())
         self.chain = Chain("group/one")
         self._stop = threading.Event()

@@ -44,7 +44,7 @@ def test_a_worker_loads_nothing_for_log_lines() -> None:
 
 def test_a_service_runs_with_standard_error_closed_and_no_file_takes_its_place(tmp_path: Path) -> None:
     url, file, address = f"sqlite://{tmp_path}/log.db", tmp_path / "x.toml", str(tmp_path / "notify")
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=1))
     file.write_text(f'log = "{url}"\n')
     words = f"exec {sys.executable} -P -m hgext.vcsreplicator.cli aggregator -c {file} 2>&-"
@@ -73,7 +73,7 @@ def test_no_file_of_a_child_takes_the_place_of_a_closed_stream(tmp_path: Path, n
 
 def test_a_verb_that_prints_a_table_ends_well_without_standard_output(tmp_path: Path) -> None:
     url, file = f"sqlite://{tmp_path}/log.db", tmp_path / "x.toml"
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=1))
     file.write_text(f'log = "{url}"\n')
     words = f"exec {sys.executable} -P -m hgext.vcsreplicator.cli status -c {file} >&-"
@@ -127,7 +127,7 @@ def test_a_web_server_loads_what_few_requests_use_at_the_first_of_them(tmp_path:
 def end_of(folder: Path, text: str, *words: str) -> tuple[int, str]:
     """The exit code of a service that cannot start with this file, and the reason in its last line."""
     url, file = f"sqlite://{folder}/log.db", folder / "x.toml"
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=1))
     file.write_text(f'log = "{url}"\n{text}')
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", *words, "-c", str(file)]

@@ -51,7 +51,7 @@ class Checked:
 
 def a_log(folder: Path, url: str) -> Checked:
     (folder / "x.toml").write_text(f'log = "{url}"\n')
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=3))
     return Checked(folder / "x.toml", url)
 
@@ -89,7 +89,7 @@ def test_topics_of_edge_and_decoder_are_listed_and_compared_once_these_services_
 
     assert listed() == {topic.name for topic in topics()}
     assert embedded.topics("check").exit_code == 0
-    with open_log(embedded.url) as log:
+    with open_log(embedded.url, creates=True) as log:
         log.create([raw_topic("raw"), replace(raw_topic("other"), retention=DAY)])
     assert listed() == {*(topic.name for topic in topics()), "raw", "other"}
     assert embedded.differences() == {"other": ["retention"]}

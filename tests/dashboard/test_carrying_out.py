@@ -72,7 +72,7 @@ def config(tmp_path: Path, endpoint: Endpoint) -> Config:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         yield with_topics(log)
 
 

@@ -93,7 +93,7 @@ def test_what_the_dashboard_would_refuse_config_check_refuses(tmp_path: Path, se
 
 def test_config_check_continues_on_a_machine_without_the_file_of_users(tmp_path: Path) -> None:
     file = config(tmp_path, '[dashboard]\nlisten = "127.0.0.1:1"\nusers = "/nonexistent"')
-    with closing(open_log(f"sqlite://{tmp_path}/log.db")) as log:
+    with closing(open_log(f"sqlite://{tmp_path}/log.db", creates=True)) as log:
         log.create(topics())
     result = CliRunner().invoke(program, ["config", "check", "--config", file])
     assert result.exit_code == 0, result.output
@@ -153,7 +153,7 @@ def test_a_mirror_that_the_file_alone_names_is_no_finding_of_the_overview(
 
 @pytest.mark.processes
 def test_the_verb_serves_until_it_is_stopped(tmp_path: Path) -> None:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics(partitions=2))
     port = free_port()
     file = config(

@@ -62,7 +62,7 @@ def test_a_release_is_shown_although_the_record_of_its_notice_takes_its_place(tm
         return NewRecord(topic=STATE, key=chain.repository, value=to_json(found))
 
     notice = Notice(event=event, time=event.time, roster=1, acks=(), previous={})
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics(partitions=1))
         with closing(Watcher(log)) as watcher:
             with watcher.reading():

@@ -342,7 +342,7 @@ def test_a_release_that_an_operator_must_make_possible_is_told_once(bench: Bench
 def deciding(bench: Bench) -> Iterator[None]:
     """The aggregator runs, and the bench's mirror is in the roster."""
     stop, ready = threading.Event(), threading.Event()
-    with open_log(bench.url) as log:
+    with open_log(bench.url, creates=True) as log:
         ask(log, Verb.ADD, NAME)
         thread = threading.Thread(target=lambda: loop.run(AggregatorSettings(), log, stop=stop, ready=ready.set))
         thread.start()

@@ -98,7 +98,7 @@ def push_at_once(folder: Path, repositories: int, developers: int) -> None:
     pushes = SERVERS * repositories
     with ExitStack() as stack:
         url = f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
-        log = stack.enter_context(open_log(url))
+        log = stack.enter_context(open_log(url, creates=True))
         log.create(checker.remembering_topics())
         cluster = stack.enter_context(Cluster(folder, "--log", url))
         names = [f"repository-{number}" for number in range(repositories)]

@@ -97,7 +97,7 @@ def decode_all(log: Log, folder: Path) -> list[dict[str, Any]]:
 
 def test_connections_reach_the_decoder_and_nothing_else_that_is_shown_or_kept(tmp_path: Path) -> None:
     cluster = prepare(tmp_path / "cluster")
-    with cluster, open_log(cluster.log_url) as log:
+    with cluster, open_log(cluster.log_url, creates=True) as log:
         nodes = push_twice(cluster)
         eventually(lambda: len(cluster.lines()) == 3, "the public messages")
         eventually(lambda: len(records(log, "raw")) == 2, "both raw messages")

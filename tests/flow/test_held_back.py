@@ -89,7 +89,7 @@ class Installation:
 @contextmanager
 def installation(folder: Path, repositories: int, url: str | None = None) -> Iterator[Installation]:
     url = url or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(checker.remembering_topics())
         with Cluster(folder, "--log", url) as cluster:
             names = [f"repository-{number}" for number in range(repositories)]

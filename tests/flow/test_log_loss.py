@@ -88,7 +88,7 @@ def level(cluster: Cluster, heads: dict[str, str]) -> bool:
 
 @contextmanager
 def looking(cluster: Cluster) -> Iterator[Picture]:
-    with open_log(cluster.log_url) as log, closing(Follower(log)) as follower:
+    with open_log(cluster.log_url, creates=True) as log, closing(Follower(log)) as follower:
         yield follower.update()
 
 

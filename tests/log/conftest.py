@@ -40,6 +40,6 @@ def opened() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def log(storage: Storage, opened: ExitStack) -> Log:
-    log = opened.enter_context(open_log(storage.url))
+    log = opened.enter_context(open_log(storage.url, creates=True))
     log.create(TOPICS)
     return log

@@ -60,5 +60,5 @@ def commit(log: Log) -> None:
 
 if __name__ == "__main__":
     program, url, *rest = sys.argv[1:]
-    with open_log(url) as opened:
+    with open_log(url, creates=True) as opened:
         {"append": append, "copy": copy, "commit": commit}[program](opened, *rest)

@@ -107,7 +107,7 @@ def patiently(act: Callable[[], Result]) -> Result:
 
 
 def test_create_makes_the_missing_topics_and_names_them(storage: Storage, opened: ExitStack) -> None:
-    log = opened.enter_context(open_log(storage.url))
+    log = opened.enter_context(open_log(storage.url, creates=True))
     assert log.create([TOPICS[0]]) == [EVENTS]
     assert log.create(TOPICS) == [NOTICES, STATE]
     assert log.create(TOPICS) == []
@@ -121,7 +121,7 @@ def test_create_refuses_a_topic_with_other_partitions_and_makes_none(log: Log) -
 
 
 def test_several_processes_may_create_the_same_topics_at_once(storage: Storage, opened: ExitStack) -> None:
-    logs = [opened.enter_context(open_log(storage.url)) for _ in range(3)]
+    logs = [opened.enter_context(open_log(storage.url, creates=True)) for _ in range(3)]
     made: list[list[str]] = []
     threads = [threading.Thread(target=lambda log=log: made.append(log.create(TOPICS))) for log in logs]
     for thread in threads:
@@ -386,7 +386,7 @@ def notices_rewound(reader: Reader) -> bool:
 def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
     fragile: Storage, opened: ExitStack, new: int
 ) -> None:
-    log = opened.enter_context(open_log(fragile.url))
+    log = opened.enter_context(open_log(fragile.url, creates=True))
     patiently(lambda: log.create(TOPICS))
     for number in range(2):
         log.append([message(b"%d" % number, topic=NOTICES)])
@@ -397,7 +397,7 @@ def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
     opened.callback(reader.close)
     assert values(read(reader, 4)) == [b"0", b"1", b"2", b"3"]
     fragile.restore()
-    other = opened.enter_context(open_log(fragile.url))
+    other = opened.enter_context(open_log(fragile.url, creates=True))
     for number in range(new):
         patiently(lambda number=number: other.append([message(b"new %d" % number, topic=NOTICES)]))
     assert notices_rewound(reader)
@@ -410,7 +410,7 @@ def test_a_running_reader_notices_that_the_log_was_restored_from_a_copy(
 def test_a_running_reader_notices_a_loss_though_no_record_stands_where_its_last_one_was(
     fragile: Storage, opened: ExitStack
 ) -> None:
-    log = opened.enter_context(open_log(fragile.url))
+    log = opened.enter_context(open_log(fragile.url, creates=True))
     patiently(lambda: log.create(TOPICS))
     log.append([message(b"%d" % number, topic=NOTICES) for number in range(2)])
     fragile.copy()
@@ -419,7 +419,7 @@ def test_a_running_reader_notices_a_loss_though_no_record_stands_where_its_last_
     opened.callback(reader.close)
     read(reader, 4)
     fragile.restore()
-    transactor = patiently(lambda: opened.enter_context(open_log(fragile.url)).transactor("single"))
+    transactor = patiently(lambda: opened.enter_context(open_log(fragile.url, creates=True)).transactor("single"))
     opened.callback(transactor.close)
     for number in range(3):  # on Kafka the end of the first one stands there
         transactor.commit([message(b"new %d" % number, topic=NOTICES)])
@@ -430,7 +430,7 @@ def test_a_running_reader_notices_a_loss_though_no_record_stands_where_its_last_
 def test_a_running_reader_notices_the_loss_of_the_last_record_alone_though_no_other_comes(
     fragile: Storage, opened: ExitStack
 ) -> None:
-    log = opened.enter_context(open_log(fragile.url))
+    log = opened.enter_context(open_log(fragile.url, creates=True))
     patiently(lambda: log.create(TOPICS))
     log.append([message(b"0", topic=NOTICES)])
     fragile.copy()
@@ -444,7 +444,7 @@ def test_a_running_reader_notices_the_loss_of_the_last_record_alone_though_no_ot
 
 @pytest.mark.sample(1)
 def test_a_running_reader_goes_on_in_a_copy_that_lacks_nothing(fragile: Storage, opened: ExitStack) -> None:
-    log = opened.enter_context(open_log(fragile.url))
+    log = opened.enter_context(open_log(fragile.url, creates=True))
     patiently(lambda: log.create(TOPICS))
     log.append([message(b"1", topic=NOTICES), message(b"2", topic=NOTICES)])
     reader = log.reader({(NOTICES, 0): 0})
@@ -661,7 +661,7 @@ def test_records_and_positions_survive_the_log_being_closed(storage: Storage, lo
     log.append([message(b"1", topic=NOTICES)])
     log.acknowledge("group", NOTICES, {0: 1})
     log.close()
-    again = opened.enter_context(open_log(storage.url))
+    again = opened.enter_context(open_log(storage.url, creates=True))
     assert again.stored("group", NOTICES) == {0: 1}
     assert again.ends(NOTICES) == {0: 1}
 
@@ -688,7 +688,7 @@ def test_ends_and_beginnings_of_some_partitions(log: Log) -> None:
 def test_everything_is_unavailable_while_the_log_is_away_and_heals_when_it_is_back(
     fragile: Storage, opened: ExitStack
 ) -> None:
-    log = opened.enter_context(open_log(fragile.url))
+    log = opened.enter_context(open_log(fragile.url, creates=True))
     patiently(lambda: log.create(TOPICS))
     log.append([message(b"before", topic=NOTICES)])
     log.acknowledge("group", NOTICES, {0: 1})

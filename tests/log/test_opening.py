@@ -132,12 +132,29 @@ def test_a_kafka_that_does_not_answer_is_unavailable_when_it_is_used() -> None:
         log.partitions("events")
 
 
+@pytest.mark.parametrize("what", ["missing", "empty"])
+def test_an_embedded_log_that_is_lost_is_named_and_made_only_on_request(tmp_path: Path, what: str) -> None:
+    """What waits for a lost log would go on with an empty one."""
+    path = tmp_path / "log.db"
+    if what == "empty":
+        path.touch()
+    with pytest.raises(Unavailable) as caught:
+        open_log(f"sqlite://{path}")
+    assert str(caught.value) == (
+        f"sqlite://{path}: the log is {what}; if it was there, stop all services and restore it "
+        "(docs/operating.md, Restore); in a new installation run: vcsreplicator topics create"
+    )
+    assert path.exists() == (what == "empty")
+    open_log(f"sqlite://{path}", creates=True).close()
+    open_log(f"sqlite://{path}").close()
+
+
 def test_an_adapter_is_imported_only_when_a_url_asks_for_it(tmp_path: Path) -> None:
     program = f"""
 import sys
 from hgext.vcsreplicator.log.opening import open_log
 print("sqlite3" in sys.modules, "kafka" in sys.modules)
-open_log("sqlite://{tmp_path}/log.db")
+open_log("sqlite://{tmp_path}/log.db", creates=True)
 print("sqlite3" in sys.modules, "kafka" in sys.modules)
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True).stdout

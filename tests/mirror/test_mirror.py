@@ -375,7 +375,10 @@ def test_a_mirror_of_the_same_name_elsewhere_is_refused(bench: Bench, tmp_path: 
         bench.send(author)
         bench.wait_applied(author)
         other = replace(bench.settings(), root=str(tmp_path / "elsewhere"))
-        with open_log(bench.url) as log, pytest.raises(BadConfig, match="another mirror of this name works on"):
+        with (
+            open_log(bench.url, creates=True) as log,
+            pytest.raises(BadConfig, match="another mirror of this name works on"),
+        ):
             service.run(other, log, stop=threading.Event(), ready=lambda: None)
         author.push()
         bench.send(author)
@@ -383,7 +386,7 @@ def test_a_mirror_of_the_same_name_elsewhere_is_refused(bench: Bench, tmp_path: 
     with bench.mirror():  # again, at once
         pass
     stop = threading.Event()
-    with open_log(bench.url) as log:  # silent now: its place is free
+    with open_log(bench.url, creates=True) as log:  # silent now: its place is free
         service.run(other, log, stop=stop, ready=stop.set)
     assert stop.is_set()
 
@@ -394,7 +397,7 @@ def test_of_two_mirrors_of_one_name_that_begin_at_once_one_ends(bench: Bench, tm
 
     def run(root: Path) -> None:
         try:
-            with open_log(bench.url) as log:
+            with open_log(bench.url, creates=True) as log:
                 service.run(replace(bench.settings(), root=str(root)), log, stop=stop, ready=begun.wait)
         except BadConfig as error:
             ended.append(error)

@@ -20,7 +20,7 @@ KEY = "alpha/" + "a" * 32
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    with open_log(f"sqlite:///{str(tmp_path / 'log.db').lstrip('/')}") as log:
+    with open_log(f"sqlite:///{str(tmp_path / 'log.db').lstrip('/')}", creates=True) as log:
         log.create(topics(partitions=1))
         yield log
 

@@ -284,7 +284,7 @@ def test_killed_at_a_few_steps_it_repeats_and_never_skips(receiver: Receiver, tm
 
 def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
     """Two pushes a round, one round a kill, at steps spread over the courier, the window and the destination."""
-    with open_log(f"sqlite://{folder}/log.db") as log:
+    with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         with_topics(log)
         tables = write_tables(folder, receiver)
         files = (

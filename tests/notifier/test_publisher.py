@@ -353,7 +353,7 @@ def test_replay_since_a_time(log: Log, notifier: Notifier) -> None:
 
 
 def test_notices_that_left_the_log_are_reported_and_passed(tmp_path: Path) -> None:
-    with open_log(f"sqlite://{tmp_path}/short.db") as log:
+    with open_log(f"sqlite://{tmp_path}/short.db", creates=True) as log:
         log.create([replace(topic, retention=0.001) if topic.name == NOTICES else topic for topic in topics()])
         destination, notifier = Scripted(), Notifier(log, tmp_path)
         notifier.start(it=destination)

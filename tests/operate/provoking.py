@@ -79,7 +79,7 @@ def workers_of(on_call: OnCall, mirror: str) -> list[int]:
 
 def newest_event(on_call: OnCall, name: str) -> Event:
     """The repository's newest event in the log."""
-    with open_log(on_call.cluster.log_url) as log:
+    with open_log(on_call.cluster.log_url, creates=True) as log:
         places = {(EVENTS, number): at for number, at in log.beginnings(EVENTS).items()}
         frames = [wire.decode(record.value) for record in read_records(log, places) if record.value]
     return [frame.event for frame in frames if frame.header.event and frame.event.path == name][-1]
@@ -88,7 +88,7 @@ def newest_event(on_call: OnCall, name: str) -> Event:
 def append_event(on_call: OnCall, event: Event) -> None:
     """Write an event into the log that no outbox of this master has."""
     record = NewRecord(topic=EVENTS, key=event.repository, value=wire.encode(event), headers=wire.headers(event, "x"))
-    with open_log(on_call.cluster.log_url) as log:
+    with open_log(on_call.cluster.log_url, creates=True) as log:
         log.append([record])
 
 
@@ -291,7 +291,7 @@ def workers_fail(on_call: OnCall, entry: Entry) -> None:
 @provokes("VcsreplicatorRecordsRejected")
 def records_rejected(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
-    with open_log(on_call.cluster.log_url) as log:
+    with open_log(on_call.cluster.log_url, creates=True) as log:
         log.append([NewRecord(topic=EVENTS, key=name, value=b"of another program")])
     listed = entry.until("vcsreplicator errors list", "events/")
     number = listed.splitlines()[-1].strip(" │").split()[0]

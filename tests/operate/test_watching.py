@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
 def watching(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """`vcsreplicator status --watch` of a log without repositories, with a pipe as its output."""
     (tmp_path / "x.toml").write_text(f'log = "sqlite://{tmp_path}/log.db"\n')
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
     words = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "status", "--watch", "--config"]
     with (
@@ -53,7 +53,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
 def test_a_watch_through_a_pipe_writes_each_view_as_lines(watching: subprocess.Popen[str], tmp_path: Path) -> None:
     first = read_until(watching, "mirror")
     assert "repositories" in first
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         trouble = ServiceTrouble(text="no room", since=time.time())
         ServiceReporter(log, "relay hg://master").report([trouble], now=time.time())
     later = read_until(watching, "no room")

@@ -32,7 +32,7 @@ UNKNOWN = (
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
         yield log
 

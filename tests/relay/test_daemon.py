@@ -38,7 +38,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def log(tmp_path):
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
         yield log
 

@@ -116,7 +116,7 @@ def test_a_record_that_is_too_large_for_the_broker_goes_without_its_bundle(maste
 
 def test_a_push_without_a_relay_sends_to_kafka_itself(master, kafka, unique_name):
     url = f"{kafka.url}?topic-prefix={unique_name}-"
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=4))
         (master.folder / "master.hgrc").write_text(
             (master.folder / "master.hgrc").read_text().replace(f"relay = {master.socket}", f"log = {url}")

@@ -62,7 +62,7 @@ def file(tmp_path: Path) -> File:
 
 @pytest.fixture
 def log(file: File) -> Iterator[Log]:
-    with open_log(file.url) as log:
+    with open_log(file.url, creates=True) as log:
         log.create(topics())
         yield log
 

@@ -87,7 +87,7 @@ def test_repositories_of_other_partitions_are_sent_while_one_broker_of_three_is_
 ) -> None:
     with KafkaCluster() as cluster:
         url = cluster.url.replace("replication-factor=3&min-insync-replicas=2", "replication-factor=1")
-        with open_log(url) as log, ExitStack() as opened:
+        with open_log(url, creates=True) as log, ExitStack() as opened:
             eventually(lambda: log.create(topics(partitions=COUNT)) or True, timeout=60)
             leaders = {partition: cluster.leader(EVENTS, partition) for partition in range(COUNT)}
             away = leaders[0]

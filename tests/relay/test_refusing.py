@@ -60,7 +60,7 @@ def master() -> Iterator[Master]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Any]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
         yield Failing(log)
 

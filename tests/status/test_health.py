@@ -162,7 +162,7 @@ def place(tmp_path: Path) -> Path:
     """The folder of an embedded log that says: the mirror is active and serves everything."""
     folder = tmp_path / "log"
     folder.mkdir()
-    with open_log(f"sqlite://{folder}/log.db") as log:
+    with open_log(f"sqlite://{folder}/log.db", creates=True) as log:
         log.create(topics())
         say(log, picture())
     return folder
@@ -200,7 +200,7 @@ def ended_with(opened: ExitStack, endpoint: Endpoint) -> Endpoint:
 
 def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path) -> None:
     with ExitStack() as opened:
-        log, other = (opened.enter_context(open_log(f"sqlite://{place}/log.db")) for _ in range(2))
+        log, other = (opened.enter_context(open_log(f"sqlite://{place}/log.db", creates=True)) for _ in range(2))
         ask = ended_with(opened, Endpoint(log, "alpha", SETTINGS))
         assert ask() == {"alive": True, "ready": True, "reasons": [], "degraded": [], "mirror": "alpha"}
         place.rename(place.with_name("away"))
@@ -219,7 +219,7 @@ def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path)
 
 def test_after_a_long_outage_of_the_log_no_mirror_counts_as_silent(place: Path) -> None:
     clock = HandClock()
-    with open_log(f"sqlite://{place}/log.db") as log, ExitStack() as opened:
+    with open_log(f"sqlite://{place}/log.db", creates=True) as log, ExitStack() as opened:
         ask = ended_with(opened, Endpoint(log, "alpha", SETTINGS, clock))
         assert ask()["ready"]
         place.rename(place.with_name("away"))
@@ -232,7 +232,7 @@ def test_after_a_long_outage_of_the_log_no_mirror_counts_as_silent(place: Path) 
 
 def test_a_log_that_was_restored_from_a_copy_is_looked_at_anew(place: Path) -> None:
     copy_database(place / "log.db", place / "copy")
-    with open_log(f"sqlite://{place}/log.db") as log, ExitStack() as opened:
+    with open_log(f"sqlite://{place}/log.db", creates=True) as log, ExitStack() as opened:
         ask = ended_with(opened, Endpoint(log, "alpha", SETTINGS))
         late_elsewhere = {**picture().states, "9" * 32: replace(STATE, repository="9" * 32, path="folder/lost")}
         say(

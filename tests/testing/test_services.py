@@ -243,7 +243,7 @@ def test_a_broker_that_a_test_gives_back_has_nothing_of_it(own_service: Callable
 @pytest.mark.services
 def test_a_kafka_that_a_test_gives_back_has_nothing_of_it_and_works_when_it_is_lent_again() -> None:
     with Keeper({"kafka": Kafka}):
-        with own(Kafka) as broker, open_log(broker.url) as log:
+        with own(Kafka) as broker, open_log(broker.url, creates=True) as log:
             log.create(topics(partitions=1))
             log.acknowledge("group", "events", {0: 0})
             broker.copy()

@@ -4,12 +4,10 @@
 import contextlib
 import functools
 import math
-import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import click
 
@@ -17,7 +15,7 @@ from ..config import DEFAULT_FILE, Config, load
 from ..log import Log
 from ..log.opening import open_log
 from ..words.clock import DAY
-from ..words.errors import BadConfig, Unavailable
+from ..words.errors import BadConfig
 from ..words.secrecy import Exposure, exposures
 from .completion import complete_webhook
 
@@ -105,19 +103,9 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def log_of(config: Config, *, creates: bool = False) -> Log:
-    """Open the log that the file names.
-
-    Only with `creates` it makes a missing embedded log: the services that wait for a lost one would go on with an empty one. Raises
-    BadConfig if its URL is wrong, Unavailable if the log is missing or cannot be reached.
-    """
-    path = unquote(config.log.removeprefix("sqlite://")) if config.log.startswith("sqlite:///") else ""
-    if path and not creates and os.path.isdir(os.path.dirname(path)) and not os.path.lexists(path):
-        raise Unavailable(
-            f"{config.log}: the log is missing; if it was there, stop all services and restore it "
-            "(docs/operating.md, Restore); in a new installation run: vcsreplicator topics create"
-        )
+    """Open the log that the file names, as `open_log` does; the name of the file is in a BadConfig."""
     with naming(config):
-        return open_log(config.log)
+        return open_log(config.log, creates=creates)
 
 
 def mirror_settings(config: Config, name: str) -> "MirrorSettings":

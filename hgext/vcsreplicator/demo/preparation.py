@@ -19,7 +19,7 @@ def prepare(options: DemoOptions) -> Layout:
     """Prepare everything and start nothing; may be repeated in the same folder."""
     topic_arn = _create_topic_and_bucket(options.sns_endpoint) if options.sns_endpoint else None
     layout = write_files(options, topic_arn=topic_arn, bucket=BUCKET if topic_arn else None)
-    with open_log(layout.log) as log:
+    with open_log(layout.log, creates=True) as log:
         log.create(topics())
         _add_mirrors(log, list(layout.mirrors))
     return layout

@@ -52,7 +52,7 @@ def prepare_submission(options: DemoOptions) -> SubmissionLayout:
         f'[edge]\nlisten = "127.0.0.1:{port}"\nqueue = "{folder}/queue"\n\n'
         f'[decode]\noutput = "file:{folder}/decoded/"\nrepeats = "{folder}/repeats.db"\n',
     )
-    with open_log(log) as opened:
+    with open_log(log, creates=True) as opened:
         opened.create(topics())
     services = [
         Service(role=role, argv=(*PROGRAM, role, "--config", str(config)), env=environment(folder, "none"))

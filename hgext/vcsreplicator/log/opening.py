@@ -15,10 +15,11 @@ from . import Log
 EXPECTED = "expected sqlite:///absolute/path or kafka://host:port[,host:port…][?option=value]"
 
 
-def open_log(url: str) -> Log:
+def open_log(url: str, *, creates: bool = False) -> Log:
     """Open the log at `url`; the caller closes it.
 
-    Raises BadConfig for a URL that cannot be right, Unavailable if nothing answers.
+    Only with `creates` it makes a missing embedded log. Raises BadConfig for a URL that cannot be right, Unavailable if the log is
+    missing or nothing answers.
     """
     try:
         parts = urlsplit(url)
@@ -30,7 +31,7 @@ def open_log(url: str) -> Log:
             raise BadConfig(f"log: expected sqlite:///absolute/path without options, got {url!r}")
         from .sqlite.adapter import SqliteLog
 
-        return SqliteLog(Path(unquote(parts.path)))
+        return SqliteLog(Path(unquote(parts.path)), creates=creates)
     if parts.scheme == "kafka":
         from .kafka.adapter import KafkaLog
         from .kafka.options import parse

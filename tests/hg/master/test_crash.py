@@ -182,7 +182,7 @@ def site(tmp_path_factory):
 def set_up(site):
     (site.template / "die.py").write_text(DIE)
     (site.template / "hgrc").write_text(HGRC + MASTER.format(work=site.work))
-    with open_log(f"sqlite://{site.work}/log.db") as log:
+    with open_log(f"sqlite://{site.work}/log.db", creates=True) as log:
         log.create(topics())
     (site.template / "plain").write_text(HGRC)
     names = {"HGRCPATH": str(site.template / "plain"), "MASTER": str(site.template / "hgrc")}
@@ -219,7 +219,7 @@ def looks(site):
 def events_by_repository(site):
     """The events in the log, first appearances, in order."""
     found = {}
-    with open_log(f"sqlite://{site.work}/log.db") as log:
+    with open_log(f"sqlite://{site.work}/log.db", creates=True) as log:
         reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
         for record in reader.poll(0.0, limit=100_000):
             frame = wire.decode(record.value)

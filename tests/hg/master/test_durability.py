@@ -107,7 +107,7 @@ def test_with_outbox_a_power_cut_keeps_the_event_and_the_difference_is_announced
     assert "store/00changelog.i" in lost
     one = str(master.root / "one")
     assert master.operate("-R", one, "log", "-T", "{desc}\n") == "a\n"
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics())
         with running_relay(master.settings(socket=f"/tmp/durability-{tmp_path.name}.sock"), log):
             master.operate("-R", one, "bookmark", "-r", "0", "other")

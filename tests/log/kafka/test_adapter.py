@@ -129,7 +129,7 @@ def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_
         "|authentication failed; check user and password",
         kafka.guarded_url.replace("ssl_cafile", "client_id"): "certificate verify failed",
     }.items():
-        with open_log(mistake) as log, pytest.raises(Unavailable, match=expected) as caught:
+        with open_log(mistake, creates=True) as log, pytest.raises(Unavailable, match=expected) as caught:
             log.partitions(EVENTS)
         assert "password=" not in str(caught.value)
 
@@ -380,7 +380,7 @@ def test_positions_that_a_broker_left_hanging_are_readable_again(
     again: str,
     group: str,
 ) -> None:
-    with open_log(own_service(UnverifyingKafka).url) as log:
+    with open_log(own_service(UnverifyingKafka).url, creates=True) as log:
         log.create(topics(partitions=2))
         transactor = log.transactor("single", group=group)
         transactor.commit([], group=group, positions={(EVENTS, 0): 5, (EVENTS, 1): 3})

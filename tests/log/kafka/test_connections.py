@@ -82,7 +82,7 @@ def test_an_address_that_hangs_fails_no_attempt_and_is_left_alone_once_known(
 ) -> None:
     address = ("127.0.0.1", mute.port)
     url = f"kafka://127.0.0.1:{mute.port},{kafka.url.removeprefix('kafka://')}?topic-prefix={unique_name}."
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         log.create(topics(partitions=1))
 
         def attempt() -> None:
@@ -285,7 +285,7 @@ def test_a_slow_answer_alone_makes_no_broker_suspect_for_good(
 
 
 def test_what_others_lead_goes_on_while_one_of_three_brokers_hangs(unknown: connections.HangingBrokers) -> None:
-    with KafkaCluster() as cluster, open_log(cluster.url) as log:
+    with KafkaCluster() as cluster, open_log(cluster.url, creates=True) as log:
         patiently(lambda: log.create(topics(partitions=6)))
         leaders = {partition: cluster.leader(EVENTS, partition) for partition in range(6)}
         hung = leaders[0]
@@ -316,7 +316,7 @@ def test_a_partition_whose_only_copy_is_away_costs_the_others_no_client(
     monkeypatch.setattr(broker, "OLD", 3600.0)
     with KafkaCluster() as cluster:
         url = cluster.url.replace("replication-factor=3&min-insync-replicas=2", "replication-factor=1")
-        with open_log(url) as log:
+        with open_log(url, creates=True) as log:
             assert isinstance(log, KafkaLog)
             patiently(lambda: log.create(topics(partitions=6)))
             leaders = {partition: cluster.leader(EVENTS, partition) for partition in range(6)}

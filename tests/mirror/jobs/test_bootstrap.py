@@ -40,7 +40,7 @@ pytestmark = pytest.mark.processes
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A master, its log and a running aggregator."""
     stop, ready = threading.Event(), threading.Event()
-    with Bench(tmp_path) as bench, open_log(bench.url) as log, warm_starts():
+    with Bench(tmp_path) as bench, open_log(bench.url, creates=True) as log, warm_starts():
         bench.serve_master()
         deciding = threading.Thread(target=lambda: loop.run(AggregatorSettings(), log, stop=stop, ready=ready.set))
         deciding.start()

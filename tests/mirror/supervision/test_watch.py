@@ -17,7 +17,7 @@ from testing.builders.supervising import Bench
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create(topics(partitions=1))
         bench = Bench(tmp_path, log)
         bench.settings = replace(bench.settings, slow_after=50.0, hung_after=100.0)

@@ -16,6 +16,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, Topic
+from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, TopicMissing, Unavailable
 from hgext.vcsreplicator.words.event import PushConnection, Type
 from notifier.amqp.channel import BLOCKED
@@ -226,6 +227,13 @@ def test_position_waits_for_a_mirror_that_answers(
     mirror.reply = answer
     notifier.settled("it")
     assert [document["changesetID"] for document in documents(log)][1::2] == [node("x", 1), node("x", 2)]
+
+
+def test_a_lost_log_is_not_replaced_by_an_empty_one(settings: DecoderDestinationSettings, tmp_path: Path) -> None:
+    lost = tmp_path / "lost.db"
+    with pytest.raises(Unavailable, match="the log is missing"):
+        dataclasses.replace(settings, log=f"sqlite://{lost}").open("it", SystemClock())
+    assert not lost.exists()
 
 
 class WithoutTopic:

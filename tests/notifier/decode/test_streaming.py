@@ -168,7 +168,10 @@ def test_a_document_that_a_topic_of_kafka_refuses_is_a_reject_and_the_others_are
     kafka: Any, unique_name: str, tmp_path: Path
 ) -> None:
     url = f"{kafka.url}?topic-prefix={unique_name}."
-    with open_log(url) as log, open_log(url) as its:  # each waits for its own questions about positions
+    with (
+        open_log(url, creates=True) as log,
+        open_log(url, creates=True) as its,
+    ):  # each waits for its own questions about positions
         with_topics(log).create([raw_topic("raw"), raw_topic("decoded")])
         with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
             admin.alter_configs([ConfigResource("topic", f"{unique_name}.decoded", {"max.message.bytes": "100000"})])
@@ -308,7 +311,7 @@ def test_a_killed_decoder_loses_nothing_and_repeats_nothing_on_kafka(
     kafka: Any, unique_name: str, tmp_path: Path, told: Told, kills: int
 ) -> None:
     url = f"{kafka.url}?topic-prefix={unique_name}."
-    with open_log(url) as log:
+    with open_log(url, creates=True) as log:
         with_topics(log).create([raw_topic("raw"), raw_topic("decoded")])
         kill_on_a_log(log, url, tmp_path, kills, told)
 
@@ -361,7 +364,7 @@ def test_no_address_and_no_user_agent_is_anywhere_but_in_the_input(
     lines += [to_line(a_raw(uri="/", **private)), lines[0][:-9], lines[0].replace(b'"payload": "', b'"payload": "!')]
     out = tmp_path / "out"
     out.mkdir()
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create([raw_topic("raw")])
         settings = settings_in(out, output=f"file:{out}/")
         command = [*PROGRAM, "testing.builders.decoder_process", f"sqlite://{tmp_path}/log.db"]

@@ -15,7 +15,7 @@ from testing.builders.submitting import Edge
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Edge, Log]]:
     folder = tmp_path_factory.mktemp("edge")
     with (
-        open_log(f"sqlite://{folder}/log.db") as log,
+        open_log(f"sqlite://{folder}/log.db", creates=True) as log,
         Edge(
             log,
             folder,
@@ -43,5 +43,5 @@ def taken_log(shared: tuple[Edge, Log]) -> Log:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    with open_log(f"sqlite://{tmp_path}/log.db") as log:
+    with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         yield log

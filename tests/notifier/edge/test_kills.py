@@ -71,7 +71,7 @@ def reach(load: Load, count: int) -> None:
 def kill_often(folder: Path, kills: int) -> str:
     chance = random.Random(f"{SEED}-edge")
     edge = EdgeProcess(folder, log_timeout=0.1, max_queue_bytes=16 * 1024 * 1024)
-    open_log(edge.url).close()
+    open_log(edge.url, creates=True).close()
     history = History(edge)
     for _ in range(kills):
         edge.start()

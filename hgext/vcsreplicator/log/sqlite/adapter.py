@@ -40,7 +40,7 @@ from .. import (
 )
 from . import statements as sql
 from .comparison import compare_topic
-from .connection import Connection, create_database
+from .connection import Connection, prepare_database
 from .doorbell import ring
 from .filesystem import refuse_network
 from .reader import SqliteReader, key_bytes
@@ -69,9 +69,11 @@ class _Topic:
 
 
 class SqliteLog:
-    """The log at `path`, created if missing; raises BadConfig or Unavailable."""
+    """The log at `path`, created if missing unless `creates` is false; raises BadConfig or Unavailable."""
 
-    def __init__(self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE) -> None:
+    def __init__(
+        self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE, creates: bool = True
+    ) -> None:
         self.path = path
         self.bells = path.with_name(path.name + "-wake")
         self._clock = clock or SystemClock()
@@ -81,7 +83,7 @@ class SqliteLog:
         self._topics: dict[str, _Topic] = {}
         self._sweep = os.getpid()  # short-lived processes start at different streams
         refuse_network(path)
-        create_database(path, self.bells, patience)
+        prepare_database(path, self.bells, patience, creates=creates)
 
     # Topics
 

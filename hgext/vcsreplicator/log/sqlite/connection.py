@@ -65,8 +65,8 @@ class Connection:
     def close(self) -> None:
         self._sqlite.close()
 
-    def migrate(self) -> None:
-        """Bring the database to this release's schema.
+    def migrate(self, *, creates: bool) -> None:
+        """Bring the database to this release's schema; one without tables only with `creates`, else raise Unavailable.
 
         Raises BadConfig if it is not ours, or from a newer release.
         """
@@ -79,6 +79,8 @@ class Connection:
             [(tables,)] = self.rows(sql.TABLES)
             if application != sql.APPLICATION_ID and tables:
                 raise BadConfig(f"sqlite://{self._path}: expected a log of vcsreplicator, got another SQLite database")
+            if not tables and not creates:
+                raise _describe_loss(self._path, "the log is empty")
             if version > len(sql.MIGRATIONS):
                 raise BadConfig(
                     f"sqlite://{self._path}: has schema {version}, expected at most {len(sql.MIGRATIONS)}; "
@@ -137,19 +139,30 @@ def _describe_remedy(error: sqlite3.Error) -> str:
     return hints.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "")
 
 
-def create_database(path: Path, bells: Path, patience: float) -> None:
-    """Create the database and the folder of its bells if they are missing.
+def _describe_loss(path: Path, what: str) -> Unavailable:
+    return Unavailable(
+        f"sqlite://{path}: {what}; if it was there, stop all services and restore it "
+        "(docs/operating.md, Restore); in a new installation run: vcsreplicator topics create"
+    )
 
-    Files that root makes belong to the owner of the folder, so that services of that user can use them; SQLite gives its `-wal` and
-    `-shm` files the owner of the database. Raises BadConfig or Unavailable.
+
+def prepare_database(path: Path, bells: Path, patience: float, *, creates: bool) -> None:
+    """Bring the database to this release's schema, and create the folder of its bells if it is missing.
+
+    With `creates`, create a missing database too; else raise Unavailable, as the services that wait for a lost one would go on with
+    an empty one. Files that root makes belong to the owner of the folder, so that services of that user can use them; SQLite gives
+    its `-wal` and `-shm` files the owner of the database. Raises BadConfig or Unavailable.
     """
     if not path.parent.is_dir():
         raise BadConfig(f"sqlite://{path}: expected the folder {path.parent} to exist")
-    with suppress(OSError):  # SQLite tells what is wrong; it alone would ignore a umask that lets the group write
-        _create_file(path)
-    connection = Connection(path, patience, create=True)
+    if creates:
+        with suppress(OSError):  # SQLite tells what is wrong; it alone would ignore a umask that lets the group write
+            _create_file(path)
+    elif not os.path.lexists(path):
+        raise _describe_loss(path, "the log is missing")
+    connection = Connection(path, patience, create=creates)
     try:
-        connection.migrate()
+        connection.migrate(creates=creates)
     finally:
         connection.close()
     try:

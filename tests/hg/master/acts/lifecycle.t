@@ -135,6 +135,23 @@ Heartbeats.
   config error: config: [vcsreplicator] log: expected the URL of the log, got nothing
   [255]
 
+A lost log is named, and neither a heartbeat nor a push makes an empty one in its place.
+
+  $ mkdir kept; mv log.db* kept
+  $ hgm sendheartbeat
+  abort: error sending heartbeat: sqlite://$TESTTMP/log.db: the log is missing; if it was there, stop all services and * (glob)
+  [255]
+  $ hgm -R repos/copy bookmark -r null waits
+  replication log not reachable: the push is kept and will be sent
+  $ ls | grep log.db
+  [1]
+  $ mv kept/log.db* .
+  $ hgm -R repos/copy bookmark -r null goes
+  recorded push in replication log in *s (glob)
+  $ events copy | tail -2
+  copy 3 changed waits=000000000000 after=2
+  copy 4 changed goes=000000000000 after=2
+
 Hashes, under both names.
 
   $ hgm -R repos/copy repohash
@@ -145,7 +162,7 @@ Hashes, under both names.
   phases: c8f58685db27928aa0e50d35ebcfaa63279f17ad2c047b9e61661b50b4a6361d
   heads: bd876d825ba892ce947cf1b84fa5fcdafdb3a84877b08bdcc3198fb2990a008a
   unfiltered heads: bd876d825ba892ce947cf1b84fa5fcdafdb3a84877b08bdcc3198fb2990a008a
-  bookmarks: c0f04dce76cf254dd55b5afd26e5db32e57591b339c36ad3ac4276e4c94e9db8
+  bookmarks: a8ea4d9f09c29268f9860201e3c0283c0aaa1544c4801b734236fe0a099261dc
   pushlog: * (glob)
   $ hgm -R repos/copy mozrepohash | cmp - - && echo the same
   the same
