@@ -210,5 +210,8 @@ def test_a_broker_that_hangs_holds_up_no_other_work(here: Installation) -> None:
         here.step(session, 20.0)
         assert here.noticed() == [(1, 1)]
         assert session.aggregation.succession.read_at == read_at
+        assert not any(map(is_about_events, here.alarms()))
+        here.step(session, 60.0)
+        assert any("the log does not say how many events it has" in alarm for alarm in here.alarms())
         go_on.set()
         eventually(lambda: here.step(session, 5.0) or session.aggregation.succession.read_at > read_at)

@@ -148,12 +148,12 @@ def test_a_state_that_is_shown_a_moment_after_its_commit_counts_as_no_loss(
     session = open_session(log)
     shown = log.ends
 
-    def late(topic: str) -> dict[int, int]:
+    def late(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         """The end of `state` as it was at the heartbeat before."""
         if topic == STATE:
             ends.append(shown(topic)[0])
             return {0: ends[-2]}
-        return shown(topic)
+        return shown(topic, partitions)
 
     step(session, clock)
     send(log, chain.take(3))

@@ -28,11 +28,11 @@ SILENT, THERE = 0, 1
 
 
 class Halves(MemoryLog):
-    """A log of two partitions, one of which may have no leader, and a mirror that acks at once."""
+    """A log of two partitions or more, some of which may have no leader, and a mirror that acks at once."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, partitions: int = 2) -> None:
         super().__init__(clock)
-        self.create(topics(partitions=2))
+        self.create(topics(partitions=partitions))
         ask(self, Verb.ADD, "alpha")
 
     def push(self, *chains: Chain) -> None:
@@ -257,3 +257,37 @@ def test_a_partition_that_loses_its_leader_while_it_is_read_again_holds_up_no_ot
     with log.session() as session:
         log.step(session, 20)
     assert log.noticed()[1:] == [(skipped.path, 1, seq) for seq in range(1, 13)]
+
+
+def test_a_silent_partition_that_hangs_holds_up_no_other_and_is_found_once_it_answers(log: Halves) -> None:
+    silent, there = chains()[SILENT], chains()[THERE]
+    send(log, silent.take(1))
+    log.fall_silent()
+    go_on, ends, asked = threading.Event(), log.ends, list[Collection[int] | None]()
+
+    def hang(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        if topic == EVENTS:
+            asked.append(partitions)
+            assert go_on.wait(20)
+        return ends(topic, partitions)
+
+    with log.session() as session:
+        log.ends = hang  # type: ignore[method-assign]
+        log.push(there)
+        log.step(session)
+        assert log.noticed() == [(there.path, 1, 1)]
+        assert [sorted(each or ()) for each in asked] == [[SILENT]]
+        log.leaderless.clear()
+        go_on.set()
+        eventually(lambda: log.step(session) or session.is_outdated)
+
+
+def test_of_two_silent_partitions_the_first_that_answers_ends_the_session() -> None:
+    log = Halves(HandClock(), partitions=3)
+    log.fall_silent(0, 1)
+    with log.session() as session:
+        log.step(session)
+        assert not session.is_outdated
+        log.leaderless.remove((EVENTS, 1))
+        log.step(session)
+        assert session.is_outdated

@@ -4,12 +4,18 @@
 A successor at a path waits for it (`succession`): events of its predecessor may be in a partition that does not answer, or that is
 read later than others. What the relay could not send to such a partition comes some seconds after it answers again. So a time
 counts only if all partitions answered for DEPARTURE_PATIENCE before it, since the start or their last failure.
+
+A session that began without some partitions never finds such a time. It ends as soon as one of them answers.
 """
 
 import threading
+from collections.abc import Collection
 from concurrent.futures import Future, wait
 
+import structlog
+
 from ..log import EVENTS, Log
+from ..log.table import find_answered_ends
 from ..words.clock import Clock
 from ..words.errors import Unavailable
 from .decisions.aggregation import Aggregation
@@ -21,12 +27,14 @@ AGAIN = 1.0
 # Seconds that the loop waits for an answer: a healthy log takes some milliseconds, and one broker that hangs takes longer.
 PAUSE = 0.5
 
+logger = structlog.get_logger()
+
 
 class Completeness:
     """Finds that time; used by one thread.
 
     It asks for the ends of all partitions every `interval` seconds. Once these are read, it knows that everything is read that the
-    log had when it asked.
+    log had when it asked. It `found_unread` once a partition answers that did not at the start; until then it asks for those alone.
     """
 
     def __init__(self, aggregation: Aggregation, log: Log, clock: Clock, interval: float) -> None:
@@ -40,6 +48,10 @@ class Completeness:
         self._next: float | None = None
         # Why the newest question failed, and when the first one since an answer did.
         self._failure, self._fails_since = "", 0.0
+        self._unread = {each for each in range(log.partitions(EVENTS)) if (EVENTS, each) not in aggregation.positions}
+        self.found_unread = False
+        if self._unread:
+            logger.warning("partitions do not answer", topic=EVENTS, partitions=sorted(self._unread))
 
     def check(self) -> bool:
         """Ask if it is due; return whether it found a time that a successor waits for."""
@@ -58,14 +70,18 @@ class Completeness:
 
     def find_failure(self, patience: float) -> str:
         """Return why partitions have not answered for `patience` seconds, or nothing."""
-        is_due = self._clock.monotonic() - self._fails_since >= patience
-        return self._failure if is_due else ""
+        then = self._clock.monotonic() - patience
+        if self._question is not None and self._asked <= then:
+            return f"topic {EVENTS}: the log does not say how many events it has"
+        return self._failure if self._fails_since <= then else ""
 
     def _ask(self, now: float) -> None:
         """Ask for the ends, and wait a moment for the answer."""
         self._asked, self._asked_at = now, self._clock.now()
         self._question = Future()
-        threading.Thread(target=_answer, args=(self._log, self._question), name="ends", daemon=True).start()
+        threading.Thread(
+            target=_answer, args=(self._log, self._unread, self._question), name="ends", daemon=True
+        ).start()
         wait([self._question], PAUSE)
 
     def _take_answer(self, question: Future[dict[int, int]]) -> None:
@@ -81,14 +97,18 @@ class Completeness:
             self._answers_since, self._next = self._clock.monotonic(), None
             return
         self._failure = ""
-        if self._next is not None:
+        if self._unread:
+            logger.info("partitions answer again", topic=EVENTS, partitions=sorted(ends))
+            self.found_unread = True
+        elif self._next is not None:
             self._ends = {partition: min(end, self._ends[partition]) for partition, end in ends.items()}
         elif self._asked - self._answers_since >= DEPARTURE_PATIENCE:
             self._ends, self._next = ends, self._asked_at
 
 
-def _answer(log: Log, question: Future[dict[int, int]]) -> None:
+def _answer(log: Log, unread: Collection[int], question: Future[dict[int, int]]) -> None:
+    """Find the ends of all partitions, or of those unread ones that answer; Unavailable if none does."""
     try:
-        question.set_result(log.ends(EVENTS))
+        question.set_result(find_answered_ends(log, EVENTS, unread) or log.ends(EVENTS, unread or None))
     except Exception as error:
         question.set_exception(error)

@@ -42,7 +42,7 @@ from ..log import (
     Transactor,
     partition_of,
 )
-from ..log.table import ReadStopped, Table, find_answered_ends, find_beginnings, read_on
+from ..log.table import ReadStopped, Table, find_beginnings, read_on
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import FAILOVER
@@ -145,7 +145,6 @@ class Session:
     """One life of the aggregator, from loading the log to loading it the next time.
 
     One thread uses it. Its methods raise Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
-    It `is_outdated` once partitions answer that did not at its start.
     """
 
     @classmethod
@@ -205,10 +204,6 @@ class Session:
             beat=settings.beat,
             patience=settings.silence,
         )
-        self._unread = {each for each in range(log.partitions(EVENTS)) if (EVENTS, each) not in aggregation.positions}
-        if self._unread:
-            logger.warning("partitions do not answer", topic=EVENTS, partitions=sorted(self._unread))
-        self.is_outdated = False
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)
 
@@ -217,6 +212,11 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether partitions answer that did not at its start."""
+        return self._completeness.found_unread
 
     def wake(self) -> None:
         """End a running or the next wait for records; any thread may call this."""
@@ -281,9 +281,6 @@ class Session:
             self.commit()
         if self._watch.beat():
             self._ahead.check(self._clock.now())
-            if answered := find_answered_ends(self._log, EVENTS, self._unread):
-                logger.info("partitions answer again", topic=EVENTS, partitions=sorted(answered))
-                self.is_outdated = True
 
     def _complete_positions(self) -> None:
         """Look for events that `pending` lacks; those that `events` lacks too are lost."""
