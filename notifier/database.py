@@ -40,36 +40,28 @@ def is_there(path: str) -> bool:
     return True
 
 
-def open_database(path: str, key: str, schema: str) -> sqlite3.Connection:
-    """Open the database at `path`; make it if it is missing.
-
-    `key` is its place in the configuration, which errors name. Raises BadConfig or Unavailable.
-    """
-    try:
-        if path != NOWHERE:
-            own(path)
-            _close_to_others(path)
-        connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.executescript(schema)
-        except BaseException:
-            connection.close()
-            raise
-    except (OSError, sqlite3.Error) as error:
-        raise trouble(error, key, path) from error
-    return connection
-
-
 class Database:
-    """The database at `path`, opened as `open_database` does, for one thread.
+    """The database at `path`, made if it is missing, for one thread.
 
-    Once it is open, its methods raise Unavailable.
+    `key` is its place in the configuration, which errors name. Raises BadConfig or Unavailable; once it is open, Unavailable alone.
     """
 
     def __init__(self, path: str, key: str, schema: str) -> None:
-        self._key, self._connection = key, open_database(path, key, schema)
+        self._key = key
+        try:
+            if path != NOWHERE:
+                own(path)
+                _close_to_others(path)
+            self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA synchronous=FULL")
+                self._connection.executescript(schema)
+            except BaseException:
+                self._connection.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise trouble(error, key, path) from error
 
     def rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query."""
