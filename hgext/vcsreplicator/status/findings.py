@@ -10,7 +10,7 @@ from ..words.records import ServiceTrouble
 from ..words.shape import Count, NumberRange, plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
-from .wording import Finding, Severity, describe_lag, format_lasting, format_since, name_paths
+from .wording import Finding, Severity, describe_lag, format_since, name_paths
 
 # Seconds after which a stalled destination is critical.
 STALLED = 3600.0
@@ -94,7 +94,7 @@ def finding_of(trouble: ServiceTrouble, lasts: float, now: float) -> Finding:
     is_critical = trouble.is_urgent or lasts > STALLED
     return Finding(
         level=Severity.CRITICAL if is_critical else Severity.WARNING,
-        text=f"{trouble.text} ({format_lasting(lasts, now)})",
+        text=f"{trouble.text} ({format_since(now - lasts, now)})",
     )
 
 

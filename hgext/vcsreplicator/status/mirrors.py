@@ -8,7 +8,7 @@ from ..words import roster as rosters
 from ..words.records import Ack, Reason
 from ..words.rules import refused
 from . import MirrorLags, Picture, count_unapplied
-from .wording import Finding, Severity, describe_lag, format_lasting, format_since, name_paths, name_trace
+from .wording import Finding, Severity, describe_lag, format_since, name_paths, name_trace
 
 # The operator's step before the mirror can heal a detached repository, if any.
 HEAL_STEPS: Mapping[str, str] = {
@@ -42,7 +42,7 @@ def find_mirror_troubles(
         if beat is not None and beat.trouble:
             since = ""
             if beat.trouble_since is not None:
-                since = f" ({format_lasting(picture.measure_since(name, beat.trouble_since, now), now)})"
+                since = f" ({format_since(now - picture.measure_since(name, beat.trouble_since, now), now)})"
             found.append(Finding(level=Severity.CRITICAL, text=_describe_unwritable(name, beat.trouble, since)))
     return found
 
@@ -137,7 +137,7 @@ def describe_detached(picture: Picture, ack: Ack, now: float) -> str:
     """Say why a repository is detached, and since when."""
     since = "its mirror's release does not say since when"
     if ack.detached_since is not None:
-        since = format_lasting(picture.measure_since(ack.mirror, ack.detached_since, now), now)
+        since = format_since(now - picture.measure_since(ack.mirror, ack.detached_since, now), now)
     return f"{ack.detached} ({since}){f': {ack.note}' if ack.note else ''}"
 
 

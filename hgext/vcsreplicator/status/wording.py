@@ -46,11 +46,6 @@ def name_paths(states: list[RepositoryState]) -> str:
     return ", ".join(state.path for state in states[:NAMED]) + more
 
 
-def format_lasting(seconds: float, now: float) -> str:
-    """Say how long something lasts that began so many seconds ago."""
-    return format_since(now - seconds, now)
-
-
 def format_since(then: float, now: float) -> str:
     """Say how long something lasts, and since when."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(then))
