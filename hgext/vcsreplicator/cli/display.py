@@ -9,13 +9,13 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TextIO
 
 import click
 from rich.console import Console
 from rich.table import Column, Table
 
 from ..words.errors import visible
+from .progress import is_terminal
 
 # Columns where the output is not a terminal: so wide that nothing is folded.
 WIDE = 1_000_000
@@ -38,11 +38,6 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if is_terminal(stream) else WIDE
     return PipedConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
-
-
-def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a standard stream is a terminal; None is a closed one."""
-    return stream is not None and stream.isatty()
 
 
 def print_json(data: object) -> None:

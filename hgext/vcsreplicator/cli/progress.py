@@ -9,7 +9,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, cast
+from typing import Any, Self, TextIO, cast
 
 import click
 
@@ -32,7 +32,7 @@ class Meter:
 
     def __init__(self, label: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._label, self._clock = label, clock
-        self._is_terminal = _is_shown()
+        self._is_terminal = is_terminal(sys.stderr)
         self._bar: Any = None
         self.restart()
 
@@ -82,9 +82,9 @@ class Meter:
         bar.render_progress()
 
 
-def _is_shown() -> bool:
-    """Return whether bars are shown; `sys` has no standard error that was closed."""
-    return sys.stderr is not None and sys.stderr.isatty()
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is a terminal; None is a closed one."""
+    return stream is not None and stream.isatty()
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def metered(log: Log) -> Iterator[Log]:
     Nothing of the bar remains after the block.
     """
     with Meter("reading the log") as meter:
-        yield cast(Log, _MeteredLog(log, meter)) if _is_shown() else log
+        yield cast(Log, _MeteredLog(log, meter)) if is_terminal(sys.stderr) else log
 
 
 class _MeteredLog:

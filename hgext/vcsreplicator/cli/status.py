@@ -21,9 +21,9 @@ from ..status.summary import Summary
 from ..status.wording import Severity
 from ..words.errors import Unavailable, visible
 from .asking import expect, find_all, follow_summary, opening_log
-from .display import console, is_terminal, print_json, table
+from .display import console, print_json, table
 from .options import log_of, with_config, with_json
-from .progress import metered, metered_log
+from .progress import is_terminal, metered, metered_log
 
 
 @click.command()
