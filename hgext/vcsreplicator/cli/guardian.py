@@ -2,6 +2,7 @@
 """`vcsreplicator guardian`: the broker's own side of Pulse's specification."""
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,10 +11,10 @@ from typing import Any
 import click
 
 from ..config import Config
-from ..service import configure_logging, serve, stop_on_signals
+from ..service import configure_logging, stop_on_signals
 from ..words.errors import Refused
 from .display import console, print_listing, table
-from .options import SECONDS, with_config, with_json, with_yes
+from .options import SECONDS, run_without_log, with_config, with_json, with_yes
 
 _with_token_file = click.option(
     "--token-file", metavar="FILE", help="Write the token to this new file (mode 0600) instead of standard output."
@@ -109,15 +110,10 @@ def watch(config: Config, once: bool, dry_run: bool) -> None:
     from notifier.guardian.watching import QueueWatch, run
 
     settings = _read_settings(config)
-    configure_logging("guardian")
     if not once:
-        sys.exit(
-            serve(
-                lambda stop, ready: run(settings, config.file, is_dry_run=dry_run, stop=stop, ready=ready),
-                listen=config.listen("guardian"),
-                key=config.listen_key("guardian"),
-            )
-        )
+        service = functools.partial(run, file=config.file, is_dry_run=dry_run)
+        run_without_log(config, "guardian", service, settings)
+    configure_logging("guardian")
     with contextlib.nullcontext() if dry_run else alone(settings.state, "guardian.state", "guardian"):
         watcher = QueueWatch(settings, config.file, is_dry_run=dry_run)
         with contextlib.closing(watcher):
