@@ -76,9 +76,9 @@ def load(
     return aggregation
 
 
-def load_roster(log: Log, stop: threading.Event | None = None) -> Roster:
+def load_roster(log: Log) -> Roster:
     """Load the newest roster; raise BadConfig if it cannot be read."""
-    return _read_roster(read_table(log, ROSTER, stop=stop))
+    return _read_roster(read_table(log, ROSTER))
 
 
 def _read_roster(table: Table) -> Roster:

@@ -14,11 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` need not be loaded for it
     from typing import Any
 
-_OF_VERBS = frozenset({"program", "VERBS", "SERVICES"})
-
 
 def __getattr__(name: str) -> "Any":
-    if name not in _OF_VERBS:
+    if name not in ("program", "VERBS", "SERVICES"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import verbs
 

@@ -39,11 +39,9 @@ class Counterpart:
     is_secret: bool = False
 
 
-_ALWAYS_ALL = "every record is acknowledged by all in-sync replicas"
 _OWN_NAMES = "the topics have names of their own; `topic-prefix` in the URL of `log` goes before them"
 _PROPERTY = "a property of the client, if you need it, goes into the URL of `log` by its name in kafka-python"
 _LOG = ("services' file: `log`", "one `log` serves all services; the first value counts")
-_BOTO = "credentials come as boto3 finds them: environment, file or role"
 _NOTIFIER = {
     "hosts": _LOG,
     "client_id connect_timeout": ("", _PROPERTY),
@@ -65,7 +63,7 @@ _SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "acktimeout": ("hgrc: `[vcsreplicator] acknowledge-timeout`", "milliseconds become seconds"),
         "clientid connecttimeout": ("", _PROPERTY),
         "topic": ("", _OWN_NAMES),
-        "reqacks": ("", _ALWAYS_ALL),
+        "reqacks": ("", "every record is acknowledged by all in-sync replicas"),
         "partitionmap.*": ("", "the repository's id decides; `topics create --partitions` says how many there are"),
         "syslogident syslogfacility": ("", "services log to standard error, `hg` to its blackbox"),
     },
@@ -132,7 +130,7 @@ _SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "services' file: `[notifier.sns]`, the same key with hyphens",
             "",
         ),
-        "access_key_id secret_access_key": ("", _BOTO),
+        "access_key_id secret_access_key": ("", "credentials come as boto3 finds them: environment, file or role"),
     },
     "public_url_rewrites": {"*": ("services' file: `[public.urls]`", "")},
     "ignore_paths": {"*": ("services' file: `[public] ignore`", "")},

@@ -22,9 +22,6 @@ from .requests import Unanswered, ask_aggregator, ask_destination, make_request,
 # Seconds that an act waits for the answer of the service that decides.
 PATIENCE = 10.0
 
-# The highest number of a row in SQLite.
-_HIGHEST = 2**63 - 1
-
 
 def carry_out(config: Config, log: Log, act: OperatorAct, number: int) -> tuple[ActOutcome, str]:
     """Carry out an act, and return its outcome with a text for the operator.
@@ -73,7 +70,7 @@ def _redeliver(config: Config, act: OperatorAct, person: str) -> str:
     text = act.argument["delivery"]
     number = int(text) if text.isascii() and text.isdigit() else 0
     with open_deliveries(config, act.target) as deliveries:
-        if not 0 < number <= _HIGHEST or not deliveries.redeliver([number], who=person, now=time.time()):
+        if not 0 < number < 2**63 or not deliveries.redeliver([number], who=person, now=time.time()):
             raise Refused(f"there is no delivery {text} to an existing subscription")
     return f"delivery {number} is queued again"
 

@@ -15,7 +15,6 @@ from .options import TEXT, takes_json, with_config, with_destination, with_json,
 from .requests import open_deliveries, when, who
 
 _NUMBER = click.IntRange(1, 2**63 - 1)
-_STATES = click.Choice(["queued", "delivered", "exhausted", "cancelled"])
 
 
 @click.group()
@@ -24,7 +23,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", type=_STATES)
+@click.option("--state", type=click.Choice(["queued", "delivered", "exhausted", "cancelled"]))
 @click.option("--subscription", type=TEXT, metavar="NAME", shell_complete=complete_subscription)
 @with_last(default=30)
 @with_json

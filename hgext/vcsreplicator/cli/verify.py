@@ -28,8 +28,6 @@ from .progress import Meter, metered
 
 # Outcomes that an operator must look into; they give exit code 2.
 ALARMS = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
-# Left out without --deep.
-NOT_READ = "the contents of files on disk (add --deep), "
 # Colours of the outcomes; all others are red.
 STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", ComparisonOutcome.UNREACHABLE: "yellow"}
 
@@ -122,7 +120,8 @@ def _compare_once(
     counts = ", ".join(_count(number, outcome) for outcome, number in seen.items() if number)
     if not as_json:
         click.echo(counts or "nothing to compare")
-        click.echo(f"not compared: {NOT_READ}hgrc" if not options.deep else "not compared: hgrc")
+        unread = "" if options.deep else "the contents of files on disk (add --deep), "
+        click.echo(f"not compared: {unread}hgrc")
         for name, ended in rounds.items():
             if ended.left_out:
                 click.echo(f"left out: {ended.left_out} repositories that {name} does not carry")

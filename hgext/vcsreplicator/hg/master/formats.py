@@ -31,7 +31,6 @@ REFUSED_REQUIREMENTS = {
 HOOK = b"pretxnchangegroup.vcsreplicator"
 # Where largefiles keeps the names of its files' content.
 _STANDINS = b".hglf/"
-_OUTSIDE = b"keep it outside [vcsreplicator-roots]"
 
 
 def refuse_format(repo: localrepository) -> None:
@@ -90,4 +89,7 @@ def handle_changegroup(handler: Callable[[Any, Any], None], operation: bundleope
 
 
 def _make_refusal(what: str, *, convert: bytes = b"convert it") -> error.Abort:
-    return error.Abort(f"this repository {what}, which is not replicated".encode(), hint=convert + b", or " + _OUTSIDE)
+    return error.Abort(
+        f"this repository {what}, which is not replicated".encode(),
+        hint=convert + b", or keep it outside [vcsreplicator-roots]",
+    )
