@@ -180,4 +180,4 @@ def pushlogstyle(web: requestcontext) -> Iterable[bytes]:
     The style sheet of ``pushloghtml``.
     """
     web.res.headers[b"Content-Type"] = b"text/css; charset=UTF-8"
-    return send(web, iter([page.style_sheet()]))
+    return send(web, iter([page.read_resource("pushlog.css")]))

@@ -64,11 +64,7 @@ def send(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterable[by
     return web.sendtemplate(b"pushlog", **values(web, lookup, found))
 
 
-def style_sheet() -> bytes:
-    return _read_resource("pushlog.css")
-
-
-def _read_resource(name: str) -> bytes:
+def read_resource(name: str) -> bytes:
     return (importlib.resources.files(__package__) / "templates" / name).read_bytes()
 
 
@@ -78,10 +74,10 @@ def add_templates(templates: Any) -> None:
         return
     style = templates.defaults.get(b"style")
     style = style if style in _STYLES else b"paper"
-    templates.cache[b"pushlog"] = _read_resource(f"{style.decode()}.tmpl")
+    templates.cache[b"pushlog"] = read_resource(f"{style.decode()}.tmpl")
     for name in _FRAGMENTS:
         if name not in templates:
-            templates.cache[name] = _read_resource(f"{name.decode()}.tmpl").rstrip(b"\n")
+            templates.cache[name] = read_resource(f"{name.decode()}.tmpl").rstrip(b"\n")
 
 
 def link_page(templates: Any) -> None:
