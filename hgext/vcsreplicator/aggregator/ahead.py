@@ -97,10 +97,7 @@ class AheadLevels:
         return repository.state is None or repository.acks[mirror].incarnation == repository.state.incarnation
 
     def _may_gate(self, pair: MirrorRepository) -> bool:
-        """Return whether notices of the repository wait for this mirror.
-
-        If the path of the repository is not known, returns whether they could.
-        """
+        """Return whether notices of the repository wait for this mirror, or could."""
         name, roster, repository = pair[0], self._aggregation.roster, self._aggregation.repositories[pair[1]]
         if repository.state is not None:
             return any(mirror.name == name for mirror in repository.gating(roster))

@@ -215,10 +215,7 @@ def _alarm_successors(aggregation: Aggregation, waiting: Waiting, patience: floa
 
 
 def _find_cause(aggregation: Aggregation, other: Repository, *, is_due: bool) -> str | None:
-    """Return why the repository's own notices do not come, with the remedy.
-
-    None means that they may still come.
-    """
+    """Return why notices of `other` do not come, and the remedy; None if they may."""
     broken = aggregation.poison.repositories.get(other.id)
     if broken is not None:
         return f"about which decisions failed ({broken.reason[:200]}): restart the aggregator, or upgrade it"

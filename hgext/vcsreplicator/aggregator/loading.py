@@ -127,10 +127,7 @@ def _recover_state(aggregation: Aggregation, log: Log, stop: threading.Event, st
 
 
 def _recover(aggregation: Aggregation, notices: Iterator[Notice]) -> int:
-    """Take the repositories whose state is lost or older than a notice.
-
-    Returns how many those are.
-    """
+    """Take the repositories with a lost or an older state; return their number."""
     return len({notice.event.repository for notice in notices if notice.replay is None and aggregation.recover(notice)})
 
 
@@ -149,10 +146,7 @@ def _read_notices(log: Log, stop: threading.Event, *, since: int) -> Iterator[No
 
 
 def _find_answers(log: Log, stop: threading.Event) -> dict[int, int]:
-    """Find the ends of the partitions of `events` that answer.
-
-    Raises Unavailable if none does.
-    """
+    """Find the ends of the partitions of `events` that answer, or raise Unavailable."""
     try:
         return log.ends(EVENTS)
     except Unavailable as error:

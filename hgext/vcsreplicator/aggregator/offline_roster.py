@@ -23,10 +23,7 @@ POLL = 0.5
 
 
 def check_silence(log: Log, patience: float) -> None:
-    """Watch for an aggregator; raise Refused if it sends a heartbeat.
-
-    It watches for `patience` seconds of the monotonic clock.
-    """
+    """Watch for `patience` seconds; raise Refused if an aggregator sends a heartbeat."""
     reader, end = log.reader({(STATE, 0): log.ends(STATE)[0]}), time.monotonic() + patience
     try:
         while (left := end - time.monotonic()) > 0:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aggregator's heartbeats; with each it updates alarms and figures.
-
-It also finds records that the log has lost.
-"""
+"""The aggregator's heartbeats, its alarms and figures, and a watch for losses."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -202,10 +199,7 @@ class Watch:
         return True
 
     def _restore_state(self) -> None:
-        """Write all states again if `state` lost some.
-
-        This happens after the log was restored.
-        """
+        """Write all states again if `state` lost some, as after the log was restored."""
         if not self._is_state_lost:
             return
         logger.error("topic state lost records: all states are written again")

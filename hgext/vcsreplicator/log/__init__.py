@@ -162,10 +162,7 @@ class Record:
 
 
 class Reader(Protocol):
-    """A reader of given partitions from given positions.
-
-    One thread uses it, except for `wake`.
-    """
+    """A reader of partitions from positions on; for one thread, except for `wake`."""
 
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         """Return at most `limit` records; [] if none came within `timeout` seconds.

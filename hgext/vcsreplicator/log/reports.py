@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports of relay and destinations to `check` and `status` on any machine.
-
-They are heartbeats, and say what is wrong.
-"""
+"""Reports of relay and destinations, by heartbeats, for `check` and `status`."""
 
 import re
 import time

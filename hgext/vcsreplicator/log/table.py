@@ -39,10 +39,7 @@ class ReadStopped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The newest record of each key, in the order written.
-
-    A reader at `positions` goes on behind the table's records.
-    """
+    """The newest record of each key, in order, and the `positions` behind them."""
 
     records: dict[tuple[str, str], Record]
     positions: dict[PartitionKey, int]

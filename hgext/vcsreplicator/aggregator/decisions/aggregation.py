@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The decisions of the aggregator as one object. Pure.
-
-It is loaded, fed with records, and asked for batches.
-"""
+"""The decisions of the aggregator as one object, fed with records. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -164,8 +161,5 @@ class Aggregation:
         return sum(len(repository.queue) + len(repository.newer) for repository in self.repositories.values())
 
     def incomplete(self) -> set[str]:
-        """Return the ids of the repositories whose queues lack events.
-
-        These are events that wait for their notice.
-        """
+        """Return the ids of the repositories that lack events still to be announced."""
         return {name for name, repository in self.repositories.items() if repository.is_incomplete}

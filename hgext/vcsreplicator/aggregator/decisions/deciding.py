@@ -75,10 +75,7 @@ class Decisions:
             return self._advance(repository, now)
 
     def _advance(self, repository: Repository, now: float) -> bool:
-        """Release, then announce, in order.
-
-        Returns False if the batch was full before the end.
-        """
+        """Release, then announce, in order; return False if the batch became full."""
         while True:
             try:
                 return self._release_and_announce(repository, now)

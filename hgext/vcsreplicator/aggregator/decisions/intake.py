@@ -228,10 +228,7 @@ class EventIntake:
         self._memory.lost[repository.id] += event.seq - repository.last - 1
 
     def _mark_forked(self, repository: Repository, event: Event, record: Record, now: float) -> None:
-        """Mark the repository as forked, and record the fork.
-
-        A fork that the repository is already marked with is not recorded again.
-        """
+        """Mark the repository as forked, and record a fork that it is not marked with."""
         state = repository.state
         assert state is not None
         if state.fork == event.id:

@@ -85,10 +85,7 @@ class RosterMembership:
             self.survey()
 
     def _forget(self, mirror: str) -> bool:
-        """Forget the levels of a mirror that is removed or comes back.
-
-        Returns False if the batch was full before the end.
-        """
+        """Forget a mirror's levels; return False if the batch was full before the end."""
         for repository in self._memory.repositories.values():
             if mirror in repository.acks:
                 if self._memory.output.is_full:

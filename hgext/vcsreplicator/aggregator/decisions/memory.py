@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The memory of one aggregation, for all of its parts. Pure.
-
-It is the log's present, and what the next batch will make of it.
-"""
+"""The memory of one aggregation: the log's present and the next batch. Pure."""
 
 import enum
 from collections import Counter
@@ -57,10 +54,7 @@ class Memory:
         return found
 
     def batch(self, *, may_defer: bool = False) -> Outgoing:
-        """Return all that changed since the last batch.
-
-        With `may_defer`, positions wait for a later batch if they may.
-        """
+        """Return all changes since the last batch; with `may_defer`, positions may wait."""
         output, self.output = self.output, Outgoing()
         if may_defer and output.may_repeat:
             self.output.positions, output.positions = output.positions, {}

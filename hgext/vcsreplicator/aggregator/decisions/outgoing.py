@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The next transaction of the aggregator. Pure.
-
-Messages, states and positions are gathered until they are committed.
-"""
+"""The next transaction of the aggregator, gathered until its commit. Pure."""
 
 import base64
 from dataclasses import dataclass, field

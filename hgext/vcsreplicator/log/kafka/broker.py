@@ -61,10 +61,7 @@ OLD = 10.0
 
 
 class Broker:
-    """The part of a log that its readers and its transactors share.
-
-    No broker is contacted before it is needed.
-    """
+    """The part of a log that readers and transactors share; connects when needed."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options

@@ -213,10 +213,7 @@ def close_producer(producer: KafkaProducer) -> None:
 
 @contextmanager
 def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
-    """Raise this project's errors in place of the client's, within the block.
-
-    `doing` says in the message what was attempted.
-    """
+    """Raise our errors in place of the client's; `doing` says what was attempted."""
     where = f"{options.url}: {doing}"
     try:
         yield

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The differences of topics on Kafka from the needed ones.
-
-With them come the commands of Kafka's own tools that mend them.
-"""
+"""The differences of Kafka's topics from the needed ones, and what mends them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

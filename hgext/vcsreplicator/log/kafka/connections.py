@@ -50,10 +50,7 @@ BrokerAddress = tuple[str, int]
 
 
 class HangingBrokers:
-    """The brokers that hang, as the clients of this process noticed.
-
-    Any thread may use it.
-    """
+    """The brokers that hang, as this process's clients noticed; for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -91,10 +91,7 @@ class KafkaOptions:
         return "kafka://" + ",".join(self.servers)
 
     def of(self, kind: ClientKind, **ours: Any) -> dict[str, Any]:
-        """Return the configuration of one client.
-
-        The URL overrides the defaults, and `ours` overrides both.
-        """
+        """Return a client's configuration: `ours` before the URL's, before the defaults."""
         extra = {KafkaProducer: PRODUCER, KafkaConsumer: CONSUMER}.get(kind, {})
         known = kind.DEFAULT_CONFIG
         wanted = {**DEFAULTS, **extra, **{name: value for name, value in self.properties.items() if name in known}}
@@ -102,10 +99,7 @@ class KafkaOptions:
 
 
 def parse(url: str) -> KafkaOptions:
-    """Parse the options of a URL.
-
-    Raises BadConfig that names the option and what was expected.
-    """
+    """Parse a URL's options; BadConfig names the option and what was expected."""
     parts = urlsplit(url)
     servers = tuple(_parse_server(server) for server in parts.netloc.split(","))
     if parts.path not in ("", "/") or parts.fragment:

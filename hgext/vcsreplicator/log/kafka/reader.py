@@ -333,9 +333,6 @@ class KafkaReader:
 
 
 def _is_led(consumer: KafkaConsumer, partition: TopicPartition) -> bool:
-    """Return whether a reachable broker leads this partition.
-
-    A broker is reachable unless it is known to be away.
-    """
+    """Return whether a broker that is not known to be away leads this partition."""
     leader = consumer._manager.cluster.leader_for_partition(partition)
     return leader not in (None, -1) and not consumer._manager.connection_delay(leader)

@@ -370,10 +370,7 @@ class SqliteTransactor:
             raise Unavailable(f"{self._identity}: the log was restored from a copy (epoch {newest}); renew it")
 
     def _refuse_newer(self, connection: Connection) -> int:
-        """Return the newest epoch of this identity that the log knows.
-
-        Raises Fenced if it is newer than this transactor's.
-        """
+        """Return this identity's newest epoch in the log; raise Fenced if ours is older."""
         newest = max((int(epoch) for (epoch,) in connection.rows(sql.EPOCH, self._identity)), default=0)
         if newest > self._epoch:
             raise Fenced(f"{self._identity}: a newer instance took over (epoch {newest}, this one has {self._epoch})")

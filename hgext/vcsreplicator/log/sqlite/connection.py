@@ -66,7 +66,7 @@ class Connection:
         self._sqlite.close()
 
     def migrate(self, *, creates: bool) -> None:
-        """Bring the database to this release's schema; one without tables only with `creates`, else raise Unavailable.
+        """Bring the database to our schema; without `creates` raise Unavailable if it is empty.
 
         Raises BadConfig if it is not ours, or from a newer release.
         """

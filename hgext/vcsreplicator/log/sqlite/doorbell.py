@@ -116,10 +116,7 @@ class _Folder:
         return direct if len(os.fsencode(direct)) <= LONGEST_ADDRESS else f"/proc/self/fd/{self._descriptor}/{name}"
 
     def share(self, name: str) -> None:
-        """Let every process that may write in the folder ring the bell.
-
-        Also one of the folder's owner, if root hangs the bell.
-        """
+        """Let all who may write in the folder ring the bell, and the folder's owner."""
         folder = os.fstat(self._descriptor)
         bell = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._descriptor)
         try:
