@@ -105,10 +105,7 @@ class Config:
 
 
 def load(file: str | Path) -> Config:
-    """Read the configuration in this file.
-
-    Raises BadConfig, also for what the file exposes (see `secrecy`).
-    """
+    """Read the configuration; raise BadConfig, also for exposures (see `secrecy`)."""
     try:
         with open(file, encoding="utf-8") as opened:
             tables, mode = tomllib.loads(opened.read()), os.fstat(opened.fileno()).st_mode

@@ -152,8 +152,5 @@ def find_counterpart(section: str, key: str) -> Counterpart | None:
 
 
 def is_known_section(section: str) -> bool:
-    """Return whether the section belongs to hg.mozilla.org's system.
-
-    If not, it is Mercurial's own or another program's.
-    """
+    """Return whether the section belongs to hg.mozilla.org's system."""
     return any(each.section == section for each in MAPPING)

@@ -62,10 +62,7 @@ def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectat
 
 
 def find_all(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
-    """Find the summary, with the troubles that a silent relay does not report.
-
-    Those are in the outboxes on this machine.
-    """
+    """Find the summary, with troubles in the outboxes here if the relay is silent."""
     summary, relay = find_summary(config, open_log, expected), relay_of(config)
     if not relay or summary.measure_silence(RELAY_KEY + relay.source) <= max(expected.patience, REPORTED_WITHIN):
         return summary
@@ -81,10 +78,7 @@ def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summ
 
 
 def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Finding]:
-    """Find the troubles in the outboxes that a silent relay does not report.
-
-    Reads only the outboxes that are on this machine.
-    """
+    """Find the troubles in the outboxes on this machine, for a relay that is silent."""
     roots, now = [root for root in relay.roots if os.path.isdir(root)], time.time()
     if not roots:
         return []

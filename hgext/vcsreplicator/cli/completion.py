@@ -16,10 +16,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def _make_completion(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Complete:
-    """Make the completion of a name of the file.
-
-    It leaves out the names that the command line has already.
-    """
+    """Make the completion of those names of the file that are not typed yet."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         given = ctx.params.get(parameter.name or "") if parameter.nargs == -1 else None

@@ -111,20 +111,14 @@ def _need_secret(key: str, path: str) -> NeededRight:
 
 
 def _need_lines(key: str, file: str) -> NeededRight:
-    """Describe the right on a destination's file.
-
-    It is that on its folder if the notifier must make the file.
-    """
+    """Describe the right on a destination's file, or on its folder to make the file."""
     if os.path.exists(file):
         return NeededRight(key=key, path=file, mode=os.W_OK, who="the notifier's user")
     return NeededRight(key=key, path=os.path.dirname(file), mode=os.W_OK | os.X_OK, who="the notifier's user")
 
 
 def _need_blobs(key: str, folder: str) -> NeededRight:
-    """Describe the right on a folder of blobs.
-
-    A mirror reads it, the relay writes it.
-    """
+    """Describe the right on a folder of blobs: a mirror reads, the relay writes."""
     if key.startswith("mirror."):
         return NeededRight(key=key, path=folder, mode=os.R_OK | os.X_OK, who="the mirror's user")
     return NeededRight(key=key, path=folder, mode=os.W_OK | os.X_OK, who="the relay's user", is_made=True)

@@ -55,10 +55,7 @@ def command(config: Config) -> None:
 
 
 def read_settings(config: Config) -> DashboardSettings:
-    """Read the section `[dashboard]`.
-
-    Raises BadConfig, also for an exposure that `insecure` does not allow.
-    """
+    """Read the section `[dashboard]`; raise BadConfig, also for an exposure."""
     settings = config.settings(DashboardSettings, "dashboard")
     address(settings.listen, f"{config.file}: dashboard.listen")
     if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):

@@ -24,10 +24,7 @@ PATIENCE = 10.0
 
 
 def carry_out(config: Config, log: Log, act: OperatorAct, number: int) -> tuple[ActOutcome, str]:
-    """Carry out an act, and return its outcome with a text for the operator.
-
-    `number` is the act's number in the journal.
-    """
+    """Carry out act `number` of the journal; return its outcome and a text."""
     try:
         return ActOutcome.DONE, _perform(config, log, act, f"{act.who} (dashboard act {number})")
     except Unanswered as error:

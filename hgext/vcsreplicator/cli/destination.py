@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator destination`: shows destinations, and asks for changes.
-
-The notifier carries out the changes.
-"""
+"""`vcsreplicator destination`: shows destinations, asks the notifier for changes."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -118,10 +115,7 @@ def requests(config: Config, last: int, as_json: bool) -> None:
 def print_requests(
     found: Iterable[OperatorRequest], subject: str, *, as_json: bool, name: Callable[[str], str] = str
 ) -> None:
-    """Print requests: who made each, when, about which subject, and the result.
-
-    `name` returns the name of a subject for people.
-    """
+    """Print requests; `name` returns the name of a subject for people."""
     rows = [(when(each.asked_at), each.who, name(each.subject), each.kind, each.result or "waiting") for each in found]
     data = [{subject if key == "subject" else key: value for key, value in plain(each).items()} for each in found]
     print_listing(data, ("asked", "who", subject, "what", "result"), rows, as_json=as_json)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator errors`: records and messages that were rejected, and why.
-
-It also submits rejected messages of the decoder again.
-"""
+"""`vcsreplicator errors`: shows what was rejected and why, and submits it again."""
 
 import base64
 import hashlib

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator forget`: announces the deletion of a repository.
-
-An operator has removed the repository by hand.
-"""
+"""`vcsreplicator forget`: announces that a repository was removed by hand."""
 
 import os
 import time

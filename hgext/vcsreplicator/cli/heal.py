@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator heal MIRROR`: records heal requests for a mirror.
-
-The mirror is on this machine.
-"""
+"""`vcsreplicator heal MIRROR`: records heal requests for a mirror."""
 
 import time
 from contextlib import closing

@@ -104,10 +104,7 @@ def metered_log(config: Config) -> Iterator[Log]:
 
 @contextlib.contextmanager
 def metered(log: Log) -> Iterator[Log]:
-    """Give the log with a bar while it is read, on a terminal.
-
-    Nothing of the bar remains after the block.
-    """
+    """Give the log; on a terminal, a bar shows while it is read."""
     with Meter("reading the log") as meter:
         yield cast(Log, _MeteredLog(log, meter)) if is_terminal(sys.stderr) else log
 

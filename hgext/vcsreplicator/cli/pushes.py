@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator pushes`: lists pushes from the worker's database.
-
-It also lists what waits to be recorded there.
-"""
+"""`vcsreplicator pushes`: lists what the worker recorded, and what waits for it."""
 
 import datetime
 from contextlib import closing

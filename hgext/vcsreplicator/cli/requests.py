@@ -83,10 +83,7 @@ def ask_aggregator(
 
 
 def ask_notifier(config: Config, destination: str, kind: str, argument: Mapping[str, Any], *, wait: float) -> None:
-    """Record the request, wait for the notifier, and print its answer.
-
-    Raises the same errors as `ask_destination`.
-    """
+    """Ask a destination for this user, as `ask_destination`, and print the answer."""
     result = ask_destination(config, destination, kind, argument, person=who(), wait=wait)
     click.echo(f"{destination}: {result}")
 

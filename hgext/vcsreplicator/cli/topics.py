@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator topics`: creates missing topics, lists all, and compares them.
-
-It compares them with what the services need.
-"""
+"""`vcsreplicator topics`: creates missing topics, lists and compares them."""
 
 import contextlib
 import sys

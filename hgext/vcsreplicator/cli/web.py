@@ -44,10 +44,7 @@ RARE = (
 
 
 def load_hgweb() -> Callable[..., Any]:
-    """Return the function that makes the WSGI application.
-
-    Modules that are rarely used are loaded when they are.
-    """
+    """Return what makes the WSGI application; rare modules are loaded when used."""
     postpone(*RARE)
     from ..hg.serving.web import application
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator work`: the daemon that fills a database with pushes.
-
-It reads them from the queue of hg-push.
-"""
+"""`vcsreplicator work`: the daemon that records pushes of a queue in a database."""
 
 from contextlib import closing
 

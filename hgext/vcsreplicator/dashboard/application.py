@@ -131,10 +131,7 @@ class _Pages:
         self._is_public = functools.lru_cache(REMEMBERED)(sources.is_public)
 
     def name_for(self, request: Request) -> Callable[[str, str], str]:
-        """Return a function that gives the name of a repository, by its id and path.
-
-        It is the name that this reader may see.
-        """
+        """Return a function that names a repository, by id and path, for this reader."""
         if request.state.role.sees_all:
             return lambda repository, path: path
         return lambda repository, path: path if self._is_public(path) else repository[:SHORT]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Destinations and deliveries in the notifier's databases.
-
-The databases are on the notifier's machine alone.
-"""
+"""Destinations and deliveries in the databases on the notifier's machine."""
 
 from collections.abc import Mapping
 from contextlib import closing

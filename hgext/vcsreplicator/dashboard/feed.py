@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Announcements as they come, by Server-Sent Events.
-
-The id of each is the offset of its notice.
-"""
+"""Announcements by Server-Sent Events; the id of each is its notice's offset."""
 
 import json
 import time

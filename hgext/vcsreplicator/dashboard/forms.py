@@ -31,10 +31,7 @@ class Forms:
         return f"{form}.{self._sign(form, user)}"
 
     def check_token(self, token: str, user: str) -> str:
-        """Return the name of the form that this user has the token for.
-
-        Raises HTTPException if the token is not valid.
-        """
+        """Return the form that the user has this token for, or raise HTTPException."""
         form, _, signature = token.partition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(form, user).encode()):
             raise HTTPException(403, "The form is not from this dashboard, or it is too old: load its page again.")

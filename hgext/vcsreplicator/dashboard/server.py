@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The server of the pages, uvicorn.
-
-It runs until the service is stopped or the watcher fails.
-"""
+"""The server of the pages, uvicorn, until a stop or a failure of the watcher."""
 
 import threading
 import time

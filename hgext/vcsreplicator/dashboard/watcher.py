@@ -94,10 +94,7 @@ class LogWatcher:
         self._asked = time.monotonic()
 
     def fetch_view(self) -> View | None:
-        """Return the newest view, None before the first.
-
-        If the present view is overdue, waits for the next one up to PATIENCE seconds.
-        """
+        """Return the newest view, waiting up to PATIENCE seconds if it is overdue."""
         self.note_interest()
         with self._changed:
             overdue = self.view

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An edge and a decoder on this machine, and a document to submit.
-
-A client submits the document to them over HTTP.
-"""
+"""An edge and a decoder on this machine, and a document to submit to them."""
 
 import time
 import urllib.request
