@@ -50,10 +50,7 @@ class Checkpoint(NewestEvent):
         return event.seq <= self.seq
 
     def contradicts(self, told: tuple[int, str, str] | None) -> bool:
-        """Return whether `told` is another event with this one's sequence.
-
-        `told` is a sequence, an id and a digest.
-        """
+        """Return whether `told` (sequence, id, digest) is another event at our sequence."""
         return told is not None and told[0] == self.seq and told[1:] != (self.id, self.digest)
 
 

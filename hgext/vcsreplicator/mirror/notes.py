@@ -139,10 +139,7 @@ class Notes:
 
 
 def try_to_write(change: Callable[[], T]) -> T | None:
-    """Call `change` and return its result; None if it raises Unavailable.
-
-    The failure is logged and does no lasting harm.
-    """
+    """Call `change` and return its result; only log it if it raises Unavailable."""
     try:
         return change()
     except Unavailable as error:

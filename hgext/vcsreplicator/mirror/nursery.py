@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The supervisor's end of the nursery.
-
-The nursery is a process that forks workers (`hg.replica.nursery`).
-"""
+"""The supervisor's end of `hg.replica.nursery`, which forks workers."""
 
 import contextlib
 import os

@@ -112,10 +112,7 @@ class WorkerPool:
         self._nursery: Nursery | None = None
 
     def prepare(self, stop: threading.Event) -> bool:
-        """Start a nursery, so that workers need not start one by one.
-
-        Returns whether the nursery did not end by itself.
-        """
+        """Start a nursery, which forks workers; return whether it did not end by itself."""
         if not can_fork():
             return True
         self._nursery = Nursery(self._environment)
@@ -180,10 +177,7 @@ class WorkerPool:
         worker.process.kill()
 
     def close(self, patience: float) -> None:
-        """End all workers, each after the task it has.
-
-        Those that are not done within `patience` seconds are killed.
-        """
+        """End all workers after their tasks; kill those that need more than `patience`."""
         for worker in self.workers:
             worker.requests.put(None)
         end = time.monotonic() + patience

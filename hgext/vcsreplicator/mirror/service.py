@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mirror from its start to its end.
-
-The state on disk and in the log is combined, then the supervisor runs.
-"""
+"""A mirror from its start, which combines disk and log, to its end."""
 
 import errno
 import fcntl

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The threads that read the log for the supervisor.
-
-They outlast an outage of the log.
-"""
+"""The threads that read the log for the supervisor; they outlast its outages."""
 
 import contextlib
 import random

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tasks for a worker process and its answers.
-
-They are pickled between processes of one program.
-"""
+"""Tasks for a worker process and its answers, pickled between them."""
 
 from dataclasses import dataclass
 
@@ -18,10 +15,7 @@ READY = "ready"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEvent:
-    """One event as it was read, and where.
-
-    `time` is when the log took it.
-    """
+    """One event as it was read, where, and at which `time` the log took it."""
 
     frame: Frame
     partition: int

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The thread that writes the mirror's acks, positions and rejects to the log.
-
-It writes all that have accumulated at a time.
-"""
+"""The thread that writes acks, positions and rejects, as many at once as wait."""
 
 import random
 import threading

@@ -184,10 +184,7 @@ class Outbox:
             return None
 
     def fits(self, sent: SentMark) -> bool:
-        """Return whether the marker's event stands where the marker says.
-
-        If damage hides the event, the answer is yes.
-        """
+        """Return whether the marker's event stands where it says, or damage hides it."""
         segment = self._open_segment(sent.segment)
         if segment.tail() < sent.end:
             return False

@@ -57,10 +57,7 @@ def run(
     ready: Callable[[], None],
     clock: Clock | None = None,
 ) -> None:
-    """Relay until `stop` is set.
-
-    Raises BadConfig if the socket cannot be made or another relay has it.
-    """
+    """Relay until `stop` is set; raise BadConfig if it cannot have the socket."""
     relay = _Relay(settings, log, port, stop, clock or SystemClock())
     try:
         relay.start()

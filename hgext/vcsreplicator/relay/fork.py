@@ -113,10 +113,7 @@ class StateWatch:
 
 
 def _read_record(record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:
-    """Put the state of a repository into `states` and return it.
-
-    Returns None for any other record.
-    """
+    """Put a repository's state into `states` and return it; None for other records."""
     if record.key is None or record.key == "aggregator" or record.value is None:
         return None
     try:

@@ -127,10 +127,7 @@ class RepositoryJobs:
         return True
 
     def _send_events(self, folder: str, box: Outbox) -> int:
-        """Send events that are unsent or lost; return their number.
-
-        The caller holds the sending lock.
-        """
+        """Send unsent and lost events under the caller's lock; return their number."""
         before, eras = self._check_losses(folder, box)
         previous = box.sent()
 

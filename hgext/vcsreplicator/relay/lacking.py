@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Troubles of a master's repositories.
-
-The relay's rounds find them, or `check` does while the relay is silent.
-"""
+"""Troubles of a master's repositories, for the relay or, in its place, `check`."""
 
 import contextlib
 import os

@@ -90,10 +90,7 @@ class Server:
         self._listener: socket.socket | None = None
 
     def start(self) -> None:
-        """Open the socket and serve.
-
-        Raises BadConfig if another relay has the socket or it cannot be made.
-        """
+        """Open the socket and serve; raise BadConfig if it cannot have the socket."""
         self._listener = self._socket.open()
         self._woken.setblocking(False)
         for source in (self._listener, self._woken):

@@ -186,10 +186,7 @@ class Work:
             self._changed.notify_all()
 
     def _choose_delay(self, task: _RepositoryTask) -> float:
-        """Return the seconds until the jobs of a task are tried again.
-
-        The caller holds the condition.
-        """
+        """Return the seconds to a task's next attempt; the caller holds the condition."""
         longest = RECONNECT.delay(task.failures, random.random())
         if not task.is_away:
             return longest

@@ -139,10 +139,7 @@ class Picture:
         return sorted((ack for ack in self.acks.values() if ack.detached), key=lambda ack: (ack.mirror, ack.repository))
 
     def waiting(self) -> list[RepositoryState]:
-        """Return the repositories with events that lack a notice.
-
-        Those with the longest queues come first, and equals by path.
-        """
+        """Return the repositories that lack notices: longest queues first, then by path."""
         late = [state for state in self.states.values() if state.noticed < state.seq]
         return sorted(late, key=lambda state: (state.noticed - state.seq, state.path, state.repository))
 

@@ -98,10 +98,7 @@ def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, war
 
 
 def find_refused_rules(picture: Picture) -> list[Finding]:
-    """Find rules that cannot be evaluated, with the command that mends them.
-
-    An older release accepted such rules.
-    """
+    """Find rules of older releases that cannot be evaluated, and what mends them."""
     found = []
     for mirror in picture.roster.mirrors if picture.roster else ():
         if mirror.state is rosters.MirrorState.REMOVED:

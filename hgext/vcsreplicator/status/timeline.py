@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The history of one event: its stages, and when it reached them.
-
-The stages go from the commit on the master to the event's notice.
-"""
+"""The history of one event: its stages from the commit to the notice."""
 
 import enum
 import threading
@@ -149,10 +146,7 @@ def _describe_silence(picture: Picture, name: str, now: float) -> str:
 
 
 def is_wanted(event: Event, push: int | None, seq: int | None) -> bool:
-    """Return whether this is the event of that push and with that sequence.
-
-    None for the push or the sequence matches every event.
-    """
+    """Return whether the event has this push and sequence; None fits any."""
     entry = event.changes.push
     return (push is None or (entry is not None and entry.id == push)) and (seq is None or event.seq == seq)
 
@@ -194,10 +188,7 @@ def find_notice(
 
 
 def read_at(log: Log, topic: str, partition: int, offset: int) -> Record | None:
-    """Read the record at an offset; None if it does not come within 5 seconds.
-
-    Raises Expired if the log has lost it.
-    """
+    """Read the record at an offset; None after 5 seconds; raise Expired if lost."""
     with closing(log.reader({(topic, partition): offset})) as reader:
         return next(iter(reader.poll(5.0, limit=1)), None)
 

@@ -43,10 +43,7 @@ class Type(enum.StrEnum):
 
 
 class Tip(Value):
-    """The changelog after the event: its length and the node of its last revision.
-
-    The length is the number of unfiltered revisions.
-    """
+    """The unfiltered changelog after the event: its length and its last node."""
 
     length: Count
     node: str
@@ -232,10 +229,7 @@ def is_identifier(text: str) -> bool:
 
 
 def check_event(event: Event) -> Event:
-    """Return the event if it is well-formed; raise MalformedEvent if not.
-
-    This checks its identifiers, hashes, nodes, numbers and path.
-    """
+    """Return the event; raise MalformedEvent unless each of its members is sound."""
     check_path(event.path)
     for name in ("repository", "incarnation", "id"):
         _expect(_IDENTIFIER, getattr(event, name), name)

@@ -119,10 +119,7 @@ class MirrorHeartbeat:
 @extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerPath:
-    """A path that a repository has left, and its generation there.
-
-    It left by its event `until`, a rename or its deletion.
-    """
+    """A path that a repository left by its event `until`, and its generation there."""
 
     path: str
     generation: int

@@ -100,10 +100,7 @@ def to_json(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Return the value as dictionaries, lists and scalars.
-
-    Members of dataclasses that are None are left out.
-    """
+    """Return the value as dictionaries, lists and scalars; None members are left out."""
     if type(value) in _SCALARS:  # most members are, and a call for each would take half the time
         return value
     kind: Any = type(value)

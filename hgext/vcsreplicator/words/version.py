@@ -1,7 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The version of this distribution.
-
-Packaging reads it, and the commands print it.
-"""
+"""The version of this distribution, for packaging and for the commands."""
 
 VERSION = "0.1.0"

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs done by worker processes of a mirror, for bootstrap and verify.
-
-Many jobs run at once, each as often as it takes.
-"""
+"""Jobs by worker processes for bootstrap and verify, each as often as it takes."""
 
 import heapq
 import queue

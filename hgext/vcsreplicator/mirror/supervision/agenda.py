@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which repositories wait for a worker, and which for a time.
-
-Pure but for the clock it is given.
-"""
+"""Which repositories wait for a worker, which for a time. Pure but for its clock."""
 
 import heapq
 from collections import deque

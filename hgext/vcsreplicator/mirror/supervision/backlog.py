@@ -30,10 +30,7 @@ class Backlog:
         self._next[partition] = offset + 1
 
     def add(self, repository: str, item: ReadEvent, *, tracked: bool = True) -> None:
-        """Queue an event.
-
-        A tracked one holds its partition's position until it is finished or dropped.
-        """
+        """Queue an event; a tracked one holds its partition's position until it is done."""
         if tracked:
             self._next[item.partition] = item.offset + 1
             self._open[item.partition][item.offset] = None

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Readers of single repositories.
-
-Each brings the events that a detached repository has missed in the stream.
-"""
+"""Readers that bring a detached repository the events it missed in the stream."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Records that the aggregator writes for mirrors.
-
-It writes states of repositories, the roster, and its heartbeat.
-"""
+"""Records of the aggregator for mirrors: states, the roster, and its heartbeat."""
 
 import os
 from pathlib import Path

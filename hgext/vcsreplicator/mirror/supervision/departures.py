@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Repositories that are deleted here, and those that leave this mirror.
-
-A repository leaves because this mirror carries it no more.
-"""
+"""Repositories that are deleted here, or that this mirror carries no more."""
 
 from dataclasses import replace
 

@@ -139,10 +139,7 @@ class Detachments:
         self.write_note(following, written)
 
     def refuse(self, following: Following, event: Event, other: str) -> None:
-        """Detach a repository whose path is taken.
-
-        It waits until an operator acts or the other one leaves its path.
-        """
+        """Detach a repository whose path is taken, until it is free or an operator acts."""
         self.detach(following, Reason.REFUSED, f"path {event.path!r} is taken by its twin {other!r}")
 
     def write_note(self, following: Following, written: Detached) -> None:

@@ -148,10 +148,7 @@ class TaskDispatch:
         following.floor = outcome.floor
 
     def _deletion_of_unknown(self, task: Task, outcome: TaskOutcome) -> Checkpoint | None:
-        """Return the checkpoint after the deletion of a repository that never was here.
-
-        Returns None in every other case.
-        """
+        """Return the checkpoint after a deletion of what never was here; else None."""
         if not outcome.done or outcome.checkpoint is not None:
             return None
         last = task.items[outcome.done - 1].event

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One repository as the supervisor sees it, and how it heals when detached.
-
-Pure.
-"""
+"""One repository as the supervisor sees it, and how it heals if detached. Pure."""
 
 import enum
 from dataclasses import dataclass, field

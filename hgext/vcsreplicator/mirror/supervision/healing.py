@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The way of a detached repository back to the stream.
-
-The repository is repaired, catches up, and rejoins.
-"""
+"""The way of a detached repository back to the stream: repair, catch-up, rejoin."""
 
 from dataclasses import replace
 

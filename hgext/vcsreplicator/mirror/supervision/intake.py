@@ -29,10 +29,7 @@ logger = structlog.get_logger()
 
 
 class Intake:
-    """Takes the records of the stream's reader.
-
-    A record that fails only becomes a reject.
-    """
+    """Takes the stream reader's records; one that fails only becomes a reject."""
 
     def __init__(self, state: State, control: Control, departures: Departures, detachments: Detachments) -> None:
         self._settings, self._writer, self._clock = state.settings, state.writer, state.clock

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The start of a mirror.
-
-It combines the repositories on disk with the notes and the former acks.
-"""
+"""The start of a mirror, from repositories on disk, notes and former acks."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 

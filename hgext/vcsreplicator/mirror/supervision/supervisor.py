@@ -85,10 +85,7 @@ class Supervisor:
         self._watch = WorkerWatch(state, pool, detachments)
 
     def turn(self, timeout: float) -> None:
-        """Take the messages of the inbox, and give work to idle workers.
-
-        Waits at most `timeout` seconds for something to arrive.
-        """
+        """Take messages, waiting at most `timeout` seconds, and give work to the idle."""
         try:
             self.receive(self._inbox.get(timeout=timeout))
             while True:
