@@ -35,10 +35,7 @@ _NO_FILE = -1
 
 
 class Folder(Protocol):
-    """The part of Mercurial's vfs that a reader needs.
-
-    It says where a name of the store is on disk.
-    """
+    """The part of Mercurial's vfs that says where a name of the store is on disk."""
 
     def join(self, path: bytes, /) -> bytes: ...
 

@@ -13,10 +13,7 @@ from collections.abc import Iterable
 
 # Plain classes: every push makes them anew, and a NamedTuple takes ten times as long to make.
 class Push:
-    """A push: user, date and changesets.
-
-    The date is in epoch seconds; the nodes are 40 hex digits each, in order.
-    """
+    """A push: user, date in epoch seconds, and nodes of 40 hex digits in order."""
 
     __slots__ = ("date", "id", "nodes", "user")
 

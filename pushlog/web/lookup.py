@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The lookup of the pushes that a request asks for.
-
-It handles parameters, names of changesets, limits and pages.
-"""
+"""The lookup of a request's pushes: parameters, names, limits and pages."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The common parts of all pages' answers.
-
-They are streaming, entity tags, and the link to the rest.
-"""
+"""The common parts of all answers: streaming, entity tags, link to the rest."""
 
 from __future__ import annotations
 

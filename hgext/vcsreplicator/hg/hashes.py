@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Hashes of a repository's content by kind.
-
-They are independent of the order in which changesets arrived.
-"""
+"""Hashes of a repository's content by kind, the same for any order of arrival."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The extension's configuration, read from hgrc and checked as a whole.
-
-Errors name section, key and expected value.
-"""
+"""The extension's configuration, read from hgrc and checked as a whole."""
 
 from __future__ import annotations
 

@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A master's repositories, whose changes are captured as events.
-
-Each transaction is captured, and its event commits with it.
-"""
+"""A master's repositories: each transaction commits with an event of its changes."""

@@ -64,10 +64,7 @@ def _refuse_content(ui: Ui, repo: localrepository, node: bytes, **_arguments: An
 
 
 def refuse_content(repo: localrepository, first: int) -> None:
-    """Raise Abort if a new changeset has a file of LFS or largefiles.
-
-    The new ones begin with revision `first`.
-    """
+    """Raise Abort if a changeset from `first` on has a file of LFS or largefiles."""
     with_large, with_lfs = seams.find_extension(b"largefiles"), seams.find_extension(b"lfs")
     for rev in range(first, len(repo)) if with_large or with_lfs else ():
         changed: Any = repo[rev]

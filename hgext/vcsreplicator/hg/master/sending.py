@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A push that sends its own events, where no relay runs.
-
-It runs the relay's code under the same lock, within a time limit.
-"""
+"""A push that sends its own events by the relay's code and lock, in limited time."""
 
 import os
 import shutil

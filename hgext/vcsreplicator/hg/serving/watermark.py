@@ -92,10 +92,7 @@ def write_watermark(
 
 
 def count_shown(repo: localrepository, watermark: Watermark | None) -> int:
-    """Count the changesets that a watermark shows.
-
-    None are shown without a watermark, or if it does not fit.
-    """
+    """Count the changesets that a watermark shows: none without one that fits."""
     return 0 if watermark is None or not watermark.fits(repo) else watermark.length
 
 
