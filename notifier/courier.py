@@ -311,10 +311,7 @@ class _DeliveryLoop:
         self.condition.note_answer()
 
     def drain(self) -> None:
-        """Wait for what is under way, at most `DRAIN` seconds; store the position.
-
-        Begins nothing.
-        """
+        """Begin nothing, wait at most `DRAIN` seconds for the rest, store the position."""
         end = self.clock.monotonic() + DRAIN
         while self.window.in_flight and self.clock.monotonic() < end:
             self.collect(BUSY_WAIT)

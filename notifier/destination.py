@@ -149,10 +149,7 @@ class Threads:
 
 
 def take_all(waiting: "queue.SimpleQueue[T]", timeout: float, *, limit: int = sys.maxsize) -> list[T]:
-    """Return the items of a queue, at most `limit`.
-
-    The call waits up to `timeout` seconds for the first item.
-    """
+    """Return at most `limit` items; wait up to `timeout` seconds for the first."""
     found: list[T] = []
     with contextlib.suppress(queue.Empty):
         found.append(waiting.get(timeout=timeout) if timeout > 0 else waiting.get_nowait())

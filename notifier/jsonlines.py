@@ -201,10 +201,7 @@ def sync_folder(path: str | Path) -> None:
 
 
 def _drop_torn_line(file: int) -> None:
-    """Cut what follows the last newline of a file.
-
-    Reads backwards until it finds a newline; a file without one becomes empty.
-    """
+    """Cut what follows the last newline, found from the end; all if there is none."""
     end = os.fstat(file).st_size
     begin = end
     while begin:

@@ -73,10 +73,7 @@ class Message:
 
 
 def messages(notice: Notice, offset: int, public: PublicSettings) -> tuple[Message, ...]:
-    """Return the messages of the notice at this offset, in sending order.
-
-    There are none if the repository is not public.
-    """
+    """Return the notice's messages in sending order; none if it is not public."""
     event = notice.event
     url = public_url(event.path, public)
     if url is None:

@@ -196,8 +196,5 @@ def topic_of(place: str) -> str | None:
 
 
 def raw_topic(name: str) -> Topic:
-    """Return the topic of this name, to be created.
-
-    It has one partition, and keeps records for `RETENTION` seconds.
-    """
+    """Return the topic of this name: one partition, kept for `RETENTION` seconds."""
     return Topic(name=name, retention=RETENTION)

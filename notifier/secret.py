@@ -42,10 +42,7 @@ class Secret:
         return self.file or (f"the environment variable {self.env}" if self.env else self.command[0])
 
     def read(self, key: str = "secret") -> str:
-        """Return the present secret.
-
-        Raises BadConfig, which names `key` and the secret's place, never the content.
-        """
+        """Return the present secret; BadConfig names `key` and place, never the content."""
         try:
             if self.file:
                 return self._from_file(Path(self.file))

@@ -38,10 +38,7 @@ class NotifierSettings:
 
 
 def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
-    """Read the tables `public` and `notifier` of a parsed TOML file.
-
-    Raises BadConfig, which names the file, the key and what was expected.
-    """
+    """Read the tables `public` and `notifier`; BadConfig names the file and the key."""
     section = dict(_require_mapping(tables.get("notifier", {}), f"{file}: notifier"))
     state = section.pop("state", DEFAULT_STATE)
     if not isinstance(state, str) or not os.path.isabs(state):

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Operators' requests to destinations, and the destinations' status.
-
-They are in one small SQLite database beside the notifier.
-"""
+"""Operators' requests to destinations and their status, in a small SQLite file."""
 
 import enum
 import json

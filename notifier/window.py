@@ -199,20 +199,14 @@ class Window:
         return True
 
     def give_back(self, number: int) -> None:
-        """Take back a delivery that was not even tried.
-
-        It is next in turn again, and the attempt does not count.
-        """
+        """Take back a delivery that was not tried; its attempt does not count."""
         entry = self._entries[number]
         entry.attempt -= 1
         self._end_attempt(entry)
         self._ready.appendleft(entry)
 
     def down(self, now: float, chance: float) -> float:
-        """Begin no delivery for a while; return the delay in seconds.
-
-        The caller calls this when the destination does not answer.
-        """
+        """Begin no delivery for a while; return the delay in seconds."""
         self._downs += 1
         delay = self.patience.retry.delay(self._downs, chance)
         self._down_until = now + delay

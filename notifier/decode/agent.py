@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""User agents: names and versions of browser and system, never the text itself.
-
-Pure.
-"""
+"""User agents: names and versions of browser and system, never the text. Pure."""
 
 import functools
 import re

@@ -55,10 +55,7 @@ class DocumentSchemas:
 
 
 def load_schemas(folder: str) -> DocumentSchemas:
-    """Compile all schemas in the folder.
-
-    Raises BadConfig, which names the key, and the file that is wrong.
-    """
+    """Compile all schemas in the folder; BadConfig names the key and the file."""
     root = Path(folder)
     if not root.is_dir():
         raise BadConfig(f"decode.schemas: expected a folder of JSON Schemas, got {folder!r}")

@@ -45,20 +45,14 @@ _OS_VERSION = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,2}(?![0-9.])")
 
 
 def made_id(raw: RawMessage) -> str:
-    """Return an id for a message whose type has none.
-
-    A raw message gets the same id each time it is decoded.
-    """
+    """Return an id for a message whose type has none, the same at each decoding."""
     digest = hashlib.sha256(raw.payload).hexdigest()
     said = f"{raw.attributes['uri']} {raw.attributes['submission_timestamp']} {digest}"
     return str(uuid.uuid5(uuid.NAMESPACE_URL, said))
 
 
 def document_version(submission: Submission, body: Mapping[str, Any]) -> str | None:
-    """Return the version of a document, which its URI gives, or telemetry's body.
-
-    Returns None if the body of a telemetry document has no version.
-    """
+    """Return the version that the URI or telemetry's body gives; None if it does not."""
     if submission.version is not None:
         return submission.version
     found = body.get("version", body.get("v"))

@@ -53,10 +53,7 @@ class DecodingError(Rejected):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeReject:
-    """A rejected message without its private attributes.
-
-    `errors` are the attributes that say why the message is rejected.
-    """
+    """A rejected message without private attributes, and `errors`, which say why."""
 
     raw: RawMessage
     errors: Mapping[str, str]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rejects in the topic `errors`.
-
-`vcsreplicator errors` reads them there, and decodes them again. Pure.
-"""
+"""Rejects in the topic `errors`, where `vcsreplicator errors` reads them. Pure."""
 
 import base64
 

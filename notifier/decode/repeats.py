@@ -183,10 +183,7 @@ IdStore = SqliteIds | RedisIds
 
 
 class Repeats:
-    """The ids that were delivered, as far as their store answers.
-
-    If `open_store` is None, no id is remembered.
-    """
+    """The ids that were delivered, if their store answers; none without a store."""
 
     def __init__(self, open_store: Callable[[], IdStore] | None, clock: Clock) -> None:
         self._open_store, self._clock = open_store, clock

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The outputs of decoded messages: topics of the log, queues and files.
-
-The `<namespace>.<type>` of a message determines its output.
-"""
+"""The outputs of decoded messages, by `<namespace>.<type>`: topic, queue or file."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence

@@ -92,10 +92,7 @@ class EdgeIntake:
         return await future
 
     def is_able(self) -> bool:
-        """Return whether the next message can be taken.
-
-        It can if there is room on disk, or if the queue is empty and the log answers.
-        """
+        """Return whether disk has room, or the queue is empty and the log answers."""
         try:
             if self._disk.room > 0:
                 return True

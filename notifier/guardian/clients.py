@@ -78,10 +78,7 @@ class Clients:
         return self._give_token(client, keep)
 
     def renew_token(self, client: str, keep: Callable[[str], None]) -> str:
-        """Replace the token and write the permissions again; return the token.
-
-        `keep` gets the token first, as in `add`.
-        """
+        """Replace token and permissions; return the token, which `keep` gets first."""
         self.owner(client)
         return self._give_token(client, keep)
 

@@ -39,10 +39,7 @@ ENABLE = "enable it on the broker with `rabbitmq-plugins enable rabbitmq_managem
 
 
 class Management:
-    """The management API that `management_url` names.
-
-    `file` names the configuration file, for error messages.
-    """
+    """The API that `management_url` names; errors name the configuration `file`."""
 
     def __init__(self, settings: GuardianSettings, file: str) -> None:
         """Read the settings; open no connection yet.

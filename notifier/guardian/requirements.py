@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pulse's specification as a table.
-
-First come the lines of its Appendix A, then what only its body says.
-"""
+"""Pulse's specification as a table: its Appendix A, then what only its body says."""
 
 import enum
 from dataclasses import dataclass

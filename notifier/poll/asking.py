@@ -34,10 +34,7 @@ _HOST_TROUBLE = {429, 500, 502, 503, 504}
 
 
 class HostUnavailable(Unavailable):
-    """A host does not answer, or asks for fewer questions.
-
-    `retry_after` is the wait that the host asked for, in seconds.
-    """
+    """A host does not answer, or asks to wait `retry_after` seconds."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)

@@ -13,10 +13,7 @@ from ..hgpush.queue import QueueSettings
 
 
 class OnReplaced(enum.StrEnum):
-    """The reaction to a repository that was replaced.
-
-    Such a repository lost pushes, or has others under the same ids.
-    """
+    """The reaction to a repository that lost pushes, or has others under their ids."""
 
     STOP = "stop"
     FOLLOW = "follow"

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How far each repository was followed: a small SQLite database.
-
-All its SQL is in this file.
-"""
+"""How far each repository was followed: a small SQLite database, and all its SQL."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -37,10 +34,7 @@ class PollDatabase:
         self._db = Database(path, KEY, _SCHEMA)
 
     def add(self, urls: Sequence[str], last: int) -> list[Followed]:
-        """Give each repository that is new a number and this position.
-
-        Returns all of these repositories, also those already known.
-        """
+        """Give each new repository a number and this position; return all of `urls`."""
         with self._db.writing():
             self._db.run_all(_ADD, [(url, last) for url in urls])
             known = {row[1]: _read_followed(row) for row in self._db.rows(_ALL)}

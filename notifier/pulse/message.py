@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages in Pulse's form: routing keys, payloads, bodies.
-
-Pure.
-"""
+"""Messages in Pulse's form: routing keys, payloads, bodies. Pure."""
 
 import datetime
 

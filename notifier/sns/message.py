@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages in the form of SNS and S3: objects, entries, requests.
-
-Pure.
-"""
+"""Messages in the form of SNS and S3: objects, entries, requests. Pure."""
 
 import datetime
 import hashlib

@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Webhooks: messages to the endpoints of subscribers.
-
-A database keeps each message until it is delivered.
-"""
+"""Webhooks: messages to subscribers' endpoints, kept until they are delivered."""

@@ -26,10 +26,7 @@ class Forbidden(Exception):
 
 
 def allowed(address: IpAddress, networks: Sequence[IpNetwork]) -> bool:
-    """Return whether a request may go to this address.
-
-    The address must be public, or in a network that the configuration opens.
-    """
+    """Return whether this address is public, or in a network of the configuration."""
     inner = _unwrap_address(address)
     if _is_in(inner, networks):
         return True

@@ -120,10 +120,7 @@ class Deliveries:
         return DeliveryAttempt(**dict(zip(names, rows[0], strict=True))) if rows else None
 
     def names(self, number: int) -> dict[str, str | int]:
-        """Return the names of a delivery's message and its event, for a log line.
-
-        There are none of a delivery that was removed meanwhile.
-        """
+        """Return a delivery's names for a log line; none if it was removed meanwhile."""
         for message, repository, sequence in self._db.rows(sql.NAMES, (number,)):
             return {"message": message, "repository": repository, "sequence": sequence, "event_id": event_of(message)}
         return {}

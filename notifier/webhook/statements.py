@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Schema and every SQL statement of the database of webhook deliveries.
-
-The schema includes the indexes.
-"""
+"""The schema, indexes and SQL statements of the database of webhook deliveries."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS subscriptions (

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Subscriptions of webhooks: where to send, what, and how.
-
-They are checked whole before they are stored.
-"""
+"""Subscriptions of webhooks, checked whole before they are stored."""
 
 import enum
 import re

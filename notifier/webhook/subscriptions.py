@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stored subscriptions of a webhook destination, and their history.
-
-The history says what was done with them.
-"""
+"""The stored subscriptions of a webhook destination, and their history."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,10 +10,7 @@ from .schema import BRANCHES, CHANGESETS, PARKED_MESSAGES, PUSH_CHANGESETS, PUSH
 
 
 def find_repositories(database: WorkDatabase, name: str) -> list[tuple[int, str]]:
-    """Return (id, URL) of the repositories with this URL or name.
-
-    A repository has the name if its URL ends with `/` and the name.
-    """
+    """Return (id, URL) of repositories whose URL is the name or ends with `/NAME`."""
     with database.reading() as connection:
         rows = connection.execute(select(REPOSITORIES.c.id, REPOSITORIES.c.url).order_by(REPOSITORIES.c.id))
         return [(row.id, row.url) for row in rows if row.url == name or row.url.endswith(f"/{name}")]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports failures to Sentry, if a DSN is configured.
-
-Sentry holds up no work.
-"""
+"""Reports failures to Sentry, if a DSN is configured, and holds up no work."""
 
 import sentry_sdk
 
