@@ -26,8 +26,6 @@ from .display import console
 from .options import Number, log_of, mirror_settings, with_config
 from .progress import Meter, metered
 
-# Outcomes that an operator must look into; they give exit code 2.
-ALARMS = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
 # Colours of the outcomes; all others are red.
 STYLES = {ComparisonOutcome.EQUAL: "green", ComparisonOutcome.BEHIND: "yellow", ComparisonOutcome.UNREACHABLE: "yellow"}
 
@@ -131,7 +129,7 @@ def _compare_once(
     else:
         for path in unknown:
             click.echo(f"{visible(path)}: no mirror named here carries such a repository", err=True)
-    if any(seen[outcome] for outcome in ALARMS):
+    if any(seen[outcome] for outcome in verify.NEEDS_OPERATOR):
         return 2
     if is_cut:
         return 130
@@ -141,7 +139,7 @@ def _compare_once(
 
 def remedy(verdict: Verdict) -> str:
     """Return the command that copies the repository again, if an operator must act."""
-    if verdict.outcome not in ALARMS:
+    if verdict.outcome not in verify.NEEDS_OPERATOR:
         return ""
     return f"; to copy it again: vcsreplicator heal {verdict.mirror} {visible(shlex.quote(verdict.path))} --yes"
 

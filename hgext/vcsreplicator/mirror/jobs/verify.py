@@ -37,7 +37,7 @@ DIFFERING = Gauge(
 )
 # Seconds after which a round that failed begins again, and a log that does not answer is asked again.
 RETRY = 5.0
-# Outcomes that do not pass by themselves.
+# Outcomes that do not pass by themselves, and that an operator must look into.
 NEEDS_OPERATOR = (ComparisonOutcome.DIFFERS, ComparisonOutcome.AHEAD, ComparisonOutcome.MISSING)
 logger = structlog.get_logger()
 
