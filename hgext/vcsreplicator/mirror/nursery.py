@@ -53,15 +53,11 @@ class ForkedProcess:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return code
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
-        with self._lock:
-            if self.returncode is None:
-                os.kill(self.pid, number)
-
     def kill(self) -> None:
         """Kill it, unless it has ended."""
-        self.send_signal(signal.SIGKILL)
+        with self._lock:
+            if self.returncode is None:
+                os.kill(self.pid, signal.SIGKILL)
 
 
 def start(module: str, descriptor: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
