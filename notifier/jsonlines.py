@@ -13,9 +13,9 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import BinaryIO
 
+from hgext.vcsreplicator.log.blobs import sync_folder
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import absolute
@@ -189,15 +189,6 @@ def write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
-
-
-def sync_folder(path: str | Path) -> None:
-    """Sync the folder of a new file: a loss of power could undo the file's name."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _drop_torn_line(file: int) -> None:

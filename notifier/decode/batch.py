@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 import zstandard
 
 from hgext.vcsreplicator.log import LARGEST
+from hgext.vcsreplicator.log.blobs import sync_folder
 from hgext.vcsreplicator.words.errors import Refused
 
-from ..jsonlines import sync_folder
 from ..raw import RawMessage, to_line
 from .decoding import Decoded, Tools, decode, reject_repeat
 from .rejection import DecodeReject, ErrorType

@@ -24,9 +24,10 @@ from typing import BinaryIO, Self
 
 import structlog
 
+from hgext.vcsreplicator.log.blobs import sync_folder
 from hgext.vcsreplicator.words.errors import BadConfig
 
-from ..jsonlines import sync_folder, write_all
+from ..jsonlines import write_all
 from .metrics import DAMAGED, QUEUED, SET_ASIDE
 
 # Bytes after which a file is full, and the next is begun.

@@ -17,6 +17,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -87,8 +88,8 @@ class FolderBlobs:
                     give_to_owner(file.fileno(), self._folder)
                     with contextlib.suppress(FileExistsError):  # another process was faster
                         os.link(file.name, path)
-                    _sync_folder(os.path.dirname(path))
-                _sync_folder(self._folder)  # unconditionally: a kill may have come after an earlier mkdir
+                    sync_folder(os.path.dirname(path))
+                sync_folder(self._folder)  # unconditionally: a kill may have come after an earlier mkdir
                 os.utime(path)
         except OSError as error:
             raise Unavailable(f"blobs: {self._folder}: {error}") from error
@@ -233,7 +234,8 @@ def _translate_errors(bucket: str) -> Iterator[None]:
         raise Unavailable(f"blobs: s3://{bucket}: {error}") from error
 
 
-def _sync_folder(path: str) -> None:
+def sync_folder(path: str | Path) -> None:
+    """Sync the folder of a new file: a loss of power could undo the file's name."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
