@@ -24,7 +24,7 @@ def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:
         file.flush()
         os.fdatasync(file.fileno())
         opener.rename(new, name)
-        sync_folder(opener)
+        sync_folder(opener.join(b""))
     except BaseException:
         file.close()
         opener.tryunlink(new)
@@ -32,9 +32,9 @@ def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:
     return file
 
 
-def sync_folder(opener: abstractvfs) -> None:
+def sync_folder(path: bytes) -> None:
     """Return once changes of names in the folder would survive a power cut."""
-    folder = os.open(opener.join(b""), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:

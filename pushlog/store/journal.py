@@ -66,7 +66,7 @@ def rollback(
             raise error.Abort(b"abandoned transaction found", hint=b"run 'hg recover' to clean up transaction")
         _journal_backups(opener, skip_journal_pattern)
         opener.rename(UNDO, JOURNAL)
-        disk.sync_folder(opener)
+        disk.sync_folder(opener.join(b""))
         opener.tryunlink(BACKUPS % UNDO)
         file, skip_journal_pattern = JOURNAL, None
     orig(opener, vfsmap, file, *arguments, skip_journal_pattern=skip_journal_pattern, **options)

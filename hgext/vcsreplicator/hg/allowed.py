@@ -80,6 +80,6 @@ def put(repo: localrepository, sections: Sections) -> None:
     if not sections:
         if repo.vfs.exists(b"hgrc"):
             repo.vfs.tryunlink(b"hgrc")
-            disk.sync_folder(repo.vfs)
+            disk.sync_folder(repo.vfs.join(b""))
     elif repo.vfs.tryread(b"hgrc") != text:
         disk.replace(repo.vfs, b"hgrc", text).close()

@@ -20,6 +20,8 @@ from typing import Any
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
+from pushlog.store import disk
+
 from ...outbox.file import Outbox
 from ..settings import Durability
 
@@ -58,7 +60,7 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
         add_backup(file, *arguments, **keywords)
         if len(tr._backupentries) > known and file in REPLACED:
             sync_journal(repo)
-            _sync_folder(os.path.dirname(tr._vfsmap[tr._backupentries[-1][0]].join(file)))
+            disk.sync_folder(os.path.dirname(tr._vfsmap[tr._backupentries[-1][0]].join(file)))
 
     tr.add, tr.addbackup = add_and_sync, add_backup_and_sync  # type: ignore[method-assign]
 
@@ -76,7 +78,7 @@ def sync_journal(repo: localrepository) -> None:
     """Sync the journal, which undoes what is written next."""
     for name in (b"journal", b"journal.backupfiles"):
         _sync_file(repo.svfs.join(name))
-    _sync_folder(repo.svfs.join(b""))
+    disk.sync_folder(repo.svfs.join(b""))
 
 
 def before_outbox(repo: localrepository, tr: Transaction, durability: Durability) -> None:
@@ -101,7 +103,7 @@ def sync_late_files(tr: Transaction, durability: Durability) -> None:
             for path in late:
                 _sync_file(path)
             for folder in {os.path.dirname(path) for path in late}:
-                _sync_folder(folder)
+                disk.sync_folder(folder)
 
         tr.addfilegenerator(LATE, (), sync, location=b"plain", post_finalize=True)
 
@@ -113,7 +115,7 @@ def after_outbox(repo: localrepository, name: bytes) -> None:
 
 def after_commit(repo: localrepository) -> None:
     """Do step 4; raises OSError."""
-    _sync_folder(repo.svfs.join(b""))
+    disk.sync_folder(repo.svfs.join(b""))
 
 
 def _list_touched(repo: localrepository, tr: Transaction) -> Iterable[bytes]:
@@ -147,14 +149,6 @@ def _sync_file(path: bytes) -> None:
         return
     try:
         os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(path: bytes) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
