@@ -174,7 +174,6 @@ class _DeliveryLoop:
         self.drain()
 
     def report(self) -> None:
-        """Report the condition of the destination and, if it has any, of its parts."""
         self.condition.report(self.window, self.reader.stored, self.destination, replays=self.orders.list_replays())
 
     def connect(self) -> None:
@@ -318,7 +317,6 @@ class _DeliveryLoop:
         self.reader.store_position(at_once=True)
 
     def close(self) -> None:
-        """Free the readers."""
         self.orders.close()
         self.reader.close()
 

@@ -64,7 +64,6 @@ class Database:
             raise trouble(error, key, path) from error
 
     def rows(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:
-        """Return all rows of a query."""
         try:
             return self._connection.execute(statement, arguments).fetchall()
         except sqlite3.Error as error:
@@ -97,7 +96,6 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Free the database."""
         self._connection.close()
 
 

@@ -76,7 +76,6 @@ class Replay:
         return [record for record in found if record.offset < self._end and self._is_wanted(record)]
 
     def marked(self, message: Message) -> Message:
-        """Return the message with the mark of this replay."""
         return replace(message, replay=self._mark)
 
     @property
@@ -177,7 +176,6 @@ class Orders:
         return any(replay.has_more for replay in self._replays)
 
     def list_replays(self) -> list[dict[str, int]]:
-        """List how far each replay is."""
         return [replay.progress for replay in self._replays]
 
     def read_replays(self) -> None:

@@ -53,7 +53,6 @@ class NoticeMark:
 
     @classmethod
     def of(cls, record: Record) -> Self:
-        """Return the mark of a record of `notices`."""
         return cls(offset=record.offset, sha256=hashlib.sha256(record.value or b"").hexdigest())
 
 
@@ -148,7 +147,6 @@ class NoticeReader:
         logger.warning("log unavailable", reason=str(error), retry_in=round(delay, 2))
 
     def note_answer(self) -> None:
-        """Note that the log answers."""
         self._failures = 0
 
     def wake(self) -> None:
@@ -156,7 +154,6 @@ class NoticeReader:
         self._reader.wake()
 
     def close(self) -> None:
-        """Free the reader."""
         self._reader.close()
 
     def _pause_before(self, position: int) -> float:

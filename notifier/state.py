@@ -105,5 +105,4 @@ class StateDatabase:
         return int(number)
 
     def close(self) -> None:
-        """Free the database."""
         self._db.close()

@@ -65,7 +65,6 @@ class Decoded:
 
     @property
     def id(self) -> str:
-        """The document's id."""
         return self.attributes["document_id"]
 
     @property

@@ -78,7 +78,6 @@ class OutputQueues:
                 raise Unavailable("the broker blocks publishers; look for its memory and disk alarms")
 
     def close(self) -> None:
-        """Drop the connection."""
         self._channel.close()
 
 

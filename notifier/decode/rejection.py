@@ -60,7 +60,6 @@ class DecodeReject:
 
     @property
     def kind(self) -> str:
-        """The type of the error."""
         return self.errors["error_type"]
 
     @property

@@ -81,7 +81,6 @@ class SqliteIds:
             raise
 
     def known(self, ids: Sequence[str]) -> set[str]:
-        """Return those of the ids that are remembered."""
         self._fill_next()
         found: set[str] = set()
         for begin in range(0, len(ids), _NAMED):
@@ -200,7 +199,6 @@ class Repeats:
             self._ask(lambda store: store.remember(ids), None)
 
     def close(self) -> None:
-        """Free the store."""
         if self._store is not None:
             self._store.close()
             self._store = None

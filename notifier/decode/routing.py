@@ -62,7 +62,6 @@ class Outputs:
             self.queues.keep_connected()
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files.values():
             file.close()
 

@@ -46,5 +46,4 @@ class EdgeSettings:
 
     @property
     def topic(self) -> str:
-        """The name of the topic that `output` names."""
         return topic_of(self.output) or ""

@@ -111,7 +111,6 @@ class Clients:
         return {name.removeprefix(_OWNER): _read_address(each) for name, each in names if name.startswith(_OWNER)}
 
     def all(self) -> list[ClientUser]:
-        """Return all clients by name."""
         users = {str(each["name"]): each for each in self._management.get("users") or []}
         rights = {str(each["user"]): each for each in self._management.get("vhosts", self._vhost, "permissions") or []}
         return [

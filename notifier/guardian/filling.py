@@ -87,7 +87,6 @@ def next_step(queue: WatchedQueue, before: Filling, settings: GuardianSettings) 
 
 
 def may_delete(messages: int, consumers: int, settings: GuardianSettings) -> bool:
-    """Return whether a queue in this state is to be deleted."""
     if settings.delete is Deletion.NO or messages <= settings.limit:
         return False
     return settings.delete is Deletion.YES or consumers == 0

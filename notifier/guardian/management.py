@@ -122,7 +122,6 @@ class Management:
         return self._request("DELETE", path, {}) is not None
 
     def close(self) -> None:
-        """Close the connections."""
         self._pool.close()
 
     def _request(

@@ -47,7 +47,6 @@ class Sample:
     offenders: dict[Requirement, str] = field(default_factory=dict)
 
     def add(self, body: bytes, properties: dict[str, Any], exchange: str, key: str) -> None:
-        """Take one message."""
         self.count += 1
         headers = properties.get("application_headers")
         self.copied += isinstance(headers, dict) and "CC" in headers

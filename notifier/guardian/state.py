@@ -123,7 +123,6 @@ class GuardianState:
             self._db.run_all(_ADDRESS, [(owner, report.id) for report in reports])
 
     def end_round(self, now: float) -> None:
-        """Note that a round is complete."""
         self._db.run(_END_ROUND, (now,))
 
     def last_round(self) -> float | None:

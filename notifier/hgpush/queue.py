@@ -45,6 +45,5 @@ def open_queue(name: str, settings: BrokerSettings, queue: str, clock: Clock) ->
 def push_message(
     queue: str, message_id: str, body: str | bytes, headers: Mapping[str, Any], created: int
 ) -> OutgoingMessage:
-    """Return the message of pushes for the queue."""
     properties = {"type": "hg-push", "timestamp": created}
     return OutgoingMessage(routing_key=queue, body=body, id=message_id, headers=headers, properties=properties)

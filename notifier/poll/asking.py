@@ -119,7 +119,6 @@ class Asker:
         return Asked(answer=answer, etag=_find_etag(response), link=_find_link(url, response))
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     def _check_status(self, url: str, response: httpx.Response, *, has_etag: bool) -> None:

@@ -43,7 +43,6 @@ class Followed:
     tip: str = ""
 
     def after(self, push: QueuedPush) -> Self:
-        """Return the repository with this push as the last one sent."""
         return replace(self, last=push.id, tip=push.changesets[-1] if push.changesets else "")
 
 
@@ -59,7 +58,6 @@ class Question:
     link: str | None = None
 
     def url(self, repository: str) -> str:
-        """Return the address to ask."""
         window = f"startID={self.after}&endID={self.after + self.span}"
         return self.link or f"{repository}/json-pushes?version=2&{window}"
 

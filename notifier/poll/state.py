@@ -54,7 +54,6 @@ class PollDatabase:
         return _read_followed(row)
 
     def close(self) -> None:
-        """Free the database."""
         self._db.close()
 
 

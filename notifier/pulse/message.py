@@ -26,7 +26,6 @@ def payload(message: Message, stream: str) -> Json:
 
 
 def body(content: Json, exchange: str, key: str, now: float) -> str:
-    """Return the whole body."""
     sent = datetime.datetime.fromtimestamp(now, datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
     meta = {"exchange": exchange, "routing_key": key, "serializer": "json", "sent": sent}
     return to_text({"payload": content, "_meta": meta})

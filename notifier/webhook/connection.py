@@ -62,7 +62,6 @@ class RunningAnswers:
             watch.shut_socket()
 
     def discard(self, watch: _Watch) -> None:
-        """Forget an answer that ended."""
         with self._lock:
             self._watches.discard(watch)
 

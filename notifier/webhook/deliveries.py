@@ -76,7 +76,6 @@ class Deliveries:
         self.subscriptions = SubscriptionTable(self._db)
 
     def close(self) -> None:
-        """Free the database."""
         self._db.close()
 
     def enqueue(
@@ -175,7 +174,6 @@ class Deliveries:
         return str(rows[0][0]) if rows else None
 
     def counts(self) -> dict[str, int]:
-        """Return the number of deliveries by state."""
         return dict(self._db.rows(sql.COUNTS))
 
     def purge(self, *, delivered_before: float, failed_before: float) -> int:

@@ -170,7 +170,6 @@ class Dispatcher(threading.Thread):
             self._pools[item.lane].submit(self._make_attempt, item, outgoing, subscription)
 
     def _make_attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
-        """Make one attempt, in a worker."""
         try:
             secrets = [secret.read() for secret in subscription.secrets]
             answer = self.sender.send(replace(outgoing, attempt=item.attempt), subscription, secrets, self.clock.now())
@@ -224,7 +223,6 @@ class Dispatcher(threading.Thread):
             self._note_health(deliveries, item, answer, now)
 
     def _find_next(self, item: WaitingDelivery, answer: AttemptResult, now: float) -> AttemptEnd:
-        """Return the row after this attempt."""
         attempt, state, mature_at = item.attempt + 1, DeliveryState.QUEUED, now
         if answer.verdict is DeliveryVerdict.DELIVERED:
             state = DeliveryState.DELIVERED

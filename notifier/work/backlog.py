@@ -43,7 +43,6 @@ class TakenMessage:
 
     @property
     def name(self) -> RepositoryName:
-        """The repository's name."""
         return self.repository.source, self.repository.number
 
 

@@ -254,7 +254,6 @@ class Clones:
             hg.run(*pull)
 
     def _find_missing(self, hg: CommandServer, clone: Path, nodes: Sequence[str]) -> list[str]:
-        """Return which of these changesets the clone does not have."""
         found: set[str] = set()
         for begin in range(0, len(nodes), AT_ONCE):
             found.update(_list_changesets(hg, clone, nodes[begin : begin + AT_ONCE], "{node}\\n"))

@@ -212,7 +212,6 @@ class WorkDatabase:
             yield connection
 
     def close(self) -> None:
-        """Close the connections."""
         self._engine.dispose()
 
     def _find_repository(self, connection: Connection, repository: RepositoryKey, date: int) -> int:

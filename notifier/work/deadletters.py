@@ -44,7 +44,6 @@ class DeadLetters:
 
     @property
     def are_sent(self) -> bool:
-        """Whether every letter is confirmed."""
         return not self._letters
 
     def keep(self, body: bytes, reason: str, headers: Mapping[str, str], done: Callable[[], None]) -> None:

@@ -118,7 +118,6 @@ class ParkedMessages:
         ]
 
     def remove(self, messages: Sequence[TakenMessage]) -> None:
-        """Delete these messages, which are done."""
         with self._database.writing() as connection:
             connection.execute(delete(PARKED_MESSAGES).where(_COLUMNS.id.in_([each.row for each in messages])))
         self._count(-len(messages), -_sum_sizes(messages))

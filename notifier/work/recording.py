@@ -40,7 +40,6 @@ def read_message(
 
 
 def headers_of(repository: RepositoryKey) -> dict[str, str]:
-    """Return the headers of messages about a repository."""
     return {"source": repository.source, "repository": repository.url}
 
 
