@@ -43,7 +43,6 @@ def verifypushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
 
 
 def _find_first_revision(repo: localrepository, name: bytes | None) -> int:
-    """Return the revision to begin with."""
     revision = scmutil.revsingle(repo, name).rev() if name else 0
     if revision is None:
         raise error.InputError(_(b"--since: expected a changeset, got the working directory"))

@@ -103,5 +103,4 @@ def damage(connection: sqlite3.Connection) -> str:
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Return whether there is a table of this name."""
     return connection.execute(statements.HAS_TABLE, (name,)).fetchone() is not None

@@ -36,7 +36,6 @@ class Push:
         return (self.id, self.user, self.date) == (other.id, other.user, other.date)
 
     def with_nodes(self, nodes: Iterable[str]) -> Push:
-        """Return this push with other changesets."""
         return Push(id=self.id, user=self.user, date=self.date, nodes=tuple(nodes))
 
 

@@ -52,7 +52,6 @@ class FramedPayload:
 
 
 def encode(magic: bytes, payload: bytes) -> bytes:
-    """Return the frame of a payload."""
     size = _SIZE.pack(len(payload))
     return b"".join((magic, size, _SIZE.pack(zlib.crc32(payload, zlib.crc32(size))), payload, size))
 

@@ -173,7 +173,6 @@ class Lookup:
         return array("q", sorted(itertools.islice(ids, skipped, skipped + query.PAGE_SIZE)))
 
     def count(self, found: FoundPushes) -> int:
-        """Return how many pushes the window has."""
         with self._connect() as connection:
             return int(connection.execute(*query.count(found.window)).fetchone()[0])
 

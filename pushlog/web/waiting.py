@@ -48,7 +48,6 @@ class _Places:
             return is_free
 
     def give_back(self) -> None:
-        """Free a place."""
         with self._lock:
             self._taken -= 1
 

@@ -53,7 +53,6 @@ class Intent(Value):
     bookmarks: Mapping[str, str] | None = None
 
     def concerns(self, newest: NewestEvent | None) -> bool:
-        """Return whether the note is about the repository that has this newest event."""
         return newest is not None and newest.repository == self.repository
 
 
@@ -84,7 +83,6 @@ def unusable(file: str, problem: MalformedEvent) -> error.Abort:
 
 
 def act_of(intent: Intent) -> bytes:
-    """Return the name of the act."""
     return _ACTS.get(intent.kind, intent.kind.encode())
 
 
@@ -126,5 +124,4 @@ def files(root: str) -> list[str]:
 
 
 def file_of(root: str, path: str) -> str:
-    """Return the file of the note about a wire path."""
     return os.path.join(root, creation.NOTES, "intents", creation.name_of(path) + ".json")

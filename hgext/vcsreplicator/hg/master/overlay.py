@@ -20,7 +20,6 @@ def is_overlay(repo: localrepository) -> bool:
 
 
 def refusal(repo: localrepository) -> error.Abort:
-    """Return the refusal of a change."""
     return error.Abort(
         b"%s shows a repository together with further changesets: it is read-only" % repo.url(),
         hint=b"pull or unbundle into the repository itself",
@@ -28,7 +27,6 @@ def refusal(repo: localrepository) -> error.Abort:
 
 
 def refuse(repo: localrepository) -> None:
-    """Raise Abort for an overlay."""
     if is_overlay(repo):
         raise refusal(repo)
 

@@ -153,7 +153,6 @@ def refuse_large(changes: Changes, *, hint: bytes) -> None:
 
 
 def fits(changes: Changes) -> bool:
-    """Return whether an event can hold these changes."""
     return len(to_json(changes)) <= EVENT_LIMIT - EVENT_REST
 
 

@@ -82,7 +82,6 @@ def _report_log(captured: Capture, line: RelayLine | None, folder: str) -> bool:
 
 
 def _name_change(captured: Capture) -> bytes:
-    """Return the name of the change, for its user."""
     return b"push" if captured.written[-1].event.type is Type.CHANGED else b"event"
 
 

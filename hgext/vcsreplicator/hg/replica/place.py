@@ -142,7 +142,6 @@ def find_obstacle(root: str, folder: str) -> str | None:
 
 
 def staging_of(state: str, repository: str) -> str:
-    """Return the folder in which a repository is made."""
     return os.path.join(state, STAGING, repository)
 
 
@@ -182,7 +181,6 @@ def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> Non
 
 
 def move(state: str, root: str, held: LockedPlace, new: str) -> None:
-    """Move the repository to another folder inside the root."""
     check_inside(root, new)
     _carry_repository(state, root, held, new)
 

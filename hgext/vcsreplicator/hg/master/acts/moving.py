@@ -86,12 +86,10 @@ def rename(repo: MasterRepository, target: str | None, settings: ExtensionSettin
 
 
 def announce_deleted(repo: MasterRepository) -> None:
-    """Write the event of a deletion."""
     writing.announce(repo, Announcement(kind=Type.DELETED))
 
 
 def announce_renamed(repo: MasterRepository, intent: Intent) -> None:
-    """Write the event of a rename."""
     assert intent.to_path is not None
     assert intent.to_root is not None
     path = intent.to_path
