@@ -60,7 +60,6 @@ def checkpoint_of(record: bytes) -> Checkpoint:
 
 
 def before_first(repository: str, incarnation: str, path: str, generation: int) -> Checkpoint:
-    """Return the checkpoint of a repository that has no event yet."""
     return Checkpoint(
         repository=repository,
         incarnation=incarnation,
@@ -77,7 +76,6 @@ def before_first(repository: str, incarnation: str, path: str, generation: int) 
 
 
 def with_former(checkpoint: Checkpoint, before: Checkpoint | None) -> Checkpoint:
-    """Return the checkpoint with the former incarnations that `before` names."""
     if before is None or before.repository != checkpoint.repository:
         return checkpoint
     names = [*before.former, *([before.incarnation] if before.incarnation != checkpoint.incarnation else [])]

@@ -88,7 +88,6 @@ class Namesakes:
         threading.Thread(target=self._watch, args=(report,), name="namesakes", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread."""
         self._stop.set()
 
     def _watch(self, report: Callable[[object], None]) -> None:

@@ -100,7 +100,6 @@ class Notes:
         self.requests = RequestTable(self._run_statement, "repository")
 
     def detached(self) -> list[Detached]:
-        """Return all detached repositories."""
         return [Detached(**{**row, "reason": Reason(row["reason"])}) for row in self._run_statement(_DETACHED)]
 
     def deleted(self) -> list[DeletedRepository]:
@@ -116,7 +115,6 @@ class Notes:
         self._run_statement(_REJOIN, (repository,))
 
     def record_deletion(self, deleted: DeletedRepository) -> None:
-        """Write that the repository is deleted here."""
         self._run_statement(_RECORD_DELETION, astuple(deleted))
 
     def forget(self, repository: str) -> None:
@@ -128,7 +126,6 @@ class Notes:
         self.requests.ask(repository, HEAL, {}, who=who, now=now)
 
     def close(self) -> None:
-        """Free the file."""
         self._database.close()
 
     def _run_statement(self, statement: str, arguments: Sequence[Any] = ()) -> list[Any]:

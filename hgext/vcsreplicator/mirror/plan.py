@@ -93,10 +93,8 @@ def _report_fork(event: Event, checkpoint: Checkpoint) -> Step:
 
 
 def skip(why: str) -> Step:
-    """Return a step that does nothing, and why."""
     return Step(act=Act.SKIP, why=why)
 
 
 def trouble(reason: Reason, why: str) -> Step:
-    """Return a step that detaches the repository."""
     return Step(act=Act.TROUBLE, why=why, reason=reason)

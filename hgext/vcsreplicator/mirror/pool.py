@@ -122,7 +122,6 @@ class WorkerPool:
         return True
 
     def start(self, lane: Lane) -> Worker:
-        """Start one more worker."""
         worker = Worker(self._settings, self._environment, lane, self._nursery)
         self.workers.append(worker)
         threading.Thread(target=_converse, args=(worker, self._report), name="worker", daemon=True).start()

@@ -78,7 +78,6 @@ class Source:
         self._thread = threading.Thread(target=self._read_stream, name=follows or "reader", daemon=True)
 
     def start(self) -> "Source":
-        """Begin to read."""
         self._thread.start()
         return self
 

@@ -25,7 +25,6 @@ class ReadEvent:
 
     @property
     def event(self) -> Event:
-        """The event itself."""
         return self.frame.event
 
     @property

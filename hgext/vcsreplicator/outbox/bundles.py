@@ -40,7 +40,6 @@ class StoredBundles:
         self._folder = folder
 
     def has(self, event: str) -> bool:
-        """Return whether the bundle of an event is stored."""
         return os.path.exists(self._folder.join(_bundle_name(event)))
 
     def store(self, event: str, bundle: Bundle) -> None:

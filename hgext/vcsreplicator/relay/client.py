@@ -115,7 +115,6 @@ class RelayLine:
             return None
 
     def close(self) -> None:
-        """End the conversation."""
         self._connection.close()
 
     def _read_answer(self, patience: float) -> Any:

@@ -82,7 +82,6 @@ class StateWatch:
         return dict(self._states)
 
     def sent(self, event: Event) -> None:
-        """Remember that the relay sent this event."""
         self._sent[event.repository] = SentEvent(incarnation=event.incarnation, seq=event.seq, event=event.id)
 
     def _follow(self) -> None:

@@ -39,7 +39,6 @@ class Agenda:
         return Lane.LIGHT if following.may_release else None
 
     def has_waiting(self, lane: Lane | None = None) -> bool:
-        """Return whether a repository waits for a worker of this lane, or of any."""
         return bool(self._waiting[lane]) if lane else any(self._waiting.values())
 
     def take_next(self, lane: Lane) -> str:

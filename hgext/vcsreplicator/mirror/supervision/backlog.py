@@ -81,7 +81,6 @@ class Backlog:
         self.finish(repository, len(self._queues.get(repository, ())))
 
     def has(self, repository: str) -> bool:
-        """Return whether events of this repository are queued."""
         return repository in self._queues
 
     def has_untracked(self, repository: str) -> bool:
@@ -89,7 +88,6 @@ class Backlog:
         return any(not tracked for _, tracked in self._queues.get(repository, ()))
 
     def size(self, repository: str) -> int:
-        """Return the bytes queued for one repository."""
         return self._sizes.get(repository, 0)
 
     def next(self, partition: int) -> int:

@@ -42,7 +42,6 @@ class CatchUpReaders:
             source.may_read.set()
 
     def close(self) -> None:
-        """End all readers."""
         for source in self._running.values():
             source.stop()
 

@@ -33,7 +33,6 @@ class Departures:
         self._acked: set[str] = set()
 
     def is_deleted(self, repository: str) -> bool:
-        """Return whether the repository is deleted here."""
         return repository in self._deleted
 
     def is_finished(self, repository: str) -> bool:

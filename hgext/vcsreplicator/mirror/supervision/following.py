@@ -110,7 +110,6 @@ class Following:
 
     @property
     def follows_stream(self) -> bool:
-        """Whether events of the stream are queued for it."""
         return self.phase in (Phase.STREAM, Phase.JOINING)
 
     @property

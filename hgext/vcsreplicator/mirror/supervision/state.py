@@ -36,7 +36,6 @@ class RepositoryTable:
         return iter([*self._followings.values()])
 
     def get(self, repository: str | None) -> Following | None:
-        """Return a repository; None if this mirror does not follow it."""
         return self._followings.get(repository or "")
 
     def get_or_add(self, repository: str, path: str) -> Following:
@@ -83,7 +82,6 @@ class Membership:
 
     @property
     def member(self) -> Mirror | None:
-        """This mirror in the roster."""
         return self.roster.mirror(self._name)
 
     @property
