@@ -37,7 +37,6 @@ class Config:
 
     @property
     def log(self) -> str:
-        """The URL of the log."""
         return self._require_text("log")
 
     @property

@@ -79,7 +79,6 @@ class Conversion:
             yield f"{setting}: not converted: another file says {self._read_values(section)[key]}, and the first counts"
 
     def _list_settings(self, section: str) -> Iterator[tuple[str, str]]:
-        """Yield key and value of this section in all files."""
         for sections in self.files.values():
             yield from ((key, value or "") for key, value in sections.get(section, {}).items())
 
@@ -91,7 +90,6 @@ class Conversion:
         return found
 
     def _find_servers(self) -> str:
-        """Return the brokers of Kafka."""
         found = [value for section in _WITH_HOSTS if (value := self._read_values(section).get("hosts"))]
         return _join_servers((found or ["KAFKA:9093"])[0])
 

@@ -41,7 +41,6 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_json(data: object) -> None:
-    """Print data as JSON, for programs."""
     click.echo(json.dumps(data, indent=2))
 
 

@@ -155,7 +155,6 @@ def _to_submit(log: Log, numbers: Sequence[int], kind: str | None) -> tuple[list
 
 
 def _read_rejects(log: Log, numbers: Sequence[int]) -> Iterator[Record]:
-    """Yield the records with these numbers, or all of them."""
     return _read_chosen(log, numbers) if numbers else read_records(log, {(ERRORS, 0): log.beginnings(ERRORS)[0]})
 
 

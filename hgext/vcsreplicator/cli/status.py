@@ -45,7 +45,6 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
 
 
 def _print_data(log: Log, expected: Expectations) -> None:
-    """Print the whole picture as JSON."""
     with closing(Follower(log)) as follower:
         now = follower.present()
         look_at_destinations(log, follower.picture)

@@ -142,7 +142,6 @@ class ActJournal:
         return number, is_new
 
     def end(self, number: int, outcome: ActOutcome, result: str) -> None:
-        """Record the outcome of an act."""
         with closing(self._open()) as db:
             db.run(_END, (outcome.value, result, number))
 

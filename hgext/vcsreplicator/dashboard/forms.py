@@ -26,7 +26,6 @@ class Forms:
         self._key = secrets.token_bytes(32)
 
     def make_token(self, user: str) -> str:
-        """Return a token for one form."""
         form = secrets.token_urlsafe(12)
         return f"{form}.{self._sign(form, user)}"
 

@@ -98,7 +98,6 @@ class RecentEvents:
 
     @property
     def announced(self) -> deque[RecentEvent]:
-        """The newest announcements."""
         return self._announcements.newest
 
     def wake(self) -> None:
@@ -106,7 +105,6 @@ class RecentEvents:
         self._reader.wake()
 
     def close(self) -> None:
-        """Free the reader."""
         self._reader.close()
 
     def read_on(self, wait: float) -> bool:

@@ -30,7 +30,6 @@ class DashboardRole(enum.StrEnum):
 
     @property
     def may_act(self) -> bool:
-        """Whether acts are allowed."""
         return self is DashboardRole.OPERATOR
 
 

@@ -131,7 +131,6 @@ class View:
         return state.incarnation == event.incarnation and state.noticed >= event.seq
 
     def list_levels(self, repository: str) -> list[Ack]:
-        """List the levels of the mirrors in one repository, by name."""
         found = (ack for (_, name), ack in self.picture.acks.items() if name == repository)
         return sorted(found, key=lambda ack: ack.mirror)
 

@@ -79,7 +79,6 @@ class LogWatcher:
         self._uses: list[PictureUse] = []
 
     def start(self) -> None:
-        """Start to follow the log."""
         self._thread.start()
 
     def close(self) -> None:

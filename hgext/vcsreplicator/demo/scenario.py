@@ -42,7 +42,6 @@ class Watcher:
         self._log, self._reader = log, log.reader(starts)
 
     def close(self) -> None:
-        """Stop reading."""
         self._reader.close()
 
     @contextlib.contextmanager

@@ -73,7 +73,6 @@ class RequestTable:
         return self._select_requests(f"WHERE {self._subject} = ? AND done_at IS NULL ORDER BY id", subject)
 
     def read(self, number: int) -> OperatorRequest:
-        """Read one request by its number."""
         [request] = self._select_requests("WHERE id = ?", number)
         return request
 

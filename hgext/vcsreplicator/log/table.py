@@ -45,7 +45,6 @@ class Table:
     positions: dict[PartitionKey, int]
 
     def value(self, topic: str, key: str) -> bytes | None:
-        """Return the newest value of a key; None if there is none."""
         record = self.records.get((topic, key))
         return None if record is None else record.value
 
@@ -103,7 +102,6 @@ def lengthen(wait: float) -> float:
 
 
 def find_beginnings(log: Log, *topics: str) -> dict[PartitionKey, int]:
-    """Return the first position of each partition of these topics."""
     return {(topic, partition): at for topic in topics for partition, at in log.beginnings(topic).items()}
 
 

@@ -168,7 +168,6 @@ class Picture:
         return [name for name in self.gating(state) if self.measure_lag(name, state).is_late]
 
     def gating(self, state: RepositoryState) -> list[str]:
-        """Return the names of the mirrors that gate this repository."""
         return sorted(mirror.name for mirror in self._list_mirrors() if mirror.gates(state.repository, state.path))
 
     def rests(self, state: RepositoryState, now: float) -> bool:
@@ -271,7 +270,6 @@ class Picture:
 
 
 def count_unapplied(lags: MirrorLags) -> int:
-    """Count the events that a mirror with these lags has not applied."""
     return sum(lag.unapplied for _, lag in lags)
 
 

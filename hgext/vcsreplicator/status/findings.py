@@ -212,7 +212,6 @@ def _describe_silence(seen: float | None, now: float) -> str:
 
 
 def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, object]:
-    """Return the picture as JSON data."""
     lags, gone = picture.measure_all_lags(now), picture.gone(now)
     return {
         "roster": plain(picture.roster) if picture.roster else None,

@@ -54,7 +54,6 @@ class Follower:
         self._least, self._most, self._own = -math.inf, math.inf, 0.0
 
     def close(self) -> None:
-        """Free the reader."""
         self._reader.close()
 
     def update(self) -> Picture:
@@ -156,7 +155,6 @@ class Follower:
 
 
 def read_picture(log: Log) -> Picture:
-    """Read the present picture of the log."""
     with closing(Follower(log)) as follower:
         return follower.update()
 

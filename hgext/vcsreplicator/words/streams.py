@@ -42,7 +42,6 @@ def streams(event: Event) -> tuple[Stream, ...]:
 
 
 def message_id(event_id: str, stream: str) -> str:
-    """Return the id of the message about this event in this stream."""
     return f"{event_id}.{stream}"
 
 

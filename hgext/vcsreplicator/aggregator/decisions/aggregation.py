@@ -152,7 +152,6 @@ class Aggregation:
 
     @property
     def roster(self) -> Roster:
-        """The present roster."""
         return self._membership.roster
 
     @property

@@ -300,7 +300,6 @@ class Repository:
             yield held
 
     def next_to_release(self) -> HeldEvent | None:
-        """Return the event that is released next; None if there is none."""
         return self.queue[self.released] if self.released < len(self.queue) else None
 
     def find_late(self, roster: Roster) -> tuple[str, ...]:

@@ -65,7 +65,6 @@ def is_applied(ack: Ack | None, held: HeldEvent) -> bool:
 
 
 def is_served(ack: Ack, held: HeldEvent) -> bool:
-    """Return whether the mirror serves the event."""
     return ack.serving >= held.seq and is_applied(ack, held)
 
 

@@ -31,7 +31,6 @@ class SocketUsers(Container[int]):
             logger.warning("user of the socket not on this machine", user=name)
 
     def __contains__(self, user: object) -> bool:
-        """Return whether the user with this id is one of them."""
         if user not in self._ids and self._missing and self._lock.acquire(blocking=False):
             try:
                 if self._clock.monotonic() >= self._due:
@@ -48,7 +47,6 @@ class SocketUsers(Container[int]):
                 logger.info("user of the socket found", user=name)
 
     def _look_up(self) -> None:
-        """Look for the names that are missing."""
         missing = []
         for name in self._missing:
             try:

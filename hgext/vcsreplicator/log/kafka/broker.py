@@ -82,7 +82,6 @@ class Broker:
         return TopicPartition(self.full(topic), partition)
 
     def check_partition(self, topic: str, partition: int) -> None:
-        """Raise BadConfig for a partition that is not there."""
         if not 0 <= partition < self.partitions(topic):
             raise BadConfig(
                 f"topic {self.full(topic)}: no partition {partition}, expected 0 to {self.partitions(topic) - 1}"
