@@ -15,6 +15,7 @@ from hgext.vcsreplicator.cli.guardian import _open_token_file
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.service import EXIT_CONFIG
 from hgext.vcsreplicator.words.errors import Refused
+from notifier.database import alone
 from notifier.guardian.broker import connected
 from notifier.guardian.settings import GuardianSettings
 from testing.builders.mailbox import Mailbox
@@ -186,6 +187,14 @@ def test_a_wrong_password_is_one_line_and_exit_code_78(
     assert line.count("\n") == 1
     assert f"{file}: guardian.management-url: " in line
     assert "expected the password of a user with the tag administrator" in line
+
+
+def test_a_second_watch_is_refused_and_the_file_is_named(tmp_path: Path) -> None:
+    settings = some_settings(state=str(tmp_path / "guardian.db"))
+    file = written(tmp_path, settings)
+    with alone(settings.state, "guardian.state", "guardian"):
+        line = said(file, "watch", code=EXIT_CONFIG)
+    assert f"{file}: guardian.state: another guardian works with {settings.state} already" in line
 
 
 def test_config_check_reads_the_section_and_knows_the_service(tmp_path: Path) -> None:
