@@ -107,7 +107,7 @@ class Completeness:
 
 
 def _answer(log: Log, unread: Collection[int], question: Future[dict[int, int]]) -> None:
-    """Find the ends of all partitions, or of those unread ones that answer; Unavailable if none does."""
+    """Answer with the ends of all partitions, or of those unread ones that answer."""
     try:
         question.set_result(find_answered_ends(log, EVENTS, unread) or log.ends(EVENTS, unread or None))
     except Exception as error:

@@ -103,7 +103,7 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def log_of(config: Config, *, creates: bool = False) -> Log:
-    """Open the log that the file names, as `open_log` does; the name of the file is in a BadConfig."""
+    """Open the log as `open_log` does; a BadConfig names the file."""
     with naming(config):
         return open_log(config.log, creates=creates)
 

@@ -69,7 +69,10 @@ class _Topic:
 
 
 class SqliteLog:
-    """The log at `path`, created if missing unless `creates` is false; raises BadConfig or Unavailable."""
+    """The log at `path`; with `creates`, one that is missing is created.
+
+    Raises BadConfig or Unavailable.
+    """
 
     def __init__(
         self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE, creates: bool = True

@@ -66,9 +66,9 @@ class Connection:
         self._sqlite.close()
 
     def migrate(self, *, creates: bool) -> None:
-        """Bring the database to our schema; without `creates` raise Unavailable if it is empty.
+        """Bring the database to our schema; create it only with `creates`.
 
-        Raises BadConfig if it is not ours, or from a newer release.
+        Raises BadConfig if it is not ours, or from a newer release, Unavailable if it is empty and not to be created.
         """
         with self._translate_errors():
             [(mode,)] = self._execute_patiently("PRAGMA journal_mode = WAL", self._patience).fetchall()
@@ -147,7 +147,7 @@ def _describe_loss(path: Path, what: str) -> Unavailable:
 
 
 def prepare_database(path: Path, bells: Path, patience: float, *, creates: bool) -> None:
-    """Bring the database to this release's schema, and create the folder of its bells if it is missing.
+    """Bring the database to our schema, and create the folder of its bells if missing.
 
     With `creates`, create a missing database too; else raise Unavailable, as the services that wait for a lost one would go on with
     an empty one. Files that root makes belong to the owner of the folder, so that services of that user can use them; SQLite gives
