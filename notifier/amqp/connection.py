@@ -172,7 +172,8 @@ def is_broker(url: str) -> bool:
 def where(url: str) -> str:
     """Return broker and virtual host, without the password."""
     known = _Connection(url)
-    return f"{known.hostname}:{known.port or 5672}{known.virtual_host}"
+    port = known.port or (5671 if url.startswith("amqps://") else 5672)
+    return f"{known.hostname}:{port}/{'' if known.virtual_host == '/' else known.virtual_host}"
 
 
 def _make_tls(url: str, ca_file: str | None) -> Any:

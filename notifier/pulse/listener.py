@@ -22,7 +22,7 @@ import structlog
 
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
 
-from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_broker
+from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_broker, where
 from ..amqp.consumer import QueueConsumer, body_of
 from ..window import RETRY
 
@@ -133,7 +133,7 @@ class _Session:
         properties = {"product": "vcsreplicator", "queue": settings.queue}
         consumer = QueueConsumer(
             client(settings.url, password=settings.password, heartbeat=HEARTBEAT, properties=properties),
-            settings.queue,
+            f"{where(settings.url)} {settings.queue}",
             settings.queue,
             declare=self._declare,
             prefetch=settings.prefetch,

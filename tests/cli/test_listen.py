@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator listen` takes in each message that a client published: one that ended it would end it at each start."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.cli import listen
+from hgext.vcsreplicator.demo.ports import free_port
 from notifier.pulse import listener
-from notifier.pulse.listener import ReceivedMessage
+from notifier.pulse.listener import ListenSettings, ReceivedMessage
 
 
 def listened(monkeypatch: pytest.MonkeyPatch, *words: str, text: str = "{}", key: str = "k", name: str = "m") -> str:
@@ -47,3 +50,13 @@ def test_a_command_gets_names_that_no_environment_can_hold_with_a_sign_in_place(
         monkeypatch, "--run", f"""sh -c 'echo "$ROUTING_KEY $MESSAGE_ID" > {found}'""", key="a\0b", name="c\0\ud800"
     )
     assert found.read_text() == "a\ufffdb c\ufffd\ufffd\n"
+
+
+@pytest.mark.processes
+def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, stop = f"127.0.0.1:{free_port()}", threading.Event()
+    monkeypatch.setattr(stop, "wait", lambda timeout: stop.set())
+    settings = ListenSettings(url=f"amqp://guest@{place}/v", exchange="exchange/a/b", queue="queue/guest/q")
+    with capture_logs() as lines:
+        listener.listen(settings, lambda message: True, stop=stop)
+    assert [line["reason"] for line in lines] == [f"{place}/v queue/guest/q: [Errno 111] Connection refused"]

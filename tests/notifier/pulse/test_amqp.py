@@ -136,7 +136,9 @@ def subscriber(broker: FakeBroker, **more: int) -> ListenSettings:
 def test_listener_refuses_a_message_that_is_too_large_before_it_takes_it_in() -> None:
     stop = threading.Event()
     with FakeBroker(CONSUMING, endless_message) as broker, over_after(30, stop):
-        refusal = rf"^queue/guest/q: a message of {2**62} bytes, expected at most 16777216 \(max-message\)$"
+        refusal = (
+            rf"^127.0.0.1:\d+/ queue/guest/q: a message of {2**62} bytes, expected at most 16777216 \(max-message\)$"
+        )
         with pytest.raises(Refused, match=refusal):
             listen(subscriber(broker), lambda arrival: True, stop=stop)
 
