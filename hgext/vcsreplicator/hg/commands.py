@@ -114,7 +114,7 @@ def replicateadopt(ui: Ui, repo: localrepository, yes: bool = False) -> None:
 
 @command(b"sendheartbeat", [], b"", norepo=True)
 def sendheartbeat(ui: Ui) -> None:
-    """write a sign of life into each partition of the replication log
+    """write a heartbeat into each partition of the replication log
 
     Needs [vcsreplicator] log. Checks that the log takes records, without touching a repository.
     """

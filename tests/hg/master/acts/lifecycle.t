@@ -125,6 +125,8 @@ Censoring.
 
 Heartbeats.
 
+  $ hgm help sendheartbeat | sed -n 3p
+  write a heartbeat into each partition of the replication log
   $ hgm sendheartbeat | tail -2
   sending heartbeat to partition 15
   wrote heartbeat message into 16 partitions
