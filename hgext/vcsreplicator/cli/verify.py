@@ -112,8 +112,9 @@ def _compare_once(
     rounds = {}
     for settings in mirrors:
         with Meter(settings.name) as meter:
+            foretell, show = _foretell_once(meter, options.patience), meter.show
             rounds[settings.name] = verify.compare(
-                settings, log, options, report=report, stop=stop, paths=paths, show=meter.show
+                settings, log, options, report=report, stop=stop, paths=paths, show=show, foretell=foretell
             )
     counts = ", ".join(_count(number, outcome) for outcome, number in seen.items() if number)
     if not as_json:
@@ -135,6 +136,25 @@ def _compare_once(
         return 130
     is_complete = not unknown and sum(seen.values()) == seen[ComparisonOutcome.EQUAL]
     return 0 if is_complete else 1
+
+
+def _foretell_once(meter: Meter, patience: float) -> Callable[[Verdict], None]:
+    """Return what says once what the verdicts of a mirror wait for.
+
+    It is for a line on standard error, so that the command does not look dead.
+    """
+    foretold: list[Verdict] = []
+
+    def foretell(verdict: Verdict) -> None:
+        if not foretold:
+            where = f"{verdict.mirror} {visible(verdict.path)}: {verdict.outcome.value} so far"
+            meter.erase()
+            click.echo(
+                f"{where}: {visible(verdict.note)}; comparing again for up to {patience:g} s (--patience)", err=True
+            )
+        foretold.append(verdict)
+
+    return foretell
 
 
 def remedy(verdict: Verdict) -> str:

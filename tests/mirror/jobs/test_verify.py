@@ -71,6 +71,7 @@ class Round:
         self.state(STATE_OF_IT)
         self.roster(Mirror(name="alpha", state=MirrorState.ACTIVE))
         self.reported: list[Verdict] = []
+        self.foretold: list[tuple[float, str]] = []
         self._monkeypatch = monkeypatch
 
     def state(self, state: RepositoryState) -> None:
@@ -98,6 +99,7 @@ class Round:
             self.log,
             options or OPTIONS,
             report=self.reported.append,
+            foretell=lambda verdict: self.foretold.append((self.clock.monotonic(), verdict.outcome)),
             stop=threading.Event(),
             clock=self.clock,
         )
@@ -126,6 +128,17 @@ def test_equal_is_reported_at_once(round_: Round) -> None:
 
 def test_a_difference_is_reported_when_found_twice(round_: Round) -> None:
     assert round_.runs(CHANGED, CHANGED) == [ComparisonOutcome.DIFFERS]
+
+
+def test_what_waits_for_the_mirror_is_said_once_long_before_its_verdict(round_: Round) -> None:
+    began = round_.clock.monotonic()
+    round_.runs(MISSING, MISSING, MISSING, round_.wait, MISSING)
+    assert round_.foretold == [(began + OPTIONS.again, ComparisonOutcome.MISSING)]
+
+
+def test_what_passes_at_once_and_a_difference_are_not_foretold(round_: Round) -> None:
+    round_.runs(MISSING, CHANGED, EQUAL)
+    assert round_.foretold == []
 
 
 def test_a_difference_that_passes_is_not_reported(round_: Round) -> None:

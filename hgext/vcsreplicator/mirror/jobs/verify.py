@@ -78,6 +78,7 @@ class _VerifyJob:
     state: RepositoryState
     since: float | None = None
     before: str = ""
+    is_foretold: bool = False
     is_gone: bool = False
     # The sequence at which both are equal, while the contents are read, and since when they change whenever they are read.
     reading_at: int | None = None
@@ -106,17 +107,24 @@ def compare(
     clock: Clock = SystemClock(),  # noqa: B008
     paths: Sequence[str] = (),
     show: Show = lambda done, total: None,
+    foretell: ReportVerdict = lambda verdict: None,
 ) -> Round:
     """Compare every repository (or those at `paths`) once, and report its verdict.
 
     Waits for a log that goes away meanwhile. With `paths` none counts as left out. `show` is called at least ten times a second
-    while it works.
+    while it works, and `foretell` once with a verdict that becomes true if `patience` changes nothing.
     """
     with closing(Follower(events)) as follower:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
         left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(jobs) if not paths else 0
         comparing = _Comparing(
-            settings=settings, options=options, follower=follower, report=report, stop=stop, clock=clock
+            settings=settings,
+            options=options,
+            follower=follower,
+            report=report,
+            foretell=foretell,
+            stop=stop,
+            clock=clock,
         )
         crew.work(
             replace(settings, heavy_workers=options.workers),
@@ -139,6 +147,7 @@ class _Comparing:
     options: VerifySettings
     follower: Follower
     report: ReportVerdict
+    foretell: ReportVerdict
     stop: threading.Event
     clock: Clock
     done: int = 0
@@ -191,9 +200,16 @@ class _Comparing:
             is_difference = outcome is ComparisonOutcome.DIFFERS and is_same
             is_sure = job.before == note if is_difference else now - job.since >= self.options.patience
             job.before = note
+            if not is_first and not is_sure and not is_difference and not job.is_foretold:
+                job.is_foretold = True
+                self.foretell(self._make_verdict(state, outcome, seq, note))
             if is_first or not is_sure:
                 return self.options.again
-        verdict = Verdict(
+        self.report(self._make_verdict(state, outcome, seq, note))
+        return None
+
+    def _make_verdict(self, state: RepositoryState, outcome: ComparisonOutcome, seq: int, note: str) -> Verdict:
+        return Verdict(
             mirror=self.settings.name,
             repository=state.repository,
             path=state.path,
@@ -201,8 +217,6 @@ class _Comparing:
             seq=seq,
             note=note,
         )
-        self.report(verdict)
-        return None
 
 
 def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
