@@ -23,7 +23,7 @@ FOREIGN = {
     "find": "-type -exec",
     "flock": "",
     "head": "",
-    "install": "-d -o -g -m",
+    "install": "-D -d -o -g -m",
     "journalctl": "-u",
     "kafka-acls.sh": "--add --allow-principal --bootstrap-server",
     "kafka-console-consumer.sh": "--bootstrap-server --isolation-level --property --topic",

@@ -43,6 +43,10 @@ RUN = {
     ("docs/log.md", "ADD="): "tests/operate/test_access.py::test_an_installation_runs_with_the_documented_rights",
     ("docs/log.md", "auto."): "tests/log/kafka/test_adapter.py::test_a_broker_has_the_settings_that_the_page_names",
     ("docs/messages.md", "import"): "tests/notifier/test_docs.py::test_documented_consumer_gets_messages",
+    (
+        "docs/one-machine.md",
+        "",
+    ): "tests/operate/test_one_machine.py::test_a_host_made_by_the_page_announces_its_first_push",
     ("docs/start.md", "HGRC"): "tests/demo/test_start.py::test_a_newcomer_pushes_and_reads_the_notice",
 }
 

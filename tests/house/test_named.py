@@ -55,6 +55,13 @@ def test_metrics_that_pages_name_exist() -> None:
     assert not [f"{page}: {name}" for page, name in sorted(named) if not {name, PARTS.sub("", name)} & known]
 
 
+def test_what_the_page_of_one_machine_calls_red_is_said() -> None:
+    rows = PAGES["docs/one-machine.md"].partition("| what is seen |")[2].splitlines()
+    seen = [words for row in rows for words in re.findall("`([^`]+)`", row.split("|")[1]) if row.startswith("| ")]
+    assert len(seen) > 5
+    assert not [words for words in seen if not is_said(words, texts()) and problem(words) is None]
+
+
 def test_units_that_pages_name_exist() -> None:
     known = {name.rpartition("/")[2].removesuffix(".service") for name, _ in files("docs/systemd/*.service")}
     named = {(page, name) for page, text in PAGES.items() for name in UNIT.findall(text)}
