@@ -248,6 +248,16 @@ def test_a_masters_hgrc_that_its_relay_does_not_know_is_refused(
     assert complaint.replace("FOLDER", str(tmp_path)) in str(result.exception)
 
 
+def test_a_masters_hgrc_without_roots_whose_pushes_are_no_events_is_refused(tmp_path: Path) -> None:
+    relay = f'[relay]\nsource = "hg://master"\nsocket = "/run/relay.sock"\n[relay.roots]\n"{tmp_path}/repos" = "pre"\n'
+    result = checked(tmp_path, MIRROR.replace("mirror", "master") + "relay = /run/relay.sock\n", sections=relay)
+    assert isinstance(result.exception, BadConfig), result.output
+    assert str(result.exception) == (
+        f"{tmp_path}/hgrc: [vcsreplicator-roots]: expected a root of [relay.roots] of {tmp_path}/services.toml "
+        f"({tmp_path}/repos = pre), got nothing: pushes would not be replicated"
+    )
+
+
 @pytest.mark.parametrize(("urls", "is_named"), [("", True), ('"" = "https://hg.example/"', False)])
 def test_a_notifier_without_public_urls_is_named(tmp_path: Path, urls: str, is_named: bool) -> None:
     result = checked(tmp_path, MIRROR, sections=f'[public.urls]\n{urls}\n[notifier.lines]\ntype = "stdout"\n')

@@ -107,7 +107,7 @@ def test_root_reads_that_no_rights_are_checked_and_what_to_type(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     make_all(tmp_path)
     [line] = said(tmp_path)
-    assert line.startswith("rights on blobs, secrets and roots not checked, because root has them all; ")
+    assert line.startswith("rights on log, blobs, secrets and roots not checked, because root has them all; ")
     assert line.endswith(f"run: sudo -u USER {Path(sys.executable).parent}/vcsreplicator config check -c FOLDER/x.toml")
     assert said(tmp_path, 'log = "sqlite:///log.db"') == []
 
@@ -173,3 +173,18 @@ def test_a_missing_folder_of_a_destinations_file_is_named(tmp_path: Path) -> Non
     text = '[notifier.lines]\ntype = "jsonlines"\nfile = "{folder}/gone/lines"\n[notifier.own]\ntype = "x:y"\nfile = "/gone/x"\n'
     [line] = [line for line in said(tmp_path, f'log = "sqlite:///log.db"\n{text}') if "rights on" not in line]
     assert line.startswith("FOLDER/x.toml: notifier.lines.file: FOLDER/gone is missing")
+
+
+@pytest.mark.usefixtures("user")
+def test_an_embedded_log_that_the_user_may_read_and_not_write_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = 'log = "sqlite://{folder}/a%20log.db"'
+    (tmp_path / "a log.db").touch()
+    (tmp_path / "a log.db-wake").mkdir()
+    assert said(tmp_path, file) == []
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    assert said(tmp_path, file) == [
+        f"FOLDER/x.toml: log: this user may not write to FOLDER{path}, but the user of each service must"
+        for path in ("/a log.db", "/a log.db-wake", "")
+    ]

@@ -84,7 +84,8 @@ def _is_decoded(config: Config) -> bool:
 def _expect_same_relay(where: str, socket: str | None, roots: dict[str, str], config: Config) -> None:
     """Raise BadConfig if the relay has another socket, or lacks a root of this hgrc.
 
-    Another hgrc may have its other roots. Pushes that send their events themselves need no relay.
+    So does an hgrc without roots; another hgrc may have the relay's other roots. Pushes that send their events themselves need no
+    relay.
     """
     relay = relay_of(config)
     if relay is None or not socket:
@@ -95,6 +96,11 @@ def _expect_same_relay(where: str, socket: str | None, roots: dict[str, str], co
         )
     known = {os.path.realpath(folder): prefix for folder, prefix in relay.roots.items()}
     described = ", ".join(f"{folder} = {prefix or '.'}" for folder, prefix in sorted(known.items())) or "nothing"
+    if not roots:
+        raise BadConfig(
+            f"{where}: [vcsreplicator-roots]: expected a root of [relay.roots] of {config.file} ({described}), "
+            "got nothing: pushes would not be replicated"
+        )
     for folder, prefix in roots.items():
         if known.get(folder) != prefix:
             raise BadConfig(

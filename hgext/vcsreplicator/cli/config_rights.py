@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`config check` for the rights of the user that runs it.
 
-The question is whether it may use the blobs, the secrets and the roots that the file names. Nothing here is a mistake: each
-service has its own user and machine, and the file does not say which.
+The question is whether it may use the log, the blobs, the secrets and the roots that the file names. Nothing here is a mistake:
+each service has its own user and machine, and the file does not say which.
 """
 
 import os
@@ -51,7 +51,7 @@ def report_rights(config: Config, report: Callable[[str], object]) -> None:
         program = Path(sys.executable).with_name("vcsreplicator")  # which is not on the PATH that sudo sets
         chosen = "" if config.file == DEFAULT_FILE else f" -c {shlex.quote(config.file)}"
         report(
-            "rights on blobs, secrets and roots not checked, because root has them all; "
+            "rights on log, blobs, secrets and roots not checked, because root has them all; "
             f"for those of a service, run: sudo -u USER {program} config check{chosen}"
         )
     for right in needed:
@@ -86,6 +86,8 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
         if above == "relay.roots.":
             yield NeededRight(key="relay.roots", path=name, mode=_ALL, who="the relay's user")
         elif isinstance(value, str):
+            if key == "log" and urlsplit(value).scheme == "sqlite":
+                yield from _need_log(unquote(urlsplit(value).path))
             if name == "blobs" and urlsplit(value).scheme == "file":
                 yield _need_blobs(key, unquote(urlsplit(value).path))
             if name == "root" and above.startswith("mirror.") and not above.endswith(".paths."):
@@ -108,6 +110,14 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
 
 def _need_secret(key: str, path: str) -> NeededRight:
     return NeededRight(key=key, path=path, mode=os.R_OK, who="the user of the service", is_secret=True)
+
+
+def _need_log(file: str) -> Iterator[NeededRight]:
+    """Yield the rights on an embedded log that exists; readers write there, too."""
+    if os.path.exists(file):
+        for path in (file, f"{file}-wake", os.path.dirname(file)):
+            mode = os.R_OK | os.W_OK | (0 if path == file else os.X_OK)
+            yield NeededRight(key="log", path=path, mode=mode, who="the user of each service", is_made=True)
 
 
 def _need_lines(key: str, file: str) -> NeededRight:
