@@ -4,10 +4,13 @@
 import os
 import pwd
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.cli.requests import who
+from hgext.vcsreplicator.cli.requests import find_webhook, who
+from hgext.vcsreplicator.config import load
+from hgext.vcsreplicator.words.errors import Refused
 from notifier.state import Kind, StateDatabase
 
 
@@ -31,3 +34,22 @@ def test_a_name_that_is_no_utf8_is_recorded_with_its_odd_bytes_as_digits(
     with closing(StateDatabase(":memory:")) as state:
         number = state.requests.ask("it", Kind.PAUSE, {}, who=who(), now=1.0)
         assert state.requests.read(number).who == f"caf\\xe9 é@{os.uname().nodename}"
+
+
+@pytest.mark.parametrize(
+    ("hooks", "name", "refusal"),
+    [
+        ((), None, "has no destination of type webhook"),
+        (("one",), "two", "has no destination of type webhook with the name two (there are: one)"),
+        (("one", "two"), None, "has more than one destination of type webhook (one, two); use --destination"),
+    ],
+)
+def test_a_webhook_destination_that_cannot_be_chosen_is_refused_with_what_helps(
+    tmp_path: Path, hooks: tuple[str, ...], name: str | None, refusal: str
+) -> None:
+    file = tmp_path / "x.toml"
+    sections = [f'[notifier.{hook}]\ntype = "webhook"\ndatabase = "{tmp_path}/{hook}.db"\n' for hook in hooks]
+    file.write_text('log = "sqlite:///log.db"\n[public.urls]\n"" = "https://hg.example/"\n' + "".join(sections))
+    with pytest.raises(Refused) as refused:
+        find_webhook(load(file), name)
+    assert str(refused.value) == f"{file} {refusal}"

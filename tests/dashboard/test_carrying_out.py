@@ -195,7 +195,7 @@ def test_an_unknown_destination_is_refused(config: Config, log: Log, notifier: N
     assert (outcome, "no destination 'nowhere'" in text) == (ActOutcome.REFUSED, True)
     fields = {"kind": "redeliver", "target": "lines", "reason": "x", "delivery": "1"}
     outcome, text = dashboard_acting.carry_out(config, log, read_act(fields, who="olga", at=1.0), 1)
-    assert (outcome, "expected one webhook destination" in text) == (ActOutcome.REFUSED, True)
+    assert (outcome, "has no destination of type webhook" in text) == (ActOutcome.REFUSED, True)
 
 
 def test_where_the_notifier_is_not_the_page_says_so_and_nothing_is_asked(

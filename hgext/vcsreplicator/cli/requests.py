@@ -149,15 +149,16 @@ def find_webhook(config: Config, destination: str | None) -> tuple[str, "Deliver
     from notifier.settings import read
     from notifier.webhook.settings import DeliverySettings
 
-    found = {
-        name: each
-        for name, each in read(config.tables, config.file).destinations.items()
-        if isinstance(each, DeliverySettings) and destination in (None, name)
-    }
-    if len(found) != 1:
-        names = ", ".join(found)
-        raise Refused(f"expected one webhook destination in {config.file}, found {names or 'none'}; use --destination")
-    return found.popitem()
+    destinations = read(config.tables, config.file).destinations
+    found = {name: each for name, each in destinations.items() if isinstance(each, DeliverySettings)}
+    names = ", ".join(found)
+    if destination is None and len(found) > 1:
+        raise Refused(f"{config.file} has more than one destination of type webhook ({names}); use --destination")
+    chosen = next(iter(found), "") if destination is None else destination
+    if chosen not in found:
+        named = f" with the name {chosen} (there are: {names})" if found else ""
+        raise Refused(f"{config.file} has no destination of type webhook{named}")
+    return chosen, found[chosen]
 
 
 @contextmanager
