@@ -7,7 +7,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,12 +184,34 @@ def test_it_is_ready_after_the_first_round_which_is_reported(bench: Bench) -> No
 
 
 def test_it_reports_between_rounds_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (daemon, reports):
-        monkeypatch.setattr(module, "INTERVAL", 0.01)
+    monkeypatch.setattr(reports, "INTERVAL", 0.01)
     with bench.running(scan=3600.0):
         bench.clock.advance(20)
         eventually(lambda: bench.reports()[-1].time == bench.clock.now())
         assert bench.port.rounds == 1
+
+
+@pytest.mark.parametrize("scan", [7.0, 30.0, 3600.0])
+def test_no_round_makes_the_next_report_late(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> None:
+    clock = bench.clock
+    for module in (daemon, reports):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    relay = daemon._Relay(bench.settings(scan=scan), bench.log, bench.port, bench.stop, clock)
+    until = clock.monotonic() + 10 * reports.INTERVAL
+
+    def wait(seconds: float) -> bool:
+        """Wake a moment late, as any thread does."""
+        clock.advance(seconds + 0.01)
+        return clock.monotonic() > until
+
+    shutil.rmtree(bench.folder / "repos/one")  # nothing waits
+    times: list[float] = []
+    monkeypatch.setattr(bench.log, "append", lambda records, timeout: times.append(clock.monotonic()))
+    relay._make_round()
+    relay.make_rounds(SimpleNamespace(wait=wait))  # type: ignore[arg-type]
+    assert max(later - earlier for earlier, later in pairwise(times)) < reports.INTERVAL + 1
+    bench.stop.set()
+    relay.close()
 
 
 def test_a_stop_ends_the_thread_that_follows_the_aggregator(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

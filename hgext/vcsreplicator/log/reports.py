@@ -48,6 +48,11 @@ class ServiceReporter:
         self._due = self._rests_until = float("-inf")
         self._reported: list[tuple[bool, str]] = []
 
+    @property
+    def due(self) -> float:
+        """When a report is written even if no trouble has changed, by `time.monotonic`."""
+        return max(self._due, self._rests_until)
+
     def report(self, troubles: Collection[ServiceTrouble], *, now: float) -> None:
         """Write a report if one is due, and a warning to the logger if that fails.
 

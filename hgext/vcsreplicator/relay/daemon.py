@@ -16,7 +16,7 @@ import structlog
 
 from ..log import EVENTS, Log
 from ..log.blobs import BlobStore, open_blobs
-from ..log.reports import INTERVAL, ServiceReporter, name_trouble
+from ..log.reports import ServiceReporter, name_trouble
 from ..log.table import find_oldest_time
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
@@ -104,12 +104,10 @@ class _Relay:
     def make_rounds(self, stop: threading.Event) -> None:
         """Make rounds periodically until `stop`, and report in between."""
         due = time.monotonic() + self._settings.scan
-        report_due = time.monotonic() + INTERVAL
-        while not stop.wait(max(0.0, min(report_due, due, self._choose_recheck()) - time.monotonic())):
+        while not stop.wait(max(0.0, min(self._reporter.due, due, self._choose_recheck()) - time.monotonic())):
             if time.monotonic() < due:
-                if self._leave_out_sent() or time.monotonic() >= report_due:
+                if self._leave_out_sent() or time.monotonic() >= self._reporter.due:
                     self._reporter.report(self._found, now=self._clock.now())
-                    report_due = time.monotonic() + INTERVAL
                 continue
             try:
                 self._losses.check_partitions()
@@ -117,7 +115,6 @@ class _Relay:
                 logger.warning("log not readable", reason=str(error))
             self._make_round()
             due = time.monotonic() + self._settings.scan
-            report_due = time.monotonic() + INTERVAL
             try:
                 self._remove_old_blobs()
             except Unavailable as error:  # left to a later round
