@@ -106,10 +106,17 @@ def test_a_root_that_cannot_be_used_is_named_and_not_the_address(tmp_path: Path,
     assert json.loads(done.stderr)["reason"] == f"--root: {tmp_path / name}: cannot be used: {reason}"
 
 
-def test_the_folder_of_a_mirror_is_not_served_without_the_extension(tmp_path: Path) -> None:
-    """Mercurial alone shows what is not released yet."""
+@pytest.mark.parametrize(
+    ("hgrc", "problem"),
+    [
+        ("", "no hgrc loads vcsreplicator"),
+        ("[extensions]\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = master\n", "its hgrc has role = master"),
+    ],
+)
+def test_the_folder_of_a_mirror_is_not_served_without_its_guards(tmp_path: Path, hgrc: str, problem: str) -> None:
+    """Mercurial alone, or a master, shows what is not released yet."""
     (tmp_path / "root" / "~vcsreplicator").mkdir(parents=True)
-    (tmp_path / "hgrc").touch()
+    (tmp_path / "hgrc").write_text(hgrc)
     root = str(tmp_path / "root")
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--listen", f"127.0.0.1:{free_port()}"]
     environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
@@ -118,4 +125,4 @@ def test_the_folder_of_a_mirror_is_not_served_without_the_extension(tmp_path: Pa
     )
     assert done.returncode == 78
     reason = json.loads(done.stderr)["reason"]
-    assert reason.startswith(f"--root: {root} is a mirror's, and no hgrc loads vcsreplicator")
+    assert reason.startswith(f"--root: {root} is a mirror's, and {problem}")

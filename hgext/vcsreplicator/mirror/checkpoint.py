@@ -10,9 +10,10 @@ from dataclasses import field, replace
 from ..outbox.entry import NewestEvent
 from ..words.digest import START
 from ..words.event import NULL_NODE, Event
+from ..words.path import REPLICA_FILE
 from ..words.shape import from_json
 
-FILE, MAGIC = b"replicated.log", b"VRL1"
+FILE, MAGIC = REPLICA_FILE, b"VRL1"
 # How many former incarnations are remembered.
 FORMER_KEPT = 16
 # Bytes of a record: a snapshot may move every bookmark.

@@ -16,6 +16,9 @@ MAX_PATH = 1024
 # Bytes of a part.
 MAX_PART = 240
 
+# The file in the store of each repository that a mirror writes: its checkpoints.
+REPLICA_FILE = b"replicated.log"
+
 _FORBIDDEN_PARTS = frozenset({".", "..", ".hg", ".hglf", ".hgsub", ".hgsubstate"})
 
 

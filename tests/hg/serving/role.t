@@ -110,6 +110,24 @@ No role at all is a mistake, not a master:
   config error: config: [vcsreplicator] role: expected master or mirror, got nothing
   [30]
 
+Nor does a master's configuration show what a mirror has written.
+
+  $ sed 's/role = mirror/role = master/' role.hgrc > master.hgrc
+  $ printf '[vcsreplicator]\nlog = sqlite:///nowhere\n[vcsreplicator-roots]\n/nowhere = .\n' >> master.hgrc
+  $ touch folder/repo/.hg/store/replicated.log
+  $ HGRCPATH="$OLDRC:$TESTTMP/master.hgrc" hg -R folder/repo log
+  abort: this is a mirror's repository, and role = master would show what is not released
+  (set HGRCPATH to the mirror's configuration, with [vcsreplicator] role = mirror)
+  [255]
+  $ HGRCPATH="$OLDRC:$TESTTMP/master.hgrc" over_ssh 2>&1 | grep 'abort: this'
+  remote: abort: this is a mirror's repository, and role = master would show what is not released
+  $ HGRCPATH="$OLDRC:$TESTTMP/master.hgrc" serve --web-conf folder.conf; shown repo/
+  0
+  [1]
+  $ rm folder/repo/.hg/store/replicated.log
+  $ HGRCPATH="$OLDRC:$TESTTMP/master.hgrc" hg -R folder/repo log -T '{desc}\n' -r tip
+  change 2
+
 With a Mercurial in which a way in cannot be guarded nothing is read and nothing taken, with the name of what is missing.
 
   $ cat > other.py << EOF

@@ -62,6 +62,14 @@ def not_configured() -> error.Abort:
     return error.Abort(message, hint=hint)
 
 
+def is_of_mirror() -> error.Abort:
+    """Return the refusal of a mirror's repository, whose guards a master lacks."""
+    return error.Abort(
+        b"this is a mirror's repository, and role = master would show what is not released",
+        hint=b"set HGRCPATH to the mirror's configuration, with [vcsreplicator] role = mirror",
+    )
+
+
 def folder_of(repo: localrepository) -> str:
     """Return the folder of a repository, for a share that of its store."""
     return os.path.dirname(path_text(os.path.realpath(repo.sharedpath)))

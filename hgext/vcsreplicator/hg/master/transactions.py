@@ -17,6 +17,7 @@ from mercurial.ui import ui as Ui
 
 from ...outbox.file import Outbox
 from ...relay.client import RelayLine
+from ...words.path import REPLICA_FILE
 from .. import requirement
 from ..settings import Durability, ExtensionSettings, LogUnavailable, root_of
 from ..text import path as path_text
@@ -36,10 +37,15 @@ KEPT = (LIFECYCLE, creation.TRANSACTION)
 
 
 def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupted: FinishAct) -> None:
-    """Give a repository below a root its behaviour; others only refuse pushes."""
+    """Give a repository below a root its behaviour; others only refuse pushes.
+
+    Raises Abort for a mirror's: as a master's it would show what is not released.
+    """
     folder = os.path.dirname(path_text(repo.sharedpath))
     path = settings.wire_path(folder)
     if path is None:
+        if repo.svfs.exists(REPLICA_FILE):
+            raise repository.is_of_mirror()
         if b"/.hg/" not in repo.root + b"/":
             repo.ui.setconfig(b"hooks", b"pretxnopen.vcsreplicator", _refuse_outside, b"vcsreplicator")
             repo.ui.setconfig(b"hooks", b"prepushkey.vcsreplicator", _refuse_outside, b"vcsreplicator")

@@ -18,12 +18,14 @@ from typing import Any, Self
 import structlog
 from mercurial import demandimport, error
 from mercurial.hgweb import hgwebdir_mod
+from mercurial.ui import ui as Ui
 
 from pushlog.seams import find_extension
 from pushlog.versions import factory, initialize
 
 from ...words import path as wire
 from ...words.errors import BadConfig
+from ..settings import SECTION
 
 logger = structlog.get_logger()
 
@@ -97,12 +99,16 @@ def application(root: str, *, threads: int | None = None) -> Application:
 
 
 def refuse_unguarded(root: str) -> None:
-    """Raise BadConfig for a mirror's folder that is served without the extension."""
-    if find_extension(b"vcsreplicator") is None and os.path.isdir(os.path.join(root, "~vcsreplicator")):
-        raise BadConfig(
-            f"--root: {root} is a mirror's, and no hgrc loads vcsreplicator, which hides what is not released: "
-            "set HGRCPATH=/etc/mercurial/mirror.hgrc"
-        )
+    """Raise BadConfig for a mirror's folder whose server hides nothing unreleased."""
+    if not os.path.isdir(os.path.join(root, "~vcsreplicator")):
+        return
+    if find_extension(b"vcsreplicator") is None:
+        problem = "no hgrc loads vcsreplicator, which hides what is not released"
+    elif Ui.load().config(SECTION, b"role") == b"master":
+        problem = "its hgrc has role = master, which hides nothing that is not released"
+    else:
+        return
+    raise BadConfig(f"--root: {root} is a mirror's, and {problem}: set HGRCPATH=/etc/mercurial/mirror.hgrc")
 
 
 def _limit_waiters(threads: int) -> int:
