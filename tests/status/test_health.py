@@ -217,6 +217,15 @@ def test_after_the_log_was_away_the_endpoint_knows_what_it_says_now(place: Path)
         eventually(lambda: ask()["reasons"] == ["inactive"])
 
 
+def test_a_mirror_is_not_ready_while_the_folder_of_its_repositories_is_missing(place: Path, tmp_path: Path) -> None:
+    root = tmp_path / "alpha"
+    with open_log(f"sqlite://{place}/log.db", creates=True) as log, ExitStack() as opened:
+        ask = ended_with(opened, Endpoint(log, "alpha", SETTINGS, root=str(root)))
+        assert (ask()["ready"], ask()["reasons"]) == (False, [f"the folder {root} is missing"])
+        root.mkdir()
+        assert ask()["ready"]
+
+
 def test_after_a_long_outage_of_the_log_no_mirror_counts_as_silent(place: Path) -> None:
     clock = HandClock()
     with open_log(f"sqlite://{place}/log.db", creates=True) as log, ExitStack() as opened:

@@ -29,7 +29,7 @@ def health(cluster: Cluster, mirror: str) -> tuple[int, dict[str, Any]]:
             return error.code, json.load(error)
 
 
-def test_a_stopped_aggregator_degrades_a_mirror_and_takes_it_out_only_where_that_is_set(tmp_path: Path) -> None:
+def test_a_stopped_aggregator_takes_a_mirror_out_only_where_that_is_set_and_a_missing_root_always(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     with cluster.config.open("a") as file:
         file.write("\n[health]\nsilence = 7\n")
@@ -51,3 +51,9 @@ def test_a_stopped_aggregator_degrades_a_mirror_and_takes_it_out_only_where_that
         os.kill(cluster.pid("aggregator"), signal.SIGCONT)
         eventually(lambda: health(cluster, "beta")[0] == 200)
         eventually(lambda: not health(cluster, "alpha")[1]["degraded"])
+        root = Path(tomllib.loads(cluster.config.read_text())["mirror"]["alpha"]["root"])
+        root.rename(tmp_path / "away")
+        status, body = health(cluster, "alpha")
+        assert (status, body["reasons"]) == (503, [f"the folder {root} is missing"])
+        (tmp_path / "away").rename(root)
+        eventually(lambda: health(cluster, "alpha")[0] == 200)

@@ -4,6 +4,7 @@
 import click
 
 from ..config import Config
+from ..log import Log
 from .completion import complete_mirror
 from .options import mirror_settings, run_daemon, with_config
 
@@ -21,4 +22,8 @@ def command(config: Config, name: str) -> None:
 
     limits = config.settings(health.HealthSettings, "health")
     settings = mirror_settings(config, name)
-    run_daemon(config, f"mirror-{name}", service.run, settings, health=lambda log: health.Endpoint(log, name, limits))
+
+    def answer_health(log: Log) -> health.Endpoint:
+        return health.Endpoint(log, name, limits, root=settings.root)
+
+    run_daemon(config, f"mirror-{name}", service.run, settings, health=answer_health)

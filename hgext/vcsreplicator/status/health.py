@@ -6,10 +6,11 @@ remembers since when each repository is late, because a push is always late for 
 """
 
 import math
+import os
 import threading
 from collections.abc import Mapping, Set
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..log import Log
@@ -120,11 +121,19 @@ class Endpoint:
 
     One thread at a time reads the log, begun by a request. A request waits a bounded time for it, so a log that hangs delays no
     answer for long: then the last verdict is the answer, after HANG seconds a degraded one. The mirror is not ready before the log
-    was read once.
+    was read once, nor without the folder `root` of its repositories.
     """
 
-    def __init__(self, log: Log, mirror: str, settings: HealthSettings, clock: Clock = SystemClock()) -> None:  # noqa: B008
-        self._log, self._mirror, self._settings, self._clock = log, mirror, settings, clock
+    def __init__(
+        self,
+        log: Log,
+        mirror: str,
+        settings: HealthSettings,
+        clock: Clock = SystemClock(),  # noqa: B008
+        *,
+        root: str | None = None,
+    ) -> None:
+        self._log, self._mirror, self._settings, self._clock, self._root = log, mirror, settings, clock, root
         self._follower: Follower | None = None
         self._silence = Silence(clock.monotonic())
         # End of the last reading, also a failed one, on a clock that stops while the log hangs.
@@ -218,4 +227,9 @@ class Endpoint:
             self._silence.heard(name, picture.heard.get(name), now - age)
         self._read_at = now
         self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
-        return judge(picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings)
+        verdict = judge(
+            picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings
+        )
+        if self._root is not None and not os.path.isdir(self._root):
+            return replace(verdict, reasons=(*verdict.reasons, f"the folder {self._root} is missing"))
+        return verdict
