@@ -145,7 +145,7 @@ def test_caches_are_filled_once_more_is_served(bench: Bench) -> None:
     for event, serving in ((first, 1), (second, 1)):
         bench.read(event)
         bench.answer(bench.pool.given[-1], done=1, checkpoint=checkpoint(event), folder="/x", serving=serving)
-        bench.mirror.turn(0)
+        bench.passes(1)
         for worker in [worker for worker in bench.pool.workers if isinstance(worker.busy, Warm)]:
             warmed.append(serving)
             bench.pool.workers.remove(worker)

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
-from hgext.vcsreplicator.mirror.supervision.maintenance import SWEEP_INTERVAL
+from hgext.vcsreplicator.mirror.supervision.maintenance import SWEEP_INTERVAL, WARM_AFTER
+from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN
 from hgext.vcsreplicator.mirror.task import Check, Checked, Sweep, TaskOutcome, Warm
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.event import Event
@@ -46,11 +47,25 @@ def test_caches_are_filled_while_no_light_worker_is_busy_but_with_what_is_slow(b
     assert following is not None
     bench.mirror.maintenance.mark_cold(following, relock=True)
     bench.mirror.maintenance.mark_cold(following)
-    bench.mirror.turn(0)
+    bench.passes(1)
     assert begun(bench, Warm) == []
     bench.pool.given[-1].is_slow = True
     bench.mirror.turn(0)
     assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x", relock=True)]
+
+
+def test_caches_are_filled_a_moment_after_the_release_so_that_its_ack_goes_first(bench: Bench) -> None:
+    event = Chain("r").next()
+    apply(bench, event)
+    bench.passes(1)
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    bench.mirror.maintenance.mark_cold(following)
+    bench.mirror.turn(0)
+    assert (begun(bench, Warm), bench.mirror.turn_time()) == ([], BUSY_TURN)
+    bench.clock.advance(WARM_AFTER)
+    bench.mirror.turn(0)
+    assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x")]
 
 
 def test_what_was_set_aside_long_enough_ago_is_removed_once_in_an_interval(bench: Bench) -> None:

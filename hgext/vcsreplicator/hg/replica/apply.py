@@ -33,6 +33,8 @@ from . import replicated
 # Compressed bytes that are unpacked at a time.
 SIP = 1024
 PARTS = frozenset({b"changegroup", b"obsmarkers"})
+# The callback by which Mercurial fills the caches of its own views after a transaction.
+CACHE_FILLER = b"-warm-cache"
 
 
 def apply_events(
@@ -44,10 +46,12 @@ def apply_events(
 ) -> Checkpoint:
     """Apply consecutive events in one transaction, and return the checkpoint reached.
 
-    The caller holds the locks. Raises Diverged if an event does not lead where it says, MalformedEvent for a damaged bundle.
+    Fills no caches: clients see other views, whose caches are filled after the release. The caller holds the locks. Raises
+    Diverged if an event does not lead where it says, MalformedEvent for a damaged bundle.
     """
     reached = []
     with repo.transaction(b"replicated") as tr:
+        tr.addpostclose(CACHE_FILLER, lambda _: None)
         for item, bundle in zip(items, bundles, strict=True):
             checkpoint = _apply_event(repo, tr, checkpoint, item, bundle, now)
             reached.append(checkpoint)

@@ -14,6 +14,8 @@ from .detached import Detachments
 from .following import Following, Phase
 from .state import State
 
+# Seconds after a release until its caches are filled. Its ack and its notice go first: they would share the processors.
+WARM_AFTER = 0.05
 # Seconds between two removals of old set-aside repositories.
 SWEEP_INTERVAL = 3600.0
 logger = structlog.get_logger()
@@ -25,8 +27,8 @@ class Maintenance:
     def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
         self._settings, self._table, self._agenda, self._clock = state.settings, state.table, state.agenda, state.clock
         self._pool, self._detachments = pool, detachments
-        # Repositories whose caches are cold → whether the lock on the disk must be changed too.
-        self._to_warm: dict[str, bool] = {}
+        # Repositories whose caches are cold → whether the lock on the disk must be changed too, and since when they are cold.
+        self._to_warm: dict[str, tuple[bool, float]] = {}
         # Repositories that are not read through yet in this round, and those that changed while they were read.
         self._unchecked: list[str] = []
         self._undecided: set[str] = set()
@@ -34,23 +36,34 @@ class Maintenance:
         self._check_at = self._clock.monotonic() + self._settings.check_interval
 
     def mark_cold(self, following: Following, *, relock: bool = False) -> None:
-        """Let the repository's caches be filled when all workers are idle.
+        """Let the repository's caches be filled soon, when all workers are idle.
 
         That spares the next reader the work. With `relock`, the lock on the disk is changed too.
         """
-        self._to_warm[following.id] = relock or self._to_warm.get(following.id, False)
+        was_relocking, since = self._to_warm.get(following.id, (False, self._clock.monotonic()))
+        self._to_warm[following.id] = relock or was_relocking, since
+
+    def has_cold(self) -> bool:
+        """Return whether caches are to be filled."""
+        return bool(self._to_warm)
 
     def warm_next(self) -> None:
-        """Fill the caches of one cold repository, if all light workers are idle."""
+        """Fill the caches of one cold repository, the first that was marked.
+
+        Not while a light worker is busy, and not within WARM_AFTER of the mark.
+        """
         if not self._to_warm or self._agenda.has_waiting():
+            return
+        repository, (relock, since) = next(iter(self._to_warm.items()))
+        if self._clock.monotonic() < since + WARM_AFTER:
             return
         if any(worker.busy for worker in self._pool.workers if worker.lane is Lane.LIGHT and not worker.is_slow):
             return
         worker = self._pool.idle(Lane.LIGHT)
         if worker is None:
             return
-        repository = next(iter(self._to_warm))
-        relock, following = self._to_warm.pop(repository), self._table.get(repository)
+        del self._to_warm[repository]
+        following = self._table.get(repository)
         if following is not None and following.folder is not None and not following.is_running:
             task = Warm(repository=repository, folder=following.folder, relock=relock)
             self._pool.give(worker, task, self._clock.monotonic())

@@ -104,6 +104,7 @@ class Supervisor:
         if (
             any(worker.busy or not worker.is_ready for worker in self._pool.workers)
             or self.state.agenda.has_waiting()
+            or self.maintenance.has_cold()
             or self.state.backlog.positions() != self._stored
         ):
             return BUSY_TURN
