@@ -110,7 +110,10 @@ def test_a_root_that_cannot_be_used_is_named_and_not_the_address(tmp_path: Path,
     ("hgrc", "problem"),
     [
         ("", "no hgrc loads vcsreplicator"),
-        ("[extensions]\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = master\n", "its hgrc has role = master"),
+        (
+            "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = master\n",
+            "its hgrc has role = master",
+        ),
     ],
 )
 def test_the_folder_of_a_mirror_is_not_served_without_its_guards(tmp_path: Path, hgrc: str, problem: str) -> None:

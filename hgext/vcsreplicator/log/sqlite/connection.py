@@ -147,7 +147,7 @@ def _describe_loss(path: Path, what: str) -> Unavailable:
 
 
 def prepare_database(path: Path, bells: Path, patience: float, *, creates: bool) -> None:
-    """Bring the database to our schema, and create the folder of its bells if missing.
+    """Bring the database to our schema, and create the folder of its bells.
 
     With `creates`, create a missing database too; else raise Unavailable, as the services that wait for a lost one would go on with
     an empty one. Files that root makes belong to the owner of the folder, so that services of that user can use them; SQLite gives
