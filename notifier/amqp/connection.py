@@ -188,19 +188,14 @@ class MessageTooLarge(ConnectionAbortedError):
 
 
 class _BoundedTransport:
-    """A transport of py-amqp that reads until `until`, as `time.monotonic` counts.
-
-    While it `holds_back`, it keeps what is written until `flush` or the next write that is not held back.
-    """
+    """A transport of py-amqp that reads until `until`, as `time.monotonic` counts."""
 
     until = math.inf
     largest_message = LARGEST_MESSAGE
-    holds_back = False
     _body_left = 0
     _frame_until = math.inf
     _read_buffer: bytes
     _quick_recv: Callable[[int], bytes]
-    _held: bytearray
 
     def read_frame(self) -> tuple[int, int, bytes]:
         """Return type, channel and content of the next frame.
@@ -220,22 +215,6 @@ class _BoundedTransport:
         elif kind == _BODY:
             self._body_left = max(0, self._body_left - len(content))
         return kind, channel, content
-
-    def write(self, data: bytes | memoryview) -> None:
-        self._held += data
-        if not self.holds_back:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is held back; raises OSError."""
-        if self._held:
-            held, self._held = self._held, bytearray()
-            super().write(held)  # type: ignore[misc]
-
-    @property
-    def held(self) -> int:
-        """The number of bytes that are held back."""
-        return len(self._held)
 
     def _read(self, n: int, initial: bool = False) -> bytes:
         """Read exactly n bytes.
@@ -268,7 +247,6 @@ class _BoundedTransport:
 
     def _setup_transport(self) -> None:
         """Limit every read and write of the connection in time."""
-        self._held = bytearray()
         super()._setup_transport()  # type: ignore[misc]
         self.sock.settimeout(PATIENCE)  # type: ignore[attr-defined]
 

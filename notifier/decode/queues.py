@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from ..amqp.channel import ConfirmedChannel, OutgoingMessage, Target, declare_queues
+from ..amqp.channel import ConfirmedChannel, Target, declare_queues
 from ..amqp.connection import where
 from ..amqp.consumer import QueueConsumer
+from ..amqp.frames import OutgoingMessage
 from ..amqp.settings import BrokerSettings, check_credentials
 from ..raw import RawMessage, to_line
 from .settings import DecodeSettings

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.words.errors import Unavailable
 
+from ..amqp.frames import OutgoingMessage
 from ..jsonlines import JsonLines
 from .decoding import Decoded
 from .settings import DecodeSettings, PlaceKind
 
 if TYPE_CHECKING:
-    from ..amqp.channel import OutgoingMessage
     from .queues import OutputQueues
 
 
@@ -74,7 +74,5 @@ class Outputs:
             raise Unavailable(f"decode: {path}: {error.strerror}") from error
 
 
-def _make_message(queue: str, message: Decoded) -> "OutgoingMessage":
-    from ..amqp.channel import OutgoingMessage  # its client takes a tenth of a second to load
-
+def _make_message(queue: str, message: Decoded) -> OutgoingMessage:
     return OutgoingMessage(routing_key=queue, body=message.body, id=message.id, headers=message.attributes)

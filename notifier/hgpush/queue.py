@@ -7,12 +7,12 @@ that the queue did not take the message, so the message is sent again: there is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hgext.vcsreplicator.words.clock import Clock
 
-from ..amqp.channel import ConfirmedChannel, OutgoingMessage, Target, declare_queues
+from ..amqp.channel import ConfirmedChannel, Target, declare_queues
 from ..amqp.connection import where
+from ..amqp.frames import OutgoingMessage
 from ..amqp.settings import BrokerSettings
 
 # Bytes of a queue's name: AMQP counts them in one byte.
@@ -43,7 +43,8 @@ def open_queue(name: str, settings: BrokerSettings, queue: str, clock: Clock) ->
 
 
 def push_message(
-    queue: str, message_id: str, body: str | bytes, headers: Mapping[str, Any], created: int
+    queue: str, message_id: str, body: str | bytes, headers: Mapping[str, str], created: int
 ) -> OutgoingMessage:
-    properties = {"type": "hg-push", "timestamp": created}
-    return OutgoingMessage(routing_key=queue, body=body, id=message_id, headers=headers, properties=properties)
+    return OutgoingMessage(
+        routing_key=queue, body=body, id=message_id, headers=headers, type="hg-push", timestamp=created
+    )

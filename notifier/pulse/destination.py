@@ -27,7 +27,8 @@ from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.shape import Bytes
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..amqp.channel import ConfirmedChannel, OnNack, OnReturn, OutgoingMessage, Target
+from ..amqp.channel import ConfirmedChannel, OnNack, OnReturn, Target
+from ..amqp.frames import HeaderValue, OutgoingMessage
 from ..amqp.settings import BrokerSettings
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..message import Message
@@ -126,7 +127,8 @@ class Pulse:
             body=text,
             id=message.id,
             headers=self._write_headers(message, key),
-            properties={"type": message.type.value, "timestamp": int(message.created)},
+            type=message.type.value,
+            timestamp=int(message.created),
             mandatory=self.settings.mandatory,
         )
         self._channel.send(delivery.number, outgoing)
@@ -159,8 +161,8 @@ class Pulse:
             return f"{len(text)} bytes, max-bytes allows {self.settings.max_bytes}"
         return None
 
-    def _write_headers(self, message: Message, key: str) -> dict[str, Any]:
-        headers: dict[str, Any] = {"repository": message.repository, "sequence": message.sequence}
+    def _write_headers(self, message: Message, key: str) -> dict[str, HeaderValue]:
+        headers: dict[str, HeaderValue] = {"repository": message.repository, "sequence": message.sequence}
         if message.previous is not None:
             headers["previous"] = message.previous
         if message.replay is not None:

@@ -13,7 +13,8 @@ import pytest
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.amqp.channel import ConfirmedChannel, OutgoingMessage, Target
+from notifier.amqp.channel import ConfirmedChannel, Target
+from notifier.amqp.frames import OutgoingMessage
 from notifier.amqp.settings import BrokerSettings
 from testing.faults.broker import CONFIRMING, FakeBroker, low_on_memory
 

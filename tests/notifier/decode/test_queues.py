@@ -14,7 +14,8 @@ import structlog
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
-from notifier.amqp.channel import BLOCKED, OutgoingMessage
+from notifier.amqp.channel import BLOCKED
+from notifier.amqp.frames import OutgoingMessage
 from notifier.decode.queues import OutputQueues, open_input
 from notifier.decode.sources import GROUP
 from notifier.raw import to_line
