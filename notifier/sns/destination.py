@@ -139,7 +139,7 @@ class Sns:
             self._s3.meta.events.unregister(
                 "before-call.s3", add_expect_header
             )  # a round trip for each of our small bodies
-            self._objects = ObjectWriter(self._s3, settings.bucket)
+            self._objects = ObjectWriter(self._s3, settings.bucket, session.get_credentials(), clock)
             self._sns = session.client("sns", config=config, endpoint_url=settings.sns_endpoint_url)
             self._sns.meta.events.register("before-call.sns", _encode_form)
         except (BotoCoreError, OSError, ValueError) as error:

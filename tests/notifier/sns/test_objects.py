@@ -11,6 +11,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError, ConnectionClosedError
 
+from hgext.vcsreplicator.words.clock import SystemClock
 from notifier.sns.objects import ObjectWriter
 from testing.builders.endpoint import Endpoint, Reply, Request
 
@@ -27,6 +28,7 @@ class Bucket:
         endpoint.reply = lambda request: self.replies.pop(0) if self.replies else Reply()
         self.requests = endpoint.requests
         session = boto3.session.Session("first", "secret", region_name="us-west-2")
+        self.clock = SystemClock()
         self.credentials: Credentials = session.get_credentials()
         self.client = session.client(
             "s3",
@@ -37,7 +39,7 @@ class Bucket:
                 request_checksum_calculation="when_required",
             ),
         )
-        self.writer = ObjectWriter(self.client, "bucket")
+        self.writer = ObjectWriter(self.client, "bucket", self.credentials, self.clock)
 
     @property
     def ways(self) -> list[str]:
@@ -56,8 +58,9 @@ def headers(request: Request) -> dict[str, str]:
 
 
 def test_later_requests_are_boto3s_to_the_letter(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    noon = datetime.datetime(2026, 11, 26, 12)
+    noon = datetime.datetime(2026, 11, 26, 12, tzinfo=datetime.UTC)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: noon)
+    monkeypatch.setattr(bucket.clock, "now", noon.timestamp)
     for _ in range(3):
         bucket.writer.write("events/a.json", b'{"a": 1}')
     assert bucket.ways == ["boto3", "short", "short"]
@@ -77,6 +80,16 @@ def test_later_requests_are_signed_for_the_region_of_the_first(bucket: Bucket) -
         bucket.writer.write("events/a.json", b"")
     assert bucket.ways == ["boto3", "short"]
     assert all("/eu-west-3/s3/aws4_request" in each.headers["authorization"] for each in bucket.requests)
+
+
+def test_requests_that_boto3_signs_differently_are_boto3s(bucket: Bucket) -> None:
+    def add_header(request: Any, **_: object) -> None:
+        request.headers["X-Amz-Acl"] = "private"
+
+    bucket.client.meta.events.register("before-sign.s3.PutObject", add_header)
+    for _ in range(2):
+        bucket.writer.write("events/a.json", b"")
+    assert bucket.ways == ["boto3", "boto3"]
 
 
 def test_each_object_has_its_own_key_and_content(bucket: Bucket) -> None:
@@ -120,7 +133,7 @@ def test_store_whose_answers_have_content_gets_each_object_once(bucket: Bucket) 
     assert bucket.ways == ["boto3", "boto3"]
 
 
-@pytest.mark.parametrize("part", ["objects.AWSRequest", "objects._learn_request"])
+@pytest.mark.parametrize("part", ["objects.AWSPreparedRequest", "objects._learn_request"])
 def test_botocore_that_works_differently_inside_stores_every_object(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
