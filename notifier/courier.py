@@ -164,11 +164,12 @@ class _DeliveryLoop:
         self.courier.started.set()
         while not self.courier.stop.is_set():
             self.orders.carry_out_requests()
-            self.read()
+            has_read = self.read()
             if self.condition.trouble is not None and self.window.idle(self.clock.monotonic()):
                 self.connect()
             self.begin()
-            self.collect(BUSY_WAIT if self.window.in_flight else 0)
+            # While notices come, the next are read instead of a wait: the destination works meanwhile.
+            self.collect(BUSY_WAIT if self.window.in_flight and not has_read else 0)
             self.reader.store_position()
             self.report()
         self.drain()
@@ -184,22 +185,25 @@ class _DeliveryLoop:
         if self.attempt(self.destination.start):
             self.condition.note_answer()
 
-    def read(self) -> None:
-        """Read notices while the window has room.
+    def read(self) -> bool:
+        """Read notices while the window has room; return whether there were any.
 
         Waits for the next notice only if nothing else is to be done.
         """
+        has_read = False
         wait = 0.0 if self.window.in_flight else self._idle_time()
         if not self.window.room or self.reader.is_resting:
             self.courier.stop.wait(wait)
-            return
+            return has_read
         try:
             for record in self.reader.records(0.0 if self.orders.replaying else wait):
                 self.take(record)
+                has_read = True
             self.orders.read_replays()
             self.reader.note_answer()
         except Unavailable as error:
             self.reader.rest(error)
+        return has_read
 
     def take(self, record: Record) -> None:
         """Put the messages of a record into the window, or reject the record."""

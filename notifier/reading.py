@@ -30,8 +30,8 @@ STORE_EVERY = 0.5
 # Seconds after which a position that did not move is stored again: Kafka forgets one that is not stored for a week.
 RENEW_EVERY = 3600.0
 
-# Records of one read.
-BATCH = 500
+# Records of one read: few, so that the destination does not lack work meanwhile.
+BATCH = 100
 
 POSITION = Gauge(
     "vcsreplicator_notifier_position_offset", "First offset of notices that is not settled", ["destination"]

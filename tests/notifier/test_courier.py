@@ -22,9 +22,10 @@ from hgext.vcsreplicator.words.errors import Expired, Rejected, ReplicationError
 from hgext.vcsreplicator.words.records import ErrorRecord, Notice
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from notifier import courier, orders
+from notifier import courier, orders, reading
 from notifier import message as notifier_message
 from notifier.courier import Courier, _DeliveryLoop
+from notifier.destination import DeliveryOutcome
 from notifier.message import Message
 from notifier.reading import NoticeMark, group
 from notifier.settings import NotifierSettings
@@ -880,3 +881,21 @@ def test_line_about_a_delivery_names_message_repository_sequence_and_event(
         if line["event"] in words:
             assert (line["repository"], line["seq"], line["event_id"]) == (event.repository, 7, event.id)
             assert line["message"].startswith(event.id)
+
+
+def test_no_confirmation_is_waited_for_while_notices_come(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A destination that works meanwhile would have nothing to do while the next notices are read."""
+    publish_pushes(turns.log, "r", 1, 2 * reading.BATCH + 1)
+    waits: list[tuple[float, int]] = []
+
+    def note_wait(timeout: float) -> list[DeliveryOutcome]:
+        waits.append((timeout, turns.loop.window.waiting))
+        if timeout:
+            turns.courier.stop.set()
+        return []
+
+    monkeypatch.setattr(Scripted, "outcomes", lambda self, timeout: note_wait(timeout))
+    monkeypatch.setattr(courier, "DRAIN", 0.0)
+    turns.loop.work()
+    batches = [reading.BATCH, 2 * reading.BATCH, 2 * reading.BATCH + 1]
+    assert waits == [*((0, read) for read in batches), (courier.BUSY_WAIT, batches[-1])]
