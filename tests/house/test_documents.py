@@ -13,9 +13,11 @@ from tests.house.sources import PRODUCT, files
 PATH = re.compile(r"`((?:hgext|pushlog|notifier|hooks|testing|tests|docs|requirements)/[\w./{},-]*)`")
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
 # Words that hide who acts; the contributing page names them. A machine's user has such a name, in quotation marks.
-HIDDEN_ACTOR = re.compile(
-    r"\b(?<!\")(somebody|someone|nobody|wh(?:o|at|ere|ich)ever|(?:is|are) told|what waiting heals)\b", re.IGNORECASE
+HIDDEN = (
+    *("somebody", "someone", "nobody", "whoever", "whatever", "wherever", "whichever"),
+    *("is told", "are told", "what waiting heals"),
 )
+HIDDEN_ACTOR = re.compile(rf"\b(?<!\")({'|'.join(HIDDEN)})\b", re.IGNORECASE)
 EXIT_CODE = re.compile(r"(?:sys\.exit\(|^EXIT_\w+ = |sys\.exit\(.* if .* else )(\d+)", re.MULTILINE)
 DECISIONS = sorted(path for path in (CHECKOUT / "docs/decisions").glob("*.md") if path.name != "README.md")
 FORM = re.compile(
@@ -28,6 +30,12 @@ def headings(text: str) -> set[str]:
     """The anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def hidden_actors(text: str) -> list[str]:
+    """The words in a text that hide who acts: few texts hold one, and to look for them one by one is quicker."""
+    lowered = text.lower()
+    return HIDDEN_ACTOR.findall(text) if any(words in lowered for words in HIDDEN) else []
 
 
 def exit_codes() -> set[str]:
@@ -63,7 +71,7 @@ def test_the_documents_link_only_to_pages_and_headings_that_exist() -> None:
 def test_the_documents_the_product_and_the_tests_name_the_actor() -> None:
     tests = ("tests/*.py", "tests/*.t", "testing/*.py", ":!tests/house/test_documents.py")
     pages = files("*.md", *PRODUCT, *tests, ":!CONTRIBUTING.md", ":!tests/golden")
-    assert not [f"{name}: {word}" for name, text in pages for word in HIDDEN_ACTOR.findall(text)]
+    assert not [f"{name}: {word}" for name, text in pages for word in hidden_actors(text)]
 
 
 def test_the_architecture_names_the_files_of_each_stage() -> None:
@@ -89,5 +97,6 @@ def test_the_checks_of_documents_can_fail() -> None:
     assert PATH.findall("see `hgext/nowhere.py`") == ["hgext/nowhere.py"]
     assert LINK.findall("see [it](nowhere.md#part)") == [("nowhere.md", "part")]
     assert headings("## A push, in `hg`\n") == {"a-push-in-hg"}
-    assert HIDDEN_ACTOR.findall("Whoever reads is told") == ["Whoever", "is told"]
+    assert hidden_actors("Whoever reads is told") == ["Whoever", "is told"]
+    assert all(hidden_actors(f"({words.title()})") for words in HIDDEN)
     assert not FORM.match("# A title\n\n**Decision.** No date.\n")

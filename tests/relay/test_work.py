@@ -1040,7 +1040,7 @@ def test_many_repositories_of_a_partition_that_fails_share_the_failure_and_occup
         return master.work.failure(master.folder(name)) is not None
 
     monkeypatch.setattr(log, "ends", hang)
-    waiting = {f"waiting{number}": write_into(master, 2, f"waiting{number}") for number in range(100)}
+    waiting = {f"waiting{number}": write_into(master, 2, f"waiting{number}") for number in range(20)}
     there, first, *others = write_into(master, 1, "there"), *waiting
     for name in waiting:
         master.poke(name)

@@ -748,21 +748,21 @@ def test_an_adoption_behind_what_a_newer_aggregator_stored_waits_for_that_one_an
     assert not fed.errors
 
 
-@pytest.mark.parametrize("served", [0, 60, 200])
+@pytest.mark.parametrize("served", [0, 30, 100])
 def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch, served: int
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
-    fed.event(*old.take(200))
+    fed.event(*old.take(100))
     fed.commit()
     fed.ack(old.ack("alpha", served))
     fed.transactions.clear()
     fed.event(adopted(new))
     fed.commit()
-    assert max(fed.transactions) < 60
+    assert max(fed.transactions) < 30
     assert [notice.event for notice in fed.notices] == old.events[:served]
-    assert sorted(error.offset for error in fed.errors) == list(range(served, 200))
+    assert sorted(error.offset for error in fed.errors) == list(range(served, 100))
     assert list(fed.topics[PENDING]) == [f"{new.repository}/1"]
 
 
@@ -770,11 +770,11 @@ def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_siz
 def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
-    fed.event(*old.take(200))
+    fed.event(*old.take(100))
     fed.commit()
-    fed.ack(old.ack("alpha", 60))
+    fed.ack(old.ack("alpha", 30))
     event = adopted(new)
     record = fed.record(EVENTS, event.repository, wire.encode(event))
     for _ in range(written):
@@ -786,37 +786,37 @@ def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats
     assert fed.take(fed.take_event, record) is RecordOutcome.TAKEN
     fed.ack(new.ack("alpha", 1))
     fed.commit()
-    assert [notice.event for notice in fed.notices] == [*old.events[:60], event]
-    assert sorted(error.offset for error in fed.errors) == list(range(60, 200))
+    assert [notice.event for notice in fed.notices] == [*old.events[:30], event]
+    assert sorted(error.offset for error in fed.errors) == list(range(30, 100))
     assert fed.topics[PENDING] == {}
 
 
 def test_what_mirrors_serve_after_a_kill_in_an_adoption_is_announced_without_a_hole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
-    fed.event(*old.take(200))
+    fed.event(*old.take(100))
     fed.commit()
     event = adopted(new)
     record = fed.record(EVENTS, event.repository, wire.encode(event))
     assert fed.take_event(record, fed.now) is RecordOutcome.UNFINISHED
     fed.write()
     fed.restart()
-    fed.ack(old.ack("alpha", 200))
+    fed.ack(old.ack("alpha", 100))
     assert fed.take(fed.take_event, record) is RecordOutcome.TAKEN
     fed.commit()
     told = [notice.event.seq for notice in fed.notices]
     assert told == list(range(1, len(told) + 1))
-    assert sorted(error.offset + 1 for error in fed.errors) == list(range(len(told) + 1, 201))
+    assert sorted(error.offset + 1 for error in fed.errors) == list(range(len(told) + 1, 101))
 
 
 def test_an_adoption_that_was_kept_for_a_newer_aggregator_takes_transactions_of_bounded_size_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 10_000)
     fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", incarnation=2)
-    fed.event(*old.take(200))
+    fed.event(*old.take(100))
     fed.commit()
     fed.event(replace(adopted(new), version=2), new.next())
     fed.commit()
@@ -825,8 +825,8 @@ def test_an_adoption_that_was_kept_for_a_newer_aggregator_takes_transactions_of_
     fed.restart()
     fed.ack(new.ack("alpha", 2))
     assert fed.commit() == [1, 2]
-    assert max(fed.transactions) < 60
-    assert (fed.topics[PENDING], len(fed.errors)) == ({}, 200)
+    assert max(fed.transactions) < 30
+    assert (fed.topics[PENDING], len(fed.errors)) == ({}, 100)
 
 
 def test_repeats_of_a_retired_incarnation_are_repeats() -> None:
@@ -1060,8 +1060,8 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded
     monkeypatch: pytest.MonkeyPatch, written: int | None
 ) -> None:
     """Killed after any of them (`written`), the mirror is not yet removed, and the rest goes when it is."""
-    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
-    fed, chains = FedAggregation("alpha", inactive("beta")), [Chain(f"x{number}") for number in range(300)]
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 7_000)
+    fed, chains = FedAggregation("alpha", inactive("beta")), [Chain(f"x{number}") for number in range(100)]
     for chain in chains:
         fed.event(*chain.take(1))
         fed.ack(chain.ack("alpha", 1), chain.ack("beta", 1))
@@ -1078,7 +1078,7 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded
         assert fed.aggregation.roster.mirrors[1].state is MirrorState.INACTIVE
     assert fed.take(fed.aggregation.request, record) is RecordOutcome.TAKEN
     fed.commit()
-    assert max(fed.transactions) < 90
+    assert max(fed.transactions) < 30
     assert sorted(fed.buried) == sorted(f"beta/{chain.repository}" for chain in chains)
     assert fed.aggregation.roster.mirrors[1].state is MirrorState.REMOVED
 

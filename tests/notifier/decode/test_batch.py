@@ -92,9 +92,10 @@ def test_repeats_are_seen_within_a_run_and_from_one_to_the_next(tools: Tools, tm
     ],
 )
 def test_a_broken_file_is_named_and_leaves_no_output_and_no_id(
-    name: str, content: bytes, tools: Tools, tmp_path: Path
+    name: str, content: bytes, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a.ndjson").write_bytes(numbered(range(600)))
+    monkeypatch.setattr(batch, "_BATCH", 5)
+    (tmp_path / "a.ndjson").write_bytes(numbered(range(6)))
     (tmp_path / name).write_bytes(content)
     settings = DecodeSettings(repeats=str(tmp_path / "repeats.db"))
     repeats = open_repeats(settings, SystemClock())

@@ -326,9 +326,13 @@ def test_the_largest_attributes_of_the_edge_are_decoded(tools: Tools) -> None:
     assert isinstance(decode(to_line(a_raw(x_debug_id="\xe9" * HEAD_BYTES)), tools), Decoded)
 
 
-def test_a_body_that_becomes_too_large_for_a_record_when_it_is_written_is_rejected(places: Path) -> None:
-    tools = Tools(schemas=load_schemas(SHIPPED), largest=4_000_000)
-    body = json.dumps({**a_document(), "note": []}).replace("[]", "[" + "1e15," * 600_000 + "1]")
+def test_a_body_that_becomes_too_large_for_a_record_when_it_is_written_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All sizes are a sixteenth of the real ones."""
+    monkeypatch.setattr(decoding, "_LARGEST_WRITTEN", decoding._LARGEST_WRITTEN // 16)
+    tools = Tools(schemas=load_schemas(SHIPPED), largest=250_000)
+    body = json.dumps({**a_document(), "note": []}).replace("[]", "[" + "1e15," * 37_500 + "1]")
     result = decode(to_line(a_raw(body.encode())), tools)
     assert isinstance(result, DecodeReject)
     assert (result.kind, "as ASCII JSON" in result.errors["error_message"]) == ("size", True)

@@ -101,32 +101,43 @@ def counting() -> CountingLog:
     return log
 
 
+@pytest.fixture
+def sixteenth(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of a mebibyte, where the largest batch is a sixteenth of the real one too."""
+    monkeypatch.setattr(loop, "BATCH_BYTES", loop.BATCH_BYTES // 16)
+    return MIB // 16
+
+
 def work(source: RawSource, tools: Tools, done: threading.Event, clock: Clock | None = None) -> None:
     """Decode until the source says that all is done."""
     clock = clock or HandClock()
     DecodeLoop(source, Outputs(DecodeSettings(), None), Repeats(None, clock), tools, clock).work(done)
 
 
-def large(number: int) -> bytes:
-    """A message of some kilobytes whose document has a mebibyte, and three when it is written as ASCII."""
-    document = {**a_document(number), "landingSystem": "é" * (MIB // 2 - 300)}
+def large(number: int, size: int = MIB) -> bytes:
+    """A message of some kilobytes whose document has a mebibyte, and three when it is written as ASCII; or another size."""
+    document = {**a_document(number), "landingSystem": "é" * (size // 2 - 300)}
     return to_line(a_raw(gzip.compress(json.dumps(document, ensure_ascii=False).encode(), mtime=0), uri=uri_of(number)))
 
 
-def test_large_documents_are_delivered_in_batches_that_a_log_takes_in_time(counting: CountingLog, tools: Tools) -> None:
-    submit(counting, *map(large, range(20)))
+def test_large_documents_are_delivered_in_batches_that_a_log_takes_in_time(
+    counting: CountingLog, tools: Tools, sixteenth: int
+) -> None:
+    submit(counting, *(large(number, sixteenth) for number in range(20)))
     work(LogSource(counting, "raw"), tools, counting.done)
     assert ids(records(counting, "decoded")) == dict.fromkeys(range(20), 1)
     assert len(counting.sizes) > 1
-    assert max(counting.sizes) < 8 * MIB
+    assert max(counting.sizes) < 8 * sixteenth
 
 
-def test_large_rejects_are_delivered_in_batches_that_a_log_takes_in_time(counting: CountingLog, tools: Tools) -> None:
-    submit(counting, *(a_raw(b"no json" + bytes(MIB - 7), uri=uri_of(number)) for number in range(20)))
+def test_large_rejects_are_delivered_in_batches_that_a_log_takes_in_time(
+    counting: CountingLog, tools: Tools, sixteenth: int
+) -> None:
+    submit(counting, *(a_raw(b"no json" + bytes(sixteenth - 7), uri=uri_of(number)) for number in range(20)))
     work(LogSource(counting, "raw"), tools, counting.done)
     assert len(records(counting, ERRORS)) == 20
     assert len(counting.sizes) > 1
-    assert max(counting.sizes) < 8 * MIB
+    assert max(counting.sizes) < 8 * sixteenth
 
 
 def test_small_documents_are_delivered_together(counting: CountingLog, tools: Tools) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected
+from notifier.hgpush import message
 from notifier.hgpush.message import LARGEST, QueuedPush, from_body, read_answer, to_body
 
 NODE = "a" * 40
@@ -24,22 +25,27 @@ def an_answer(**pushes: Any) -> bytes:
 def test_what_is_written_is_read_again() -> None:
     answer = read_answer(an_answer(p10=ENTRY, p9={**ENTRY, "git_changesets": [None]}), "h")
     assert [push.id for push in answer.pushes] == [9, 10]
-    message = from_body(to_body(7, answer.pushes).encode())
-    assert (message.repository_id, message.pushes) == (7, answer.pushes)
+    read = from_body(to_body(7, answer.pushes).encode())
+    assert (read.repository_id, read.pushes) == (7, answer.pushes)
 
 
-def test_push_of_the_largest_answer_fits_into_a_message() -> None:
-    nodes = [f"{number:040x}" for number in range(1, (LARGEST - 200) // 43)]
+@pytest.mark.parametrize("largest", [100_000, pytest.param(LARGEST, marks=pytest.mark.more)])
+def test_push_of_the_largest_answer_fits_into_a_message(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
+    monkeypatch.setattr(message, "LARGEST", largest)
+    nodes = [f"{number:040x}" for number in range(1, (largest - 200) // 43)]
     text = json.dumps({"lastpushid": 1, "pushes": {"1": {**ENTRY, "changesets": nodes}}}, separators=(",", ":"))
+    assert largest - 300 < len(text) <= largest
     answer = read_answer(text.encode(), "h")
     assert from_body(to_body(7, answer.pushes).encode()).pushes == answer.pushes
 
 
-def test_push_that_fits_into_no_message_is_refused() -> None:
+@pytest.mark.parametrize("largest", [100_000, pytest.param(LARGEST, marks=pytest.mark.more)])
+def test_push_that_fits_into_no_message_is_refused(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
+    monkeypatch.setattr(message, "LARGEST", largest)
     push = QueuedPush(
-        id=3, date=1, user="dana", changesets=tuple(f"{number:040x}" for number in range(1, LARGEST // 43))
+        id=3, date=1, user="dana", changesets=tuple(f"{number:040x}" for number in range(1, largest // 43))
     )
-    with pytest.raises(Rejected, match=r"^push 3: a message of 1677"):
+    with pytest.raises(Rejected, match=rf"^push 3: a message of \d+ bytes, receivers take at most {largest}$"):
         to_body(7, [push])
 
 
