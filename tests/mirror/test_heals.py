@@ -23,6 +23,7 @@ from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.replica.troubles import trouble_of
 from hgext.vcsreplicator.hg.replica.work import TaskRunner
 from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of
+from hgext.vcsreplicator.mirror import pool
 from hgext.vcsreplicator.mirror.comparison import Fingerprint
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import Task
@@ -509,13 +510,18 @@ def test_while_a_mirror_can_write_nothing_at_all_it_waits_and_passes_nothing(ben
     assert equal(bench, neighbour)
 
 
-def test_a_bundle_that_unpacks_to_more_than_it_may_is_fetched_and_not_the_whole_repository(bench: Bench) -> None:
+def test_a_bundle_that_unpacks_to_more_than_it_may_is_fetched_and_not_the_whole_repository(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_have, limited = 1 << 20, bench.folder / "limited.py"
+    limited.write_text(f"from hgext.vcsreplicator.hg.replica import apply\napply.UNPACKED_LIMIT = {may_have}\n")
+    monkeypatch.setattr(pool, "CONFIGURATION", f"{pool.CONFIGURATION}[extensions]\nlimited = {limited}\n")
     patient, neighbour = two(bench)
     push(bench, patient, neighbour)
     with bench.mirror():
         bench.wait_applied(patient, neighbour)
         store = (bench.where(patient) / ".hg/store").stat().st_ino
-        patient.push(files={"zeros": bytes(wire.UNPACKED_LIMIT + 1)})
+        patient.push(files={"zeros": bytes(may_have + 1)})
         _, frame = patient.frames[-1]
         assert len(frame) < wire.INLINE_LIMIT
         push(bench, patient, neighbour)
