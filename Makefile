@@ -13,13 +13,13 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 # The tests of `make check` start nothing: plain pytests at once take half the time of one with two workers, which would import
-# every test twice and pass each result over a socket; each takes about as long as the others. The other pure tests run in `make test`.
+# every test twice and pass each result over a socket; each takes about as long as the others. Three, since to start another and to
+# import what all need takes a second of a processor. The other pure tests run in `make test`.
 PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes and not more" \
 	--hypothesis-profile=quick
-CHECKS := check-mirror check-aggregator check-below check-notifier check-docs check-types check-style
-TESTS_OF_check-mirror := tests/mirror tests/status
-TESTS_OF_check-aggregator := tests/aggregator
-TESTS_OF_check-below := tests/words tests/outbox tests/relay tests/log
+CHECKS := check-mirror check-aggregator check-notifier check-docs check-types check-style
+TESTS_OF_check-mirror := tests/mirror tests/status tests/words tests/outbox
+TESTS_OF_check-aggregator := tests/aggregator tests/relay tests/log
 TESTS_OF_check-notifier := tests/notifier tests/house
 INSTALL := testing/install_debian.sh
 # Tests make many small files: in memory if it has room and lets programs run, else where files are made anyway. A whole run needs
@@ -82,7 +82,7 @@ test-versions: $(VENV)/installed-for-tests
 check: $(VENV)/installed-for-tests
 	$(MAKE) --no-print-directory --jobs --keep-going --output-sync $(CHECKS)
 
-check-mirror check-aggregator check-below check-notifier:
+check-mirror check-aggregator check-notifier:
 	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(PURE) $(TESTS_OF_$@)
 
 check-style:
