@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`open_log`: what a URL may say, and one clear line for everything else."""
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +149,20 @@ def test_an_embedded_log_that_is_lost_is_named_and_made_only_on_request(tmp_path
     assert path.exists() == (what == "empty")
     open_log(f"sqlite://{path}", creates=True).close()
     open_log(f"sqlite://{path}").close()
+
+
+@pytest.mark.parametrize("what", ["empty", "another"])
+def test_a_file_that_is_no_log_is_not_written_to(tmp_path: Path, what: str) -> None:
+    """A copy may just be restored there, or another program use it."""
+    path = tmp_path / "log.db"
+    path.touch()
+    if what == "another":
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            database.execute("CREATE TABLE a (b)")
+    before = path.read_bytes()
+    with pytest.raises((Unavailable, BadConfig)):
+        open_log(f"sqlite://{path}")
+    assert ([each.name for each in tmp_path.iterdir()], path.read_bytes()) == ([path.name], before)
 
 
 def test_an_adapter_is_imported_only_when_a_url_asks_for_it(tmp_path: Path) -> None:

@@ -70,28 +70,36 @@ class Connection:
 
         Raises BadConfig if it is not ours, or from a newer release, Unavailable if it is empty and not to be created.
         """
+        # WAL writes into any file, even an empty one, which may be another program's or a copy that is just being restored.
+        with self.transaction("DEFERRED"):
+            self._find_version(creates=creates)
         with self._translate_errors():
             [(mode,)] = self._execute_patiently("PRAGMA journal_mode = WAL", self._patience).fetchall()
         if mode != "wal":
             raise BadConfig(f"sqlite://{self._path}: expected a file system with shared memory (WAL), got mode {mode}")
         with self.transaction("IMMEDIATE"):
-            [(application,)], [(version,)] = self.rows("PRAGMA application_id"), self.rows("PRAGMA user_version")
-            [(tables,)] = self.rows(sql.TABLES)
-            if application != sql.APPLICATION_ID and tables:
-                raise BadConfig(f"sqlite://{self._path}: expected a log of vcsreplicator, got another SQLite database")
-            if not tables and not creates:
-                raise _describe_loss(self._path, "the log is empty")
-            if version > len(sql.MIGRATIONS):
-                raise BadConfig(
-                    f"sqlite://{self._path}: has schema {version}, expected at most {len(sql.MIGRATIONS)}; "
-                    "it was written by a newer release"
-                )
+            version = self._find_version(creates=creates)
             for statements in sql.MIGRATIONS[version:]:
                 for statement in statements:
                     self.run(statement)
             if version < len(sql.MIGRATIONS):
                 self.run(f"PRAGMA application_id = {sql.APPLICATION_ID}")
                 self.run(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
+
+    def _find_version(self, *, creates: bool) -> int:
+        """Return the version of the schema; raise as `migrate` if it may not be changed."""
+        [(application,)], [(version,)] = self.rows("PRAGMA application_id"), self.rows("PRAGMA user_version")
+        [(tables,)] = self.rows(sql.TABLES)
+        if application != sql.APPLICATION_ID and tables:
+            raise BadConfig(f"sqlite://{self._path}: expected a log of vcsreplicator, got another SQLite database")
+        if not tables and not creates:
+            raise _describe_loss(self._path, "the log is empty")
+        if version > len(sql.MIGRATIONS):
+            raise BadConfig(
+                f"sqlite://{self._path}: has schema {version}, expected at most {len(sql.MIGRATIONS)}; "
+                "it was written by a newer release"
+            )
+        return int(version)
 
     def _begin_transaction(self, kind: str, patience: float) -> None:
         self._execute_patiently(f"BEGIN {kind}", patience)
