@@ -68,6 +68,25 @@ def test_caches_are_filled_a_moment_after_the_release_so_that_its_ack_goes_first
     assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x")]
 
 
+def test_a_repository_whose_task_is_long_keeps_its_turn_and_others_do_not_wait(bench: Bench) -> None:
+    event, other = Chain("r").next(), Chain("other").next()
+    for each in (event, other):
+        apply(bench, each)
+        following = bench.mirror.state.table.get(each.repository)
+        assert following is not None
+        following.is_running = each is event
+        bench.mirror.maintenance.mark_cold(following, relock=True)
+    bench.clock.advance(WARM_AFTER)
+    bench.mirror.turn(0)
+    assert begun(bench, Warm) == [Warm(repository=other.repository, folder="/x", relock=True)]
+    del bench.pool.workers[-1:]
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    following.is_running = False
+    bench.mirror.turn(0)
+    assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x", relock=True)]
+
+
 def test_what_was_set_aside_long_enough_ago_is_removed_once_in_an_interval(bench: Bench) -> None:
     bench.pool.limits[Lane.CHECK] = 9
     bench.passes(100)

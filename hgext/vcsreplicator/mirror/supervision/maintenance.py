@@ -48,25 +48,32 @@ class Maintenance:
         return bool(self._to_warm)
 
     def warm_next(self) -> None:
-        """Fill the caches of one cold repository, the first that was marked.
+        """Fill the caches of the repository that is cold longest.
 
-        Not while a light worker is busy, and not within WARM_AFTER of the mark.
+        Not while a light worker is busy, and not within WARM_AFTER of the mark. A repository that has a task keeps its turn: a copy
+        from the master may take long, and nothing else would change its lock.
         """
         if not self._to_warm or self._agenda.has_waiting():
             return
-        repository, (relock, since) = next(iter(self._to_warm.items()))
-        if self._clock.monotonic() < since + WARM_AFTER:
-            return
         if any(worker.busy for worker in self._pool.workers if worker.lane is Lane.LIGHT and not worker.is_slow):
             return
-        worker = self._pool.idle(Lane.LIGHT)
-        if worker is None:
+        repository = self._find_cold()
+        if repository is None or (worker := self._pool.idle(Lane.LIGHT)) is None:
             return
-        del self._to_warm[repository]
+        relock, _ = self._to_warm.pop(repository)
         following = self._table.get(repository)
-        if following is not None and following.folder is not None and not following.is_running:
+        if following is not None and following.folder is not None:
             task = Warm(repository=repository, folder=following.folder, relock=relock)
             self._pool.give(worker, task, self._clock.monotonic())
+
+    def _find_cold(self) -> str | None:
+        """Return the repository that is cold longest, of those that may be warmed now."""
+        cold_since = self._clock.monotonic() - WARM_AFTER
+        for repository, (_, since) in self._to_warm.items():
+            following = self._table.get(repository)
+            if since <= cold_since and (following is None or not following.is_running):
+                return repository
+        return None
 
     def give_due(self, now: float) -> None:
         """Begin the next reading through and removal, if due and a worker is idle."""
