@@ -140,6 +140,32 @@ def test_a_successor_waits_while_a_partition_does_not_answer_and_a_minute_longer
     assert here.noticed() == IN_ORDER
 
 
+def test_an_answer_that_came_late_is_no_answer_of_the_time_before(here: Installation) -> None:
+    """The relay may have stopped to wait for the partition meanwhile."""
+    go_on, ends = threading.Event(), here.log.ends
+
+    def hang(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        if topic == EVENTS:
+            assert go_on.wait(20)
+        return ends(topic, partitions)
+
+    with here.session() as session:
+        here.begin(session, 0)
+        here.log.ends = hang  # type: ignore[method-assign]
+        here.step(session, 10.0)
+        here.push(here.successor, Type.CREATED)
+        here.step(session, 30.0)
+        question = session._completeness._question
+        assert question is not None
+        here.log.ends = ends  # type: ignore[method-assign]
+        go_on.set()
+        question.result(20)
+        here.step(session, DEPARTURE_PATIENCE - 10.0)
+        here.leave(0)
+        here.step(session, 20.0)
+    assert here.noticed() == IN_ORDER
+
+
 @pytest.mark.parametrize("running", [0.0, 90.0])
 def test_a_successor_of_which_no_predecessor_is_known_goes_once_everything_is_read(
     here: Installation, running: float

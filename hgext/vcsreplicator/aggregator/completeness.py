@@ -3,7 +3,7 @@
 
 A successor at a path waits for it (`succession`): events of its predecessor may be in a partition that does not answer, or that is
 read later than others. What the relay could not send to such a partition comes some seconds after it answers again. So a time
-counts only if all partitions answered for DEPARTURE_PATIENCE before it, since the start or their last failure.
+counts only if all partitions answered for DEPARTURE_PATIENCE before it, since the start, or their last failure or late answer.
 
 A session that began without some partitions never finds such a time. It ends as soon as one of them answers.
 """
@@ -26,6 +26,9 @@ AGAIN = 1.0
 
 # Seconds that the loop waits for an answer: a healthy log takes some milliseconds, and one broker that hangs takes longer.
 PAUSE = 0.5
+
+# Seconds after which an answer is late: who sent events to such a partition may have given up, and sends them again later.
+LATE = 5.0
 
 logger = structlog.get_logger()
 
@@ -100,6 +103,8 @@ class Completeness:
         if self._unread:
             logger.info("partitions answer again", topic=EVENTS, partitions=sorted(ends))
             self.found_unread = True
+        elif (now := self._clock.monotonic()) - self._asked > LATE:
+            self._answers_since, self._next = now, None
         elif self._next is not None:
             self._ends = {partition: min(end, self._ends[partition]) for partition, end in ends.items()}
         elif self._asked - self._answers_since >= DEPARTURE_PATIENCE:
