@@ -206,7 +206,10 @@ class Window:
         self._ready.appendleft(entry)
 
     def down(self, now: float, chance: float) -> float:
-        """Begin no delivery for a while; return the delay in seconds."""
+        """Begin no delivery for a while, because the destination does not answer.
+
+        Returns the delay in seconds.
+        """
         self._downs += 1
         delay = self.patience.retry.delay(self._downs, chance)
         self._down_until = now + delay

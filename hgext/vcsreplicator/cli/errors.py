@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator errors`: shows what was rejected and why, and submits it again."""
+"""`vcsreplicator errors`: shows rejects, and submits those of the decoder again."""
 
 import base64
 import hashlib

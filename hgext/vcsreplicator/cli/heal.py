@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator heal MIRROR`: records heal requests for a mirror."""
+"""`vcsreplicator heal MIRROR`: records heal requests for a local mirror."""
 
 import time
 from contextlib import closing

@@ -93,7 +93,10 @@ class LogWatcher:
         self._asked = time.monotonic()
 
     def fetch_view(self) -> View | None:
-        """Return the newest view, waiting up to PATIENCE seconds if it is overdue."""
+        """Return the newest view, None before the first.
+
+        If it is overdue, wait up to PATIENCE seconds for the next one.
+        """
         self.note_interest()
         with self._changed:
             overdue = self.view

@@ -66,7 +66,10 @@ class Watcher:
             thread.join()
 
     def wait_for_notice(self, path: str, timeout: float) -> list[PushMoment]:
-        """Wait for the newest event's notice, or raise Unavailable; return the timeline."""
+        """Wait for the newest event's notice, and return the timeline.
+
+        Raises Unavailable after `timeout` seconds.
+        """
         end = time.monotonic() + timeout
         with contextlib.suppress(Unavailable):
             self._take_records(read_on(self._log, self._reader))

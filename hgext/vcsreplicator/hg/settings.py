@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The extension's configuration, read from hgrc and checked as a whole."""
+"""The extension's configuration, read from hgrc and checked as a whole.
+
+Errors name section, key and expected value.
+"""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Notes:
 
 
 def try_to_write(change: Callable[[], T]) -> T | None:
-    """Call `change` and return its result; only log it if it raises Unavailable."""
+    """Call `change` and return its result; log Unavailable, and return None."""
     try:
         return change()
     except Unavailable as error:
