@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
-from hgext.vcsreplicator.mirror.supervision.maintenance import SWEEP_INTERVAL, WARM_AFTER
+from hgext.vcsreplicator.mirror.supervision.maintenance import SWEEP_INTERVAL, WARM_AFTER, WARM_AT_LATEST
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN
 from hgext.vcsreplicator.mirror.task import Check, Checked, Sweep, TaskOutcome, Warm
 from hgext.vcsreplicator.words.clock import DAY
@@ -66,6 +66,22 @@ def test_caches_are_filled_a_moment_after_the_release_so_that_its_ack_goes_first
     bench.clock.advance(WARM_AFTER)
     bench.mirror.turn(0)
     assert begun(bench, Warm) == [Warm(repository=event.repository, folder="/x")]
+
+
+def test_pushes_without_a_pause_put_off_the_filling_of_caches_only_for_a_time(bench: Bench) -> None:
+    events = [Chain(name).next() for name in ("a", "b", "busy")]
+    for event in events[:2]:
+        apply(bench, event)
+        following = bench.mirror.state.table.get(event.repository)
+        assert following is not None
+        bench.mirror.maintenance.mark_cold(following)
+    bench.clock.advance(WARM_AT_LATEST - 1.0)
+    bench.read(events[2])
+    assert begun(bench, Warm) == []
+    bench.clock.advance(1.0)
+    bench.mirror.turn(0)
+    bench.mirror.turn(0)
+    assert begun(bench, Warm) == [Warm(repository=events[0].repository, folder="/x")]
 
 
 def test_a_repository_whose_task_is_long_keeps_its_turn_and_others_do_not_wait(bench: Bench) -> None:

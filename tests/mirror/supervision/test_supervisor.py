@@ -14,6 +14,7 @@ from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, check
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.sources import AHEAD, ExpiredPosition, ReadRecords, SkippedRecords, Source
+from hgext.vcsreplicator.mirror.supervision import maintenance
 from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN
 from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, Trouble
@@ -466,7 +467,8 @@ def test_the_third_of_three_large_pushes_at_once_does_not_wait_for_the_others(be
     assert [worker.busy.repository for worker in bench.large()] == pushed
 
 
-def test_large_pushes_leave_room_for_small_work_that_takes_long(bench: Bench) -> None:
+def test_large_pushes_leave_room_for_small_work_that_takes_long(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "WARM_AT_LATEST", float("inf"))  # no worker would answer
     bench.pool.limits[Lane.HEAVY] = 2
     for _ in range(20):
         bench.push_large()

@@ -16,6 +16,8 @@ from .state import State
 
 # Seconds after a release until its caches are filled. Its ack and its notice go first: they would share the processors.
 WARM_AFTER = 0.05
+# Seconds after which caches are filled also while other workers are busy.
+WARM_AT_LATEST = 30.0
 # Seconds between two removals of old set-aside repositories.
 SWEEP_INTERVAL = 3600.0
 logger = structlog.get_logger()
@@ -50,17 +52,22 @@ class Maintenance:
     def warm_next(self) -> None:
         """Fill the caches of the repository that is cold longest.
 
-        Not while a light worker is busy, and not within WARM_AFTER of the mark. A repository that has a task keeps its turn: a copy
-        from the master may take long, and nothing else would change its lock.
+        Not within WARM_AFTER of the mark; while a light worker is busy only after WARM_AT_LATEST, and one at a time. A repository
+        that has a task keeps its turn: a copy from the master may take long, and nothing else would change its lock.
         """
-        if not self._to_warm or self._agenda.has_waiting():
-            return
-        if any(worker.busy for worker in self._pool.workers if worker.lane is Lane.LIGHT and not worker.is_slow):
-            return
         repository = self._find_cold()
-        if repository is None or (worker := self._pool.idle(Lane.LIGHT)) is None:
+        if repository is None:
             return
-        relock, _ = self._to_warm.pop(repository)
+        relock, since = self._to_warm[repository]
+        workers = (each for each in self._pool.workers if each.lane is Lane.LIGHT and not each.is_slow)
+        tasks = [worker.busy for worker in workers if worker.busy]
+        is_overdue = self._clock.monotonic() >= since + WARM_AT_LATEST
+        if any(isinstance(task, Warm) for task in tasks) if is_overdue else tasks or self._agenda.has_waiting():
+            return
+        worker = self._pool.idle(Lane.LIGHT)
+        if worker is None:
+            return
+        del self._to_warm[repository]
         following = self._table.get(repository)
         if following is not None and following.folder is not None:
             task = Warm(repository=repository, folder=following.folder, relock=relock)
