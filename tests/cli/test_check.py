@@ -115,12 +115,15 @@ def test_a_log_without_the_topic_of_reports_is_named_with_the_command(tmp_path: 
 
 @pytest.mark.parametrize(
     "verb",
-    ["status", "trace one", "roster list", "errors list", "config check", "topics list", "topics check", "aggregator"],
+    [
+        *("status", "trace one", "roster list", "errors list", "config check", "topics list", "topics check"),
+        *("aggregator", "edge", "decode"),
+    ],
 )
 def test_a_missing_embedded_log_is_named_and_only_topics_create_makes_it(master: Path, verb: str) -> None:
     """Services that wait for the lost log would go on with an empty one."""
     with (master / "x.toml").open("a") as file:
-        file.write("[aggregator]\n")
+        file.write(f'[aggregator]\n[edge]\nlisten = "127.0.0.1:1"\nqueue = "{master}"\n[decode]\nrepeats = "none"\n')
     for made in (*master.glob("log.db-wal"), *master.glob("log.db-shm"), master / "log.db"):
         made.unlink()
     invoked = CliRunner().invoke(program, [*verb.split(), "--config", str(master / "x.toml")])

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from ..relay.settings import RelaySettings
 
 
-# Services that make the topics of their own documents, and need no other.
-_MAKES_LOG = ("edge", "decode", "poll")
-
-
 class Number(click.FloatRange):
     """A number within its limits; `nan` is not a number."""
 
@@ -124,7 +120,7 @@ def run_daemon(
     from ..service import configure_logging, serve
 
     configure_logging(role)
-    with log_of(config, creates=role in _MAKES_LOG) as log:
+    with log_of(config) as log:
         made = {name: make(log) for name, make in answers.items()}
 
         def named(stop: threading.Event, ready: Callable[[], None]) -> None:
