@@ -33,7 +33,7 @@ def announced(cluster: Cluster) -> set[str]:
 def visible(cluster: Cluster, mirror: str, name: str) -> str:
     """What a mirror has of a repository: each changeset and its phase."""
     repository = cluster.folder / "repos" / mirror / name
-    return cluster.hg("-R", repository, "log", "-T", "{node} {phase}\n", on_master=True, check=False)
+    return cluster.hg("-R", repository, "log", "-T", "{node} {phase}\n", check=False)
 
 
 def appended_files(folder: Path) -> dict[Path, bytes]:
@@ -70,8 +70,11 @@ def test_the_present_release_goes_on_where_the_former_stopped(tmp_path: Path) ->
             on_master = cluster.hg("-R", cluster.repository(name), "log", "-T", "{node} {phase}\n", on_master=True)
             assert [visible(cluster, mirror, name) for mirror in ("alpha", "beta")] == [on_master] * 2
             for role in ("master", "alpha", "beta"):
-                repository = tmp_path / "repos" / role / name
-                assert "error" not in cluster.hg("-R", repository, "verifypushlog", on_master=True)
+                repository, hgrc = (
+                    tmp_path / "repos" / role / name,
+                    "master.hgrc" if role == "master" else "mirror.hgrc",
+                )
+                assert "error" not in cluster.hg("-R", repository, "verifypushlog", HGRCPATH=str(tmp_path / hgrc))
         assert cluster.cli("verify").returncode == 0
     assert len(files) >= 8
     assert [file for file, content in appended_files(tmp_path).items() if not content.startswith(files[file])] == []

@@ -36,7 +36,7 @@ def mirrors_have(cluster: Cluster, name: str, wanted: Any) -> bool:
 
 
 def bookmarks(cluster: Cluster, folder: str | Path) -> str:
-    return cluster.hg("-R", folder, "log", "-r", "all()", "-T", "{rev}{bookmarks % ' {bookmark}'}\n", on_master=True)
+    return cluster.hg("-R", folder, "log", "-r", "all()", "-T", "{rev}{bookmarks % ' {bookmark}'}\n")
 
 
 def test_mirrors_get_the_pushes_that_a_clone_and_a_pull_brought(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.log.opening import open_log
 from testing.services.rabbitmq import RabbitMQ
 from testing.services.redis import Redis
 from testing.waiting import eventually
@@ -39,6 +40,7 @@ def write_file(folder: Path, *keys: str, password: str = "Wr0ng") -> Path:
     lines = [f'log = "sqlite://{folder}/log.db"', "[decode]", f'repeats = "{folder}/repeats.db"', *keys]
     if any(key.startswith("repeats") for key in keys):
         lines.pop(2)
+    open_log(f"sqlite://{folder}/log.db", creates=True).close()
     file.write_text("\n".join(lines).replace("PASSWORD", f'{{ file = "{secret}" }}') + "\n")
     return file
 
