@@ -29,7 +29,8 @@ class Maintenance:
     def __init__(self, state: State, pool: WorkerPool, detachments: Detachments) -> None:
         self._settings, self._table, self._agenda, self._clock = state.settings, state.table, state.agenda, state.clock
         self._pool, self._detachments = pool, detachments
-        # Repositories whose caches are cold → whether the lock on the disk must be changed too, and since when they are cold.
+        # Repositories whose caches are cold, in the order in which they became so → whether the lock on the disk must be changed
+        # too, and since when they are cold.
         self._to_warm: dict[str, tuple[bool, float]] = {}
         # Repositories that are not read through yet in this round, and those that changed while they were read.
         self._unchecked: list[str] = []
@@ -61,8 +62,9 @@ class Maintenance:
         relock, since = self._to_warm[repository]
         workers = (each for each in self._pool.workers if each.lane is Lane.LIGHT and not each.is_slow)
         tasks = [worker.busy for worker in workers if worker.busy]
+        is_quiet = not tasks and not self._agenda.has_waiting()
         is_overdue = self._clock.monotonic() >= since + WARM_AT_LATEST
-        if any(isinstance(task, Warm) for task in tasks) if is_overdue else tasks or self._agenda.has_waiting():
+        if not is_quiet and (not is_overdue or any(isinstance(task, Warm) for task in tasks)):
             return
         worker = self._pool.idle(Lane.LIGHT)
         if worker is None:
@@ -77,8 +79,10 @@ class Maintenance:
         """Return the repository that is cold longest, of those that may be warmed now."""
         cold_since = self._clock.monotonic() - WARM_AFTER
         for repository, (_, since) in self._to_warm.items():
+            if since > cold_since:
+                break
             following = self._table.get(repository)
-            if since <= cold_since and (following is None or not following.is_running):
+            if following is None or not following.is_running:
                 return repository
         return None
 
