@@ -235,7 +235,10 @@ def _translate_errors(bucket: str) -> Iterator[None]:
 
 
 def sync_folder(path: str | Path) -> None:
-    """Sync the folder of a new file: a loss of power could undo the file's name."""
+    """Sync the folder of a new file: a loss of power could undo the file's name.
+
+    `pushlog.store.disk` has one of its own: who imports the pushlog loads Mercurial, and the pushlog works without us.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
