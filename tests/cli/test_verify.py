@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator verify` says what it waits for, once, while a mirror may still catch up."""
+"""`vcsreplicator verify` says what it waits for while a mirror may still catch up."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +18,11 @@ def make_verdict(path: str) -> Verdict:
     return Verdict(mirror="alpha", repository="1" * 32, path=path, outcome=ComparisonOutcome.MISSING, note=note)
 
 
-def test_what_verify_waits_for_is_said_once_for_each_mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_verify_waits_for_is_said_before_the_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def compare(*_: object, foretell: Callable[[Verdict], None], report: Callable[[Verdict], None], **__: Any) -> Round:
-        for tell in (foretell, report):
-            tell(make_verdict("first"))
-            tell(make_verdict("second"))
+        foretell(make_verdict("first"))
+        report(make_verdict("first"))
+        report(make_verdict("second"))
         return Round(left_out=0, undone=0)
 
     monkeypatch.setattr(verify.verify, "compare", compare)

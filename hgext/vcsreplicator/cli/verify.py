@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -112,9 +113,9 @@ def _compare_once(
     rounds = {}
     for settings in mirrors:
         with Meter(settings.name) as meter:
-            foretell, show = _foretell_once(meter, options.patience), meter.show
+            foretell = partial(_foretell_verdict, meter, options.patience)
             rounds[settings.name] = verify.compare(
-                settings, log, options, report=report, stop=stop, paths=paths, show=show, foretell=foretell
+                settings, log, options, report=report, stop=stop, paths=paths, show=meter.show, foretell=foretell
             )
     counts = ", ".join(_count(number, outcome) for outcome, number in seen.items() if number)
     if not as_json:
@@ -138,23 +139,11 @@ def _compare_once(
     return 0 if is_complete else 1
 
 
-def _foretell_once(meter: Meter, patience: float) -> Callable[[Verdict], None]:
-    """Return what says once what the verdicts of a mirror wait for.
-
-    It is for a line on standard error, so that the command does not look dead.
-    """
-    foretold: list[Verdict] = []
-
-    def foretell(verdict: Verdict) -> None:
-        if not foretold:
-            where = f"{verdict.mirror} {visible(verdict.path)}: {verdict.outcome.value} so far"
-            meter.erase()
-            click.echo(
-                f"{where}: {visible(verdict.note)}; comparing again for up to {patience:g} s (--patience)", err=True
-            )
-        foretold.append(verdict)
-
-    return foretell
+def _foretell_verdict(meter: Meter, patience: float, verdict: Verdict) -> None:
+    """Say on standard error what a verdict waits for: the command must not look dead."""
+    where = f"{verdict.mirror} {visible(verdict.path)}: {verdict.outcome.value} so far"
+    meter.erase()
+    click.echo(f"{where}: {visible(verdict.note)}; comparing again for up to {patience:g} s (--patience)", err=True)
 
 
 def remedy(verdict: Verdict) -> str:

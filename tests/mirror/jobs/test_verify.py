@@ -62,7 +62,7 @@ Step = FingerprintPair | Checked | Callable[[], None]
 
 
 class Round:
-    """One comparison of one repository: looks in turn, and between them what happens meanwhile."""
+    """One comparison of each repository: looks in turn, and between them what happens meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = HandClock()
@@ -85,13 +85,13 @@ class Round:
         left = iter(steps)
 
         def work(_: object, jobs: Sequence[Any], *, make_task: Any, decide: Any, **more: object) -> None:
-            [job] = jobs
-            delay: float | None = 0.0
-            while delay is not None:
-                task, answer = make_task(job), self._look(left)
-                assert isinstance(task, Look) == isinstance(answer, FingerprintPair)
-                delay = decide(job, answer)
-                self.clock.advance(delay or 0.0)
+            for job in jobs:
+                delay: float | None = 0.0
+                while delay is not None:
+                    task, answer = make_task(job), self._look(left)
+                    assert isinstance(task, Look) == isinstance(answer, FingerprintPair)
+                    delay = decide(job, answer)
+                    self.clock.advance(delay or 0.0)
 
         self._monkeypatch.setattr(verify.crew, "work", work)
         verify.compare(
@@ -132,7 +132,8 @@ def test_a_difference_is_reported_when_found_twice(round_: Round) -> None:
 
 def test_what_waits_for_the_mirror_is_said_once_long_before_its_verdict(round_: Round) -> None:
     began = round_.clock.monotonic()
-    round_.runs(MISSING, MISSING, MISSING, round_.wait, MISSING)
+    round_.state(replace(STATE_OF_IT, repository="8" * 32, path="two"))
+    round_.runs(*[MISSING, MISSING, MISSING, round_.wait, MISSING] * 2)
     assert round_.foretold == [(began + OPTIONS.again, ComparisonOutcome.MISSING)]
 
 

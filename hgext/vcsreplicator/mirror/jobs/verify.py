@@ -78,7 +78,6 @@ class _VerifyJob:
     state: RepositoryState
     since: float | None = None
     before: str = ""
-    is_foretold: bool = False
     is_gone: bool = False
     # The sequence at which both are equal, while the contents are read, and since when they change whenever they are read.
     reading_at: int | None = None
@@ -112,7 +111,7 @@ def compare(
     """Compare every repository (or those at `paths`) once, and report its verdict.
 
     Waits for a log that goes away meanwhile. With `paths` none counts as left out. `show` is called at least ten times a second
-    while it works, and `foretell` once with a verdict that becomes true if `patience` changes nothing.
+    while it works, and `foretell` once, with the first verdict that becomes true if `patience` changes nothing.
     """
     with closing(Follower(events)) as follower:
         jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
@@ -141,7 +140,7 @@ def compare(
 
 @dataclass(slots=True, kw_only=True)
 class _Comparing:
-    """One round of comparisons, and how many of its jobs are done."""
+    """One round of comparisons, and what it has done so far."""
 
     settings: MirrorSettings
     options: VerifySettings
@@ -151,6 +150,7 @@ class _Comparing:
     stop: threading.Event
     clock: Clock
     done: int = 0
+    has_foretold: bool = False
 
     def make_task(self, job: _VerifyJob) -> Look | Check:
         if job.reading_at is None and job.since is not None:
@@ -200,8 +200,8 @@ class _Comparing:
             is_difference = outcome is ComparisonOutcome.DIFFERS and is_same
             is_sure = job.before == note if is_difference else now - job.since >= self.options.patience
             job.before = note
-            if not is_first and not is_sure and not is_difference and not job.is_foretold:
-                job.is_foretold = True
+            if not is_first and not is_sure and not is_difference and not self.has_foretold:
+                self.has_foretold = True
                 self.foretell(self._make_verdict(state, outcome, seq, note))
             if is_first or not is_sure:
                 return self.options.again
