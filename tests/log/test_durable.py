@@ -26,7 +26,7 @@ told = os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY)
 def tell(word): os.write(told, word.encode())
 def message(number): return NewRecord(topic=EVENTS, key=str(number), value=b"1")
 
-with SqliteLog(Path(sys.argv[1], "log.db")) as log:
+with SqliteLog(Path(sys.argv[1], "log.db"), creates=True) as log:
     tell("opened")
     log.create(topics(partitions=2)); tell("created")
     for number in range(3):

@@ -58,7 +58,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log(path: Path, clock: HandClock) -> Iterator[SqliteLog]:
-    with SqliteLog(path, clock=clock) as log:
+    with SqliteLog(path, clock=clock, creates=True) as log:
         log.create(TOPICS)
         yield log
 
@@ -80,15 +80,15 @@ def everything(log: SqliteLog, topic: str) -> list[Record]:
 
 def test_a_missing_folder_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match=r"expected the folder .*nowhere to exist"):
-        SqliteLog(tmp_path / "nowhere" / "log.db")
+        SqliteLog(tmp_path / "nowhere" / "log.db", creates=True)
 
 
 def test_a_place_where_nothing_can_be_made_is_named(path: Path) -> None:
     with pytest.raises(Unavailable, match=r"sqlite:///proc/log\.db: .*check that it exists, and owner and mode"):
-        SqliteLog(Path("/proc/log.db"))
+        SqliteLog(Path("/proc/log.db"), creates=True)
     path.with_name(path.name + "-wake").touch()
     with pytest.raises(BadConfig, match=r"to create the folder log\.db-wake in it: File exists"):
-        SqliteLog(path)
+        SqliteLog(path, creates=True)
 
 
 def test_a_database_of_another_program_is_refused(path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_database_of_a_newer_release_is_refused(path: Path, log: SqliteLog) ->
 
 def test_a_database_without_topics_takes_a_commit_of_no_records(path: Path) -> None:
     """An aggregator renews its epoch in one that was made in place of a lost one."""
-    with contextlib.closing(SqliteLog(path)) as log:
+    with contextlib.closing(SqliteLog(path, creates=True)) as log:
         log.transactor("aggregator").renew()
 
 
@@ -233,7 +233,7 @@ def test_a_database_replaced_by_another_is_noticed_at_the_next_append(
     for name in path.parent.glob("log.db*"):
         if name.is_file():
             name.unlink()
-    with SqliteLog(path, clock=clock) as fresh:
+    with SqliteLog(path, clock=clock, creates=True) as fresh:
         fresh.create([Topic(name=STATE), Topic(name=NOTICES)])
         log.append([message(b"new")])
         assert [record.value for record in everything(fresh, NOTICES)] == [b"new"]
@@ -242,7 +242,7 @@ def test_a_database_replaced_by_another_is_noticed_at_the_next_append(
 def test_a_reader_finds_its_topic_in_a_database_that_has_others_before_it(path: Path, log: SqliteLog) -> None:
     reader = log.reader({(NOTICES, 0): 0})
     assert reader.poll(0) == []
-    with SqliteLog(path.with_name("other.db")) as other:
+    with SqliteLog(path.with_name("other.db"), creates=True) as other:
         other.create([Topic(name="first"), *reversed(TOPICS)])
         other.append([message(b"1"), message(b"wrong", topic="first")])
     for beside in ("log.db-wal", "log.db-shm"):  # they belong to the database that goes
@@ -320,7 +320,7 @@ def test_a_reader_that_returned_nothing_yet_notices_a_copy_that_grew_past_its_po
 
 def test_a_reader_that_missed_the_file_for_a_while_finds_its_partitions_in_another_one(tmp_path: Path) -> None:
     path = tmp_path / "any.db"
-    with contextlib.closing(SqliteLog(path)) as log:
+    with contextlib.closing(SqliteLog(path, creates=True)) as log:
         log.create(topics(partitions=4))
         log.append([message(b"1", topic=ERRORS)])
         with contextlib.closing(log.reader({(ERRORS, 0): 0})) as reader:
@@ -328,7 +328,7 @@ def test_a_reader_that_missed_the_file_for_a_while_finds_its_partitions_in_anoth
             path.rename(tmp_path / "away.db")
             with pytest.raises(Unavailable):
                 reader.poll(0)
-            with contextlib.closing(SqliteLog(path)) as anew:
+            with contextlib.closing(SqliteLog(path, creates=True)) as anew:
                 anew.create(topics(partitions=1))
             with pytest.raises(Rewound):
                 reader.poll(0)
@@ -565,7 +565,7 @@ def test_a_full_bell_neither_blocks_nor_fails_and_still_wakes(tmp_path: Path) ->
 def test_a_database_may_lie_deeper_than_a_socket_may_be_named(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 100) / ("e" * 100)
     folder.mkdir(parents=True)
-    with SqliteLog(folder / "log.db") as log:
+    with SqliteLog(folder / "log.db", creates=True) as log:
         log.create(TOPICS)
         reader = log.reader({(NOTICES, 0): 0})
         log.append([message(b"1")])
@@ -576,7 +576,7 @@ def test_a_database_may_lie_deeper_than_a_socket_may_be_named(tmp_path: Path) ->
 def test_whoever_may_write_the_database_may_ring(tmp_path: Path) -> None:
     old = os.umask(0o002)
     try:
-        with SqliteLog(tmp_path / "log.db") as log:
+        with SqliteLog(tmp_path / "log.db", creates=True) as log:
             log.create(TOPICS)
             reader = log.reader({(NOTICES, 0): 0})
             [bell] = log.bells.iterdir()
@@ -593,7 +593,7 @@ def test_a_log_that_root_makes_belongs_to_the_owner_of_its_folder(tmp_path: Path
     folder.mkdir()
     if os.geteuid() == 0:
         os.chown(folder, STRANGER, STRANGER)
-    with SqliteLog(folder / "log.db") as log:
+    with SqliteLog(folder / "log.db", creates=True) as log:
         log.create(TOPICS)
         reader = log.reader({(NOTICES, 0): 0})
         log.append([message(b"1")])
@@ -625,7 +625,7 @@ def test_a_link_in_place_of_the_bells_folder_leaves_what_it_names_as_it_is(tmp_p
     victim = tmp_path / "victim"
     victim.mkdir(0o700)
     (tmp_path / "log.db-wake").symlink_to(victim)
-    SqliteLog(tmp_path / "log.db").close()
+    SqliteLog(tmp_path / "log.db", creates=True).close()
     assert victim.stat().st_mode & 0o777 == 0o700
 
 
@@ -661,7 +661,7 @@ import sys
 from pathlib import Path
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.sqlite.adapter import SqliteLog
-print(len(SqliteLog(Path(sys.argv[1])).create(topics())))
+print(len(SqliteLog(Path(sys.argv[1]), creates=True).create(topics())))
 """
     command = [sys.executable, "-c", program, str(path)]
     openers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(4)]

@@ -75,7 +75,7 @@ class SqliteLog:
     """
 
     def __init__(
-        self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE, creates: bool = True
+        self, path: Path, *, clock: Clock | None = None, patience: float = BUSY_PATIENCE, creates: bool = False
     ) -> None:
         self.path = path
         self.bells = path.with_name(path.name + "-wake")
