@@ -9,7 +9,9 @@ import pytest
 from hgext.vcsreplicator.aggregator.completeness import Completeness
 from hgext.vcsreplicator.aggregator.decisions.aggregation import Aggregation
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
-from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator.loading import GROUP
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, Record, partition_of, topics
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Notice

@@ -12,8 +12,10 @@ import structlog
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.aggregator.alarms import FORKED, NO_GATING, measure_silence
-from hgext.vcsreplicator.aggregator.loading import load, read_state
-from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
+from hgext.vcsreplicator.aggregator.loading import GROUP, load, read_state
+from hgext.vcsreplicator.aggregator.loop import run
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.errors import BadConfig

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
-from hgext.vcsreplicator.aggregator.loop import IDENTITY, AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator.loading import IDENTITY
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER_REQUESTS, STATE, NewRecord, Record, partition_of, topics
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable

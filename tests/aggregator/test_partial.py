@@ -7,7 +7,10 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from hgext.vcsreplicator.aggregator import rereading
-from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
+from hgext.vcsreplicator.aggregator.loading import GROUP
+from hgext.vcsreplicator.aggregator.loop import run
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, STATE, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.table import ReadStopped
 from hgext.vcsreplicator.words.clock import Clock, SystemClock

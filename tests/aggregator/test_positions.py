@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.aggregator.loop import GROUP, IDENTITY, AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator.loading import GROUP, IDENTITY
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import (
     ACKS,
     ERRORS,

@@ -9,8 +9,11 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.decisions.intake import EventIntake
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
-from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session, run
+from hgext.vcsreplicator.aggregator.loading import GROUP
+from hgext.vcsreplicator.aggregator.loop import run
 from hgext.vcsreplicator.aggregator.rereading import Rereading
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, STATE, NewRecord, Record, partition_of, topics
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import ErrorRecord, Notice

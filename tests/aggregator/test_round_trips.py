@@ -6,7 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.loop import GROUP, IDENTITY, AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator.loading import GROUP, IDENTITY
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import SystemClock

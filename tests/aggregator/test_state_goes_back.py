@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from hgext.vcsreplicator.aggregator import loop
-from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator import session as sessions
+from hgext.vcsreplicator.aggregator.loading import GROUP
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, STATE, NewRecord, topics
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -195,8 +197,8 @@ def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the
     here, first, last, older = adopted_thrice()
     lost = [event for event in last.events if event.seq > 1]
     with monkeypatch.context() as slow:
-        slow.setattr(loop, "READ_LIMIT", 1)
-        slow.setattr(loop, "READS", 1)
+        slow.setattr(sessions, "READ_LIMIT", 1)
+        slow.setattr(sessions, "READS", 1)
         here.session.close()
         here.log.restore(STATE, older)
         here.log.lose(EVENTS, 0, 2)

@@ -7,7 +7,10 @@ import threading
 import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import alarms, survey
-from hgext.vcsreplicator.aggregator.loop import GROUP, IDENTITY, AggregatorSettings, Session, run
+from hgext.vcsreplicator.aggregator.loading import GROUP, IDENTITY
+from hgext.vcsreplicator.aggregator.loop import run
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorHeartbeat, MirrorHeartbeat

@@ -5,7 +5,9 @@ from collections.abc import Collection
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.loop import GROUP, AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator.loading import GROUP
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.aggregator.watching import AGAIN
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, STATE, NewRecord, partition_of, topics
 from hgext.vcsreplicator.words.errors import Unavailable

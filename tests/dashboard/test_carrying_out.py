@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
 from hgext.vcsreplicator.aggregator.loop import run as run_aggregator
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.cli import dashboard_acting
 from hgext.vcsreplicator.config import Config, load
 from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, read_act

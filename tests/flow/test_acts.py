@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.aggregator import loop
-from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.status.follower import Follower

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import pushlog
-from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli.config import _check_sections
 from hgext.vcsreplicator.config import load

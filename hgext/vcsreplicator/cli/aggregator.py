@@ -21,10 +21,11 @@ def command(config: Config) -> None:
     """Run the aggregator: release events, and write notices.
 
     It releases events that all gating mirrors have applied, and announces events that all of them serve."""
-    from ..aggregator import loop
+    from ..aggregator.loop import run
+    from ..aggregator.settings import AggregatorSettings
 
-    settings = config.settings(loop.AggregatorSettings, "aggregator")
-    run_daemon(config, "aggregator", loop.run, settings, pages=lambda log: {"/status": _status_page(log)})
+    settings = config.settings(AggregatorSettings, "aggregator")
+    run_daemon(config, "aggregator", run, settings, pages=lambda log: {"/status": _status_page(log)})
 
 
 def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:

@@ -87,7 +87,7 @@ def _check_sections(config: Config) -> None:
 
 
 def _check_replication(config: Config) -> None:
-    from ..aggregator.loop import AggregatorSettings
+    from ..aggregator.settings import AggregatorSettings
     from ..mirror.jobs.bootstrap import BootstrapSettings
     from ..mirror.jobs.verify import VerifySettings
     from ..status.health import HealthSettings

@@ -230,8 +230,8 @@ def _describe_effect(picture: Picture, request: RosterRequest) -> str:
 
 
 def _decide_offline(config: Config, log: Log, request: RosterRequest) -> tuple[Decision, Roster]:
-    from ..aggregator.loop import AggregatorSettings
     from ..aggregator.offline_roster import check_silence, decide_offline
+    from ..aggregator.settings import AggregatorSettings
 
     check_silence(log, BEATS * config.settings(AggregatorSettings, "aggregator").beat)
     return decide_offline(log, request)

@@ -15,7 +15,8 @@ from hgext.vcsreplicator.aggregator.decisions.held import HeldEvent
 from hgext.vcsreplicator.aggregator.decisions.levels import MirrorLevels
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison, Poisoned, blaming
 from hgext.vcsreplicator.aggregator.decisions.repository import Repository
-from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, run
+from hgext.vcsreplicator.aggregator.loop import run
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, ROSTER_REQUESTS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words import roster as rosters
 from hgext.vcsreplicator.words import wire

@@ -4,7 +4,8 @@
 import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms, survey
-from hgext.vcsreplicator.aggregator.loop import AggregatorSettings, Session
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat

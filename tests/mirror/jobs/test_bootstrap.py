@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.aggregator import loop
-from hgext.vcsreplicator.aggregator.loop import AggregatorSettings
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.cli.bootstrap import ask_for_mirror
 from hgext.vcsreplicator.log import ROSTER_REQUESTS
 from hgext.vcsreplicator.log.opening import open_log

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A session of the aggregator: reads the log, and writes releases and notices.
+
+It releases what every gating mirror has applied, and announces what every one serves. It reads `events`, `acks` and
+`roster-requests`; one transaction writes `pending`, `state`, `roster` and `notices`. Positions in `events` follow with the next
+heartbeat, for what stands behind them is known as a repeat. The transaction itself stores the positions of requests, and of
+records that were set aside or kept for a newer aggregator. Levels (`acks`) are read whole at start; a stored position there only
+says up to where unreadable ones are recorded. So after any crash each event is released and announced once in effect, and a
+restart needs the compacted topics and the newest events alone.
+
+A start reads the partitions of `events` that answer. Once another one answers, everything is read anew.
+
+A release, a notice or a decision about the roster is committed at once, because mirrors and receivers wait for it; what arrives
+during a commit is the next group. Nothing waits for new events alone: within `group_time` most of them are released, and one
+transaction holds both.
+"""
+
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+
+import structlog
+
+from ..log import (
+    ACKS,
+    EVENTS,
+    EXPECTED_WITHIN,
+    NOTICES,
+    PENDING,
+    STATE,
+    Log,
+    NewRecord,
+    PartitionKey,
+    Reader,
+    Record,
+    Transactor,
+    partition_of,
+)
+from ..log.table import ReadStopped, Table, find_beginnings, read_on
+from ..words.clock import Clock, Silence
+from ..words.wire import names_of
+from .ahead import AheadLevels
+from .completeness import Completeness
+from .decisions.aggregation import Aggregation
+from .decisions.memory import RecordOutcome
+from .decisions.outgoing import Outgoing
+from .decisions.poison import Poison
+from .loading import GROUP, load
+from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, RELEASES_TOTAL
+from .rereading import Rereading
+from .settings import AggregatorSettings
+from .watching import Watch
+
+# Records of one read.
+READ_LIMIT = 500
+# Reads between two commits.
+READS = 4
+
+logger = structlog.get_logger()
+
+
+class Session:
+    """One life of the aggregator, from loading the log to loading it the next time.
+
+    One thread uses it. Its methods raise Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
+    """
+
+    @classmethod
+    def load(
+        cls,
+        settings: AggregatorSettings,
+        log: Log,
+        transactor: Transactor,
+        clock: Clock,
+        poison: Poison | None = None,
+        silence: Silence | None = None,
+        stop: threading.Event | None = None,
+        state: Table | None = None,
+    ) -> "Session":
+        """Read the whole log, and begin a session.
+
+        The transactor must be made before: then what an older aggregator did is done.
+        """
+        began, stop = clock.monotonic(), stop or threading.Event()
+        aggregation = load(log, limit=settings.batch, poison=poison, stop=stop, state=state)
+        session = cls(settings, log, transactor, clock, aggregation, silence or Silence(began), stop)
+        try:
+            session._catch_up()
+        except BaseException:
+            session.close()
+            raise
+        took = round(clock.monotonic() - began, 3)
+        logger.info("loaded", repositories=len(aggregation.repositories), held=aggregation.held, seconds=took)
+        return session
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        log: Log,
+        transactor: Transactor,
+        clock: Clock,
+        aggregation: Aggregation,
+        silence: Silence,
+        stop: threading.Event,
+    ) -> None:
+        self._settings, self._transactor, self._clock = settings, transactor, clock
+        self._log, self._stop, self.aggregation = log, stop, aggregation
+        self._reader: Reader | None = None
+        self._parked: dict[int, list[Record]] = {}
+        self._first = clock.monotonic()
+        self._rereading = Rereading(log, self.aggregation, self.commit)
+        self._ahead = AheadLevels(self.aggregation, log, self._rereading)
+        self._completeness = Completeness(self.aggregation, log, clock, settings.beat)
+        self._watch = Watch(
+            self.aggregation,
+            log,
+            clock,
+            silence,
+            self._ahead,
+            self._completeness,
+            self.commit,
+            beat=settings.beat,
+            patience=settings.silence,
+        )
+        self._closing = ExitStack()
+        self._closing.callback(self._rereading.close)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether partitions answer that did not at its start."""
+        return self._completeness.found_unread
+
+    def wake(self) -> None:
+        """End a running or the next wait for records; any thread may call this."""
+        if self._reader is not None:
+            self._reader.wake()
+
+    def close(self) -> None:
+        """Free everything; the next session rereads uncommitted records."""
+        self._closing.close()
+
+    def _catch_up(self) -> None:
+        """Take what was loaded up to where reading goes on."""
+        if self.aggregation.events.cut:
+            # Before a position is stored: it may lie beyond the log's end, or among records that the log lost and gets again.
+            self.commit(self._watch.make_beat())
+        acks = self._load_acks()
+        self._take_kept()
+        self._complete_positions()
+        self._reader = self._log.reader({**self.aggregation.positions, **acks})
+        self._closing.callback(self._reader.close)
+
+    def _load_acks(self) -> dict[PartitionKey, int]:
+        """Take every level in the log; return where to go on reading."""
+        newest: dict[str | None, Record] = {}
+        with closing(self._log.reader(find_beginnings(self._log, ACKS))) as reader:
+            for record in read_on(self._log, reader, stop=self._stop):
+                newest.pop(record.key, None)
+                newest[record.key] = record
+            positions = reader.positions()
+        for record in newest.values():
+            self.aggregation.levels.take(record, self._clock.now())
+            self._watch.hear(record)
+            if self.aggregation.output.is_full:
+                self.commit()
+        self.aggregation.loaded(self._clock.now())
+        return positions
+
+    def step(self, timeout: float) -> None:
+        """Read for at most `timeout` seconds, decide, and commit one batch if it is due.
+
+        A batch is due if it is urgent, full, or old enough.
+        """
+        aggregation, settings = self.aggregation, self._settings
+        was_waiting = aggregation.output.has_output
+        timeout = min(timeout, max(0.0, self._watch.beat_due - self._clock.monotonic()))
+        if was_waiting:
+            timeout = min(timeout, max(0.0, self._first + settings.group_time - self._clock.monotonic()))
+        if self._rereading:
+            self._go_on_reading_again()
+        self._read_records(0.0 if aggregation.is_undecided or self._rereading else timeout)
+        aggregation.decide(self._clock.now())
+        if self._completeness.check():
+            aggregation.decide(self._clock.now())
+        if aggregation.output.is_urgent or aggregation.output.is_full or aggregation.is_undecided:
+            self.commit()
+        elif aggregation.output.fresh and not was_waiting:
+            self._expect(PENDING, STATE)
+        now = self._clock.monotonic()
+        if not was_waiting:
+            self._first = now
+        if aggregation.output.has_output and now - self._first >= settings.group_time:
+            self.commit()
+        if self._watch.beat():
+            self._ahead.check(self._clock.now())
+
+    def _complete_positions(self) -> None:
+        """Look for events that `pending` lacks; those that `events` lacks too are lost."""
+        incomplete = self.aggregation.incomplete()
+        count = self._log.partitions(EVENTS)
+        self._read_again({partition_of(name, count) for name in incomplete})
+        for name in incomplete:
+            self.aggregation.events.lose(name, self._clock.now())
+
+    def _take_kept(self) -> None:
+        """Take the records that an older aggregator kept for a newer one."""
+        events = self.aggregation.events
+        while (outcome := events.take_kept(self._clock.now(), self._rereading.whole)).is_asked_again:
+            if outcome is RecordOutcome.READ_AGAIN and events.newer.next is not None:
+                self._read_again({events.newer.next.partition})
+            self.commit()
+
+    def _read_again(self, partitions: set[int]) -> None:
+        """Read these partitions to the end before anything else, at the start only."""
+        for partition in sorted(partitions - self._rereading.whole.keys()):
+            self._rereading.begin(partition)
+        while self._rereading:
+            self._rereading.slice(self._clock.now())
+            self._watch.beat()
+            if self._stop.is_set():
+                raise ReadStopped
+
+    def _go_on_reading_again(self) -> None:
+        """Reread a slice; then take the records that came behind the position meanwhile."""
+        for partition in self._rereading.slice(self._clock.now()):
+            self._take_records(self._parked.pop(partition, ()))
+            assert self._reader is not None
+            self._reader.resume([(EVENTS, partition)])
+
+    def commit(self, *more: NewRecord) -> None:
+        """Write everything decided and taken so far, and `more`, in one transaction."""
+        if not self.aggregation.output.has_output and not more:
+            return
+        batch = self.aggregation.batch(may_defer=not more)
+        began = self._clock.monotonic()
+        messages = [*batch.messages, *more]
+        places = self._transactor.commit(messages, group=GROUP, positions=batch.positions)
+        self._watch.note_written(messages, places)
+        COMMIT_SECONDS.observe(self._clock.monotonic() - began)
+        self._first = self._clock.monotonic()
+        _count(batch)
+        if batch.releases:
+            self._expect(NOTICES, PENDING, STATE)
+
+    def finish(self) -> None:
+        """Write what is left, so that the next aggregator reads nothing twice."""
+        if self.aggregation.output.has_output or self.aggregation.output.positions:
+            self.commit(self._watch.make_beat())
+
+    def _expect(self, *topics: str) -> None:
+        """Have the next transaction prepared while mirrors work.
+
+        A heartbeat commits that transaction in time if nothing else does.
+        """
+        if max(self._settings.group_time, self._settings.beat) <= EXPECTED_WITHIN:
+            self._transactor.expect(topics)
+
+    def _read_records(self, timeout: float) -> None:
+        """Read the available records; under load several times, for fewer transactions."""
+        assert self._reader is not None
+        for _ in range(READS):
+            records = self._reader.poll(timeout, limit=READ_LIMIT)
+            self._take_records(records)
+            if len(records) < READ_LIMIT:
+                break
+            timeout = 0.0
+
+    def _take_records(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record.topic == EVENTS and record.partition in self._rereading:
+                self._set_aside(record)
+                continue
+            while (outcome := self._take_record(record)) is RecordOutcome.UNFINISHED:
+                self.commit()
+                self._watch.beat()
+            if outcome is RecordOutcome.READ_AGAIN:
+                self._rereading.begin(record.partition)
+                self._set_aside(record)
+                continue
+            self._note_taken(record, outcome)
+            if self.aggregation.output.is_full:
+                self.commit()
+
+    def _take_record(self, record: Record) -> RecordOutcome:
+        now = self._clock.now()
+        if record.topic == EVENTS:
+            return self.aggregation.events.take(record, now, is_whole=self._rereading.is_whole(record))
+        return (self.aggregation.levels.take if record.topic == ACKS else self.aggregation.request)(record, now)
+
+    def _note_taken(self, record: Record, outcome: RecordOutcome) -> None:
+        if record.topic == ACKS:
+            self._watch.hear(record)
+        elif record.topic == EVENTS:
+            EVENTS_TOTAL.labels(outcome=outcome.value).inc()
+            if outcome is RecordOutcome.UNKNOWN:
+                names = names_of(record.key, record.headers)
+                logger.error("event of a newer version, its repository waits", **names)
+        else:
+            version = self.aggregation.roster.version
+            logger.info("roster request", request=record.key, outcome=outcome.value, version=version)
+
+    def _set_aside(self, record: Record) -> None:
+        """Set aside a record behind the position of a partition that is read again.
+
+        Read no more of this partition meanwhile.
+        """
+        self._parked.setdefault(record.partition, []).append(record)
+        assert self._reader is not None
+        self._reader.pause([(EVENTS, record.partition)])
+
+
+def _count(batch: Outgoing) -> None:
+    RELEASES_TOTAL.inc(batch.releases)
+    NOTICES_TOTAL.inc(batch.notices)
+    if batch.errors:
+        ERRORS_TOTAL.inc(batch.errors)
+        logger.error("records set aside", count=batch.errors, see="vcsreplicator errors")

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The section `[aggregator]` of the services' file."""
+
+from dataclasses import dataclass
+
+from ..words.shape import Seconds, within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorSettings:
+    """The aggregator's settings; times are in seconds.
+
+    `group_time` is how long new events wait to be committed together with their release, `beat` the time between two
+    heartbeats. After `silence` without a heartbeat the aggregator raises an alarm for a mirror. `batch` is the most notices of
+    one transaction.
+    """
+
+    group_time: Seconds = 0.1
+    beat: Seconds = 5.0
+    silence: Seconds = 60.0
+    batch: int = 1000
+
+    def __post_init__(self) -> None:
+        within(self, group_time=(0, 3600), beat=(0.01, 3600), silence=(0.01, 3600), batch=(1, 10_000))

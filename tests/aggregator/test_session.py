@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A session on a log in memory: what is long delays nothing else, and each thing that cannot be read is recorded once."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.decisions import outgoing
+from hgext.vcsreplicator.aggregator.loading import GROUP
+from hgext.vcsreplicator.aggregator.session import Session
+from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
+from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, STATE, NewRecord, topics
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import Ack, ErrorRecord, Notice
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.shape import from_json, to_json
+from testing.builders.aggregating import all_noticed, ask, send
+from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+
+
+def notices(log: MemoryLog) -> list[Notice]:
+    return [from_json(Notice, record.value or b"") for record in log.records(NOTICES)]
+
+
+def acknowledge(log: MemoryLog, ack: Ack) -> None:
+    log.append([NewRecord(topic=ACKS, key=f"{ack.mirror}/{ack.repository}", value=to_json(ack))])
+
+
+def test_a_long_backlog_delays_no_sign_of_life_and_no_release_of_others() -> None:
+    clock, backlog, other = HandClock(), Chain("backlog"), Chain("other")
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    ask(log, Verb.ADD, "alpha")
+    send(log, backlog.take(200))
+    acknowledge(log, backlog.ack("alpha", 200))
+    settings = AggregatorSettings(batch=10, beat=1.0)
+    with Session.load(settings, log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)  # alpha is active
+        session.step(0.0)
+        assert len(notices(log)) == 10
+        send(log, other.take(1))
+        acknowledge(log, other.ack("alpha", 1, 0))
+        clock.advance(1.0)
+        session.step(0.0)
+        assert session.aggregation.repositories[other.repository].released == 1
+        assert [record.time for record in log.records(STATE) if record.key == "aggregator"] == [clock.now()]
+        acknowledge(log, other.ack("alpha", 1))
+        session.step(0.0)
+        assert notices(log)[20].event == other.events[0]
+        while session.aggregation.is_undecided:
+            session.step(0.0)
+    assert len(notices(log)) == 201
+
+
+def test_a_long_replacement_of_a_history_delays_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    clock, old, new = HandClock(), Chain("x"), Chain("x", incarnation=2)
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    send(log, old.take(200))
+    transactor = log.transactor(GROUP)
+    with Session.load(AggregatorSettings(), log, transactor, clock) as session:
+        session.step(0.0)
+        send(log, [new.next(Type.SYNC, detail={"reason": "adopted"})])
+        before, commit = clock.now(), transactor.commit
+
+        def slowly(*arguments: Any, **named: Any) -> list[tuple[int, int]]:
+            clock.advance(3.0)
+            places = commit(*arguments, **named)
+            signs.update({record.time for record in log.records(STATE) if record.key == "aggregator"})
+            return places
+
+        signs: set[float] = set()
+        monkeypatch.setattr(transactor, "commit", slowly)
+        session.step(0.0)
+        session.commit()
+    times = [before, *sorted(signs), clock.now()]
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 15
+
+
+def test_levels_that_cannot_be_read_are_recorded_once_however_often_the_aggregator_starts() -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    for life in range(3):
+        log.append(
+            [NewRecord(topic=ACKS, key=f"alpha/{life}", value=b"rubbish")]
+        )  # it stands there when the life begins
+        with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+            log.append([NewRecord(topic=ACKS, key=f"beta/{life}", value=b"rubbish")])  # it comes while it lasts
+            session.step(0.0)
+            session.commit()
+    recorded = [from_json(ErrorRecord, record.value or b"").key for record in log.records(ERRORS)]
+    assert recorded == ["alpha/0", "beta/0", "alpha/1", "beta/1", "alpha/2", "beta/2"]
+
+
+def test_levels_that_cannot_be_read_are_recorded_also_in_a_log_that_was_made_anew() -> None:
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    log.acknowledge(GROUP, ACKS, {0: 1000})
+    log.append([NewRecord(topic=ACKS, key="alpha/x", value=b"rubbish")])
+    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        session.commit()
+    assert len(log.records(ERRORS)) == 1
+
+
+def test_many_levels_that_cannot_be_read_are_recorded_in_transactions_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_BYTES", 20_000)
+    clock = HandClock()
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    log.append([NewRecord(topic=ACKS, key=f"alpha/{number}", value=b"rubbish") for number in range(100)])
+    log.fail_commits = [True]  # the first one takes effect, and the aggregator does not learn it
+    with pytest.raises(Unavailable):
+        Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock)
+    assert 0 < len(log.records(ERRORS)) < 50
+    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        session.commit()
+    assert len(log.records(ERRORS)) == 100
+
+
+def test_what_waits_for_the_next_transaction_waits_for_no_group_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "BATCH_STATES", 2)
+    clock, chains = HandClock(), [Chain(f"x{number}") for number in range(4)]
+    log = MemoryLog(clock)
+    log.create(topics(partitions=1))
+    ask(log, Verb.ALLOW_EMPTY, allow=True)
+    with Session.load(AggregatorSettings(group_time=3600.0), log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)
+        send(log, [chain.next() for chain in chains])
+        for _ in chains:
+            session.step(0.0)
+        assert all_noticed(log, chains)
