@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A successor at a path is announced after its predecessor, also if the predecessor's events are sent or read later."""
 
-import threading
-from collections.abc import Collection
-
 import pytest
 
 from hgext.vcsreplicator.aggregator.completeness import Completeness
@@ -19,6 +16,7 @@ from hgext.vcsreplicator.words.roster import Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
+from testing.builders.hanging_ends import HangingEnds
 from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.clock import HandClock
 from testing.waiting import eventually
@@ -144,23 +142,15 @@ def test_a_successor_waits_while_a_partition_does_not_answer_and_a_minute_longer
 
 def test_an_answer_that_came_late_is_no_answer_of_the_time_before(here: Installation) -> None:
     """The relay may have stopped to wait for the partition meanwhile."""
-    go_on, ends = threading.Event(), here.log.ends
-
-    def hang(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
-        if topic == EVENTS:
-            assert go_on.wait(20)
-        return ends(topic, partitions)
-
     with here.session() as session:
         here.begin(session, 0)
-        here.log.ends = hang  # type: ignore[method-assign]
+        hanging = HangingEnds(here.log)
         here.step(session, 10.0)
         here.push(here.successor, Type.CREATED)
         here.step(session, 30.0)
         question = session._completeness._question
         assert question is not None
-        here.log.ends = ends  # type: ignore[method-assign]
-        go_on.set()
+        hanging.go_on.set()
         question.result(20)
         here.step(session, DEPARTURE_PATIENCE - 10.0)
         here.leave(0)
@@ -223,17 +213,10 @@ def test_a_time_counts_once_what_the_log_had_then_is_read_or_lost(here: Installa
 
 
 def test_a_broker_that_hangs_holds_up_no_other_work(here: Installation) -> None:
-    go_on, ends = threading.Event(), here.log.ends
-
-    def hang(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
-        if topic == EVENTS:
-            assert go_on.wait(20)
-        return ends(topic, partitions)
-
     with here.session() as session:
         here.step(session, 90.0)
         read_at = session.aggregation.succession.read_at
-        here.log.ends = hang  # type: ignore[method-assign]
+        hanging = HangingEnds(here.log)
         here.push(here.former, Type.CREATED)
         here.step(session, 20.0)
         assert here.noticed() == [(1, 1)]
@@ -241,5 +224,5 @@ def test_a_broker_that_hangs_holds_up_no_other_work(here: Installation) -> None:
         assert not any(map(is_about_events, here.alarms()))
         here.step(session, 60.0)
         assert any("the log does not say how many events it has" in alarm for alarm in here.alarms())
-        go_on.set()
+        hanging.go_on.set()
         eventually(lambda: here.step(session, 5.0) or session.aggregation.succession.read_at > read_at)

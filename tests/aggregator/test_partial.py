@@ -21,6 +21,7 @@ from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
+from testing.builders.hanging_ends import HangingEnds
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
 from testing.waiting import eventually
@@ -266,22 +267,14 @@ def test_a_silent_partition_that_hangs_holds_up_no_other_and_is_found_once_it_an
     silent, there = chains()[SILENT], chains()[THERE]
     send(log, silent.take(1))
     log.fall_silent()
-    go_on, ends, asked = threading.Event(), log.ends, list[Collection[int] | None]()
-
-    def hang(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
-        if topic == EVENTS:
-            asked.append(partitions)
-            assert go_on.wait(20)
-        return ends(topic, partitions)
-
     with log.session() as session:
-        log.ends = hang  # type: ignore[method-assign]
+        hanging = HangingEnds(log)
         log.push(there)
         log.step(session)
         assert log.noticed() == [(there.path, 1, 1)]
-        assert [sorted(each or ()) for each in asked] == [[SILENT]]
+        assert [sorted(each or ()) for each in hanging.asked] == [[SILENT]]
         log.leaderless.clear()
-        go_on.set()
+        hanging.go_on.set()
         eventually(lambda: log.step(session) or session.is_outdated)
 
 

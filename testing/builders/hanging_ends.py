@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A question to a log in memory that takes long."""
+
+import threading
+from collections.abc import Collection
+
+from hgext.vcsreplicator.log import EVENTS
+from testing.builders.memorylog import MemoryLog
+
+
+class HangingEnds:
+    """From now on the log says where `events` ends only once `go_on` is set; `asked` has the partitions of each question."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.go_on, self.asked = threading.Event(), list[Collection[int] | None]()
+        self._ends = log.ends
+        log.ends = self  # type: ignore[method-assign]
+
+    def __call__(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        if topic == EVENTS:
+            self.asked.append(partitions)
+            assert self.go_on.wait(20)
+        return self._ends(topic, partitions)
