@@ -2,6 +2,7 @@
 """When a load balancer may send clients to a mirror: each reason against it, and that it passes."""
 
 import json
+import os
 import sqlite3
 import threading
 import urllib.error
@@ -224,6 +225,61 @@ def test_a_mirror_is_not_ready_while_the_folder_of_its_repositories_is_missing(p
         assert (ask()["ready"], ask()["reasons"]) == (False, [f"the folder {root} is missing"])
         root.mkdir()
         assert ask()["ready"]
+
+
+@pytest.fixture
+def hanging_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, threading.Event]]:
+    """A folder of repositories, and whether its disk answers."""
+    root, answers, isdir = tmp_path / "alpha", threading.Event(), os.path.isdir
+
+    def hang(path: str | Path) -> bool:
+        return isdir(path) if str(path) != str(root) else answers.wait(PATIENCE) and isdir(path)
+
+    root.mkdir()
+    answers.set()
+    monkeypatch.setattr(os.path, "isdir", hang)
+    yield root, answers
+    answers.set()
+
+
+@pytest.mark.processes
+def test_a_folder_on_a_disk_that_hangs_is_named_and_the_log_is_read_all_the_same(
+    hanging_disk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "HANG", 0.0)
+    monkeypatch.setattr(health, "PATIENCE", 0.01)
+    root, answers = hanging_disk
+    log = MemoryLog()
+    log.create(topics())
+    say(log, picture())
+    ask = Endpoint(log, "alpha", SETTINGS, root=str(root))
+    eventually(lambda: ask()["ready"])
+    answers.clear()
+    say(log, picture(roster=Roster(mirrors=(Mirror(name="alpha", state=MirrorState.JOINING),))))
+    answer = eventually(lambda: (found := ask()) and "joining" in found["reasons"] and found)
+    [reason] = answer["reasons"][1:]
+    assert reason.startswith(f"the folder {root} has not answered for ")
+    assert answer["degraded"] == []
+    answers.set()
+    eventually(lambda: ask()["reasons"] == ["joining"])
+
+
+@pytest.mark.processes
+def test_a_folder_that_answers_slowly_changes_no_verdict_but_the_first(
+    hanging_disk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, answers = hanging_disk
+    log = MemoryLog()
+    log.create(topics())
+    say(log, picture())
+    answers.clear()
+    ask = Endpoint(log, "alpha", SETTINGS, root=str(root))
+    [reason] = ask()["reasons"]
+    assert reason.startswith(f"the folder {root} has not answered for ")
+    answers.set()
+    assert eventually(lambda: (found := ask()) and found["ready"] and found)["degraded"] == []
+    answers.clear()
+    assert ask()["ready"]
 
 
 def test_after_a_long_outage_of_the_log_no_mirror_counts_as_silent(place: Path) -> None:

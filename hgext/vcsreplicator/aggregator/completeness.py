@@ -8,13 +8,12 @@ counts only if all partitions answered for DEPARTURE_PATIENCE before it, since t
 A session that began without some partitions never finds such a time. It ends as soon as one of them answers.
 """
 
-import threading
-from collections.abc import Collection
 from concurrent.futures import Future, wait
 
 import structlog
 
 from ..log import EVENTS, Log
+from ..log.aside import ask_aside
 from ..log.table import find_answered_ends
 from ..words.clock import Clock
 from ..words.errors import Unavailable
@@ -81,11 +80,12 @@ class Completeness:
     def _ask(self, now: float) -> None:
         """Ask for the ends, and wait a moment for the answer."""
         self._asked, self._asked_at = now, self._clock.now()
-        self._question = Future()
-        threading.Thread(
-            target=_answer, args=(self._log, self._unread, self._question), name="ends", daemon=True
-        ).start()
+        self._question = ask_aside("ends", self._find_ends)
         wait([self._question], PAUSE)
+
+    def _find_ends(self) -> dict[int, int]:
+        """Return the ends of all partitions, or of those unread ones that answer."""
+        return find_answered_ends(self._log, EVENTS, self._unread) or self._log.ends(EVENTS, self._unread or None)
 
     def _take_answer(self, question: Future[dict[int, int]]) -> None:
         """Take the ends; those of an earlier question remain that are not read yet.
@@ -109,11 +109,3 @@ class Completeness:
             self._ends = {partition: min(end, self._ends[partition]) for partition, end in ends.items()}
         elif self._asked - self._answers_since >= DEPARTURE_PATIENCE:
             self._ends, self._next = ends, self._asked_at
-
-
-def _answer(log: Log, unread: Collection[int], question: Future[dict[int, int]]) -> None:
-    """Answer with the ends of all partitions, or of those unread ones that answer."""
-    try:
-        question.set_result(find_answered_ends(log, EVENTS, unread) or log.ends(EVENTS, unread or None))
-    except Exception as error:
-        question.set_exception(error)

@@ -8,12 +8,13 @@ remembers since when each repository is late, because a push is always late for 
 import math
 import os
 import threading
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from ..log import Log
+from ..log.aside import ask_aside
 from ..words.clock import DAY, Clock, Silence, SystemClock
 from ..words.errors import ReplicationError
 from ..words.roster import MirrorState
@@ -29,8 +30,10 @@ PATIENCE = 1.0
 # The same while the last reading failed: requests that wait take the threads of the HTTP server.
 GLANCE = 0.1
 
-# Seconds after which a reading shows that the log hung, rather than that it is slow.
+# Seconds after which a reading shows that the log or the disk hung, rather than that it is slow.
 HANG = 5.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +119,31 @@ def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, se
     return f"shows less than is released of {', '.join(names[:NAMED])}{more}"
 
 
+class _SharedQuestion(Generic[T]):
+    """A question that one thread at a time answers, begun by a request."""
+
+    def __init__(self, question: Callable[[], T], clock: Clock) -> None:
+        self._question, self._clock = question, clock
+        self._lock = threading.Lock()
+        self._answer: Future[T] | None = None
+        self._began = 0.0
+
+    def ask(self) -> tuple[Future[T], float]:
+        """Return the answer that is awaited, and since when."""
+        with self._lock:
+            if self._answer is None or self._answer.done():
+                now = self._clock.monotonic()
+                # Raises if the system has no thread left: then the next request asks.
+                self._answer, self._began = ask_aside("health", self._question), now
+            return self._answer, self._began
+
+
 class Endpoint:
     """The answers to /health of one mirror; several threads may call it.
 
-    One thread at a time reads the log, begun by a request. A request waits a bounded time for it, so a log that hangs delays no
-    answer for long: then the last verdict is the answer, after HANG seconds a degraded one. The mirror is not ready before the log
-    was read once, nor without the folder `root` of its repositories.
+    A request waits a bounded time for the log and for the folder `root` of the mirror's repositories, so one that hangs delays no
+    answer for long: then the last verdict is the answer. After HANG seconds a log makes it a degraded one, and without the folder
+    the mirror is not ready. It is not ready either before the log was read once.
     """
 
     def __init__(
@@ -140,43 +162,55 @@ class Endpoint:
         self._read_at = 0.0
         self._since: dict[str, float] = {}
         self._known: HealthVerdict | None = None
-        self._lock = threading.Lock()
-        # The newest reading and its beginning, the last failure, and the total time that the log hung.
-        self._reading: Future[HealthVerdict] | None = None
-        self._began = self._hung = 0.0
+        self._reading = _SharedQuestion(self._read_verdict, clock)
+        # The last failure, and the total time that the log hung.
         self._trouble: str | None = None
+        self._hung = 0.0
+        self._look = _SharedQuestion(lambda: root is None or os.path.isdir(root), clock)
+        # Whether the folder was there at the last look; None before the first.
+        self._is_there: bool | None = None
 
     def __call__(self) -> Mapping[str, Any]:
         """Return `alive`, `ready` with `reasons` if not, and why it is `degraded`.
 
         Passes on an unexpected exception of a reading.
         """
-        now = self._clock.monotonic()
-        with self._lock:
-            if self._reading is None or self._reading.done():
-                begun = Future[HealthVerdict]()
-                # Raises if the system has no thread left: then the next request begins a reading.
-                threading.Thread(target=self._read_verdict, args=(begun,), name="health", daemon=True).start()
-                self._reading, self._began = begun, now
-            reading, waited, trouble, known = self._reading, now - self._began, self._trouble, self._known
+        look, (reading, began), trouble, known = self._look.ask(), self._reading.ask(), self._trouble, self._known
         try:
-            verdict = reading.result(max(0.0, (GLANCE if trouble else PATIENCE) - waited))
+            verdict = reading.result(self._limit_wait(began, GLANCE if trouble else PATIENCE))
         except TimeoutError:
-            lasts = self._clock.monotonic() - now + waited
+            lasts = self._clock.monotonic() - began
             if trouble is None and known is not None and lasts < HANG:
                 verdict = known
             else:
                 verdict = self._judge_without_log(trouble or f"the log cannot be read: no answer for {lasts:.0f} s")
+        reasons = [*verdict.reasons, *self._judge_folder(*look)]
         return {
             "alive": True,
-            "ready": not verdict.reasons,
-            "reasons": list(verdict.reasons),
+            "ready": not reasons,
+            "reasons": reasons,
             "degraded": list(verdict.degraded),
             "mirror": self._mirror,
         }
 
-    def _read_verdict(self, reading: "Future[HealthVerdict]") -> None:
-        """Read the log, and give `reading` the verdict."""
+    def _limit_wait(self, began: float, patience: float) -> float:
+        """Return for how many seconds to wait for what began then."""
+        return max(0.0, began + patience - self._clock.monotonic())
+
+    def _judge_folder(self, look: "Future[bool]", began: float) -> Iterator[str]:
+        """Yield why clients find no repository, if so."""
+        try:
+            self._is_there = look.result(self._limit_wait(began, PATIENCE))
+        except TimeoutError:
+            lasts = self._clock.monotonic() - began
+            if self._is_there is None or lasts >= HANG:
+                yield f"the folder {self._root} has not answered for {lasts:.0f} s"
+                return
+        if not self._is_there:
+            yield f"the folder {self._root} is missing"
+
+    def _read_verdict(self) -> HealthVerdict:
+        """Read the log, and judge what it says."""
         began = self._clock.monotonic()
         try:
             if self._follower is None:
@@ -188,16 +222,14 @@ class Endpoint:
                 # All heartbeats may be equally old; then only the report of another service shows it.
                 newest = max(newest, self._follower.recent_report)
             self._known, self._trouble = self._judge(picture, newest), None
-            reading.set_result(self._known)
+            return self._known
         except ReplicationError as error:
             # No heartbeat can arrive, so all silence begins again.
             self._count_hang(began)
             self._read_at = self._measure_time()
             self._silence = Silence(self._read_at)
             self._trouble = f"the log cannot be read: {error}"
-            reading.set_result(self._judge_without_log(self._trouble))
-        except BaseException as error:
-            reading.set_exception(error)
+            return self._judge_without_log(self._trouble)
 
     def _count_hang(self, began: float) -> None:
         """Count the time of a reading during which the log hung."""
@@ -227,9 +259,4 @@ class Endpoint:
             self._silence.heard(name, picture.heard.get(name), now - age)
         self._read_at = now
         self._since = {name: self._since.get(name, now) for name in late(picture, self._mirror)}
-        verdict = judge(
-            picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings
-        )
-        if self._root is not None and not os.path.isdir(self._root):
-            return replace(verdict, reasons=(*verdict.reasons, f"the folder {self._root} is missing"))
-        return verdict
+        return judge(picture, self._mirror, since=self._since, silence=self._silence, now=now, settings=self._settings)
