@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A successor at a path is announced after its predecessor, also if the predecessor's events are sent or read later."""
 
+from collections.abc import Collection
+
 import pytest
 
-from hgext.vcsreplicator.aggregator.completeness import Completeness
+from hgext.vcsreplicator.aggregator.completeness import LATE, Completeness
 from hgext.vcsreplicator.aggregator.decisions.aggregation import Aggregation
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from hgext.vcsreplicator.aggregator.loading import GROUP
@@ -188,6 +190,31 @@ def test_check_names_a_partition_that_has_not_answered_for_a_minute(here: Instal
         here.log.leaderless.clear()
         here.step(session, 10.0)
         assert not any(map(is_about_events, here.alarms()))
+
+
+def test_check_says_why_a_successor_waits_for_a_log_whose_every_answer_is_late(here: Installation) -> None:
+    ends = here.log.ends
+
+    def answer_late(topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
+        if topic == EVENTS:
+            here.clock.advance(LATE + 2.0)
+        return ends(topic, partitions)
+
+    with here.session() as session:
+        here.begin(session, 0)
+        here.log.ends = answer_late  # type: ignore[method-assign]
+        here.push(here.successor, Type.CREATED)
+        here.step(session, 10.0)
+        assert not any(map(is_about_events, here.alarms()))
+        here.step(session, 60.0)
+        [text] = filter(is_about_events, here.alarms())
+        assert "the log takes 7 s to say how many events it has, which is more than 5 s; a repository" in text
+        assert here.noticed() == []
+        here.log.ends = ends  # type: ignore[method-assign]
+        here.step(session, 10.0)
+        assert not any(map(is_about_events, here.alarms()))
+        here.step(session, DEPARTURE_PATIENCE)
+    assert here.noticed() == [(2, 1)]
 
 
 @pytest.mark.parametrize("lost", [False, True])

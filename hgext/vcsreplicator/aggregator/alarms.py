@@ -33,7 +33,6 @@ STEPS = {
     NO_GATING: "activate or add a mirror (`vcsreplicator roster list`), or: vcsreplicator roster allow-empty yes --yes",
     NEWER: "upgrade the aggregator",
     BROKEN: "keep the log lines of the aggregator, then upgrade it, or: systemctl restart vcsreplicator-aggregator",
-    UNREAD: "notices of their repositories wait; start the brokers that have these partitions",
     LOST: "they get no notice; run `hg replicatesync` in it on the master: mirrors then copy what they lack",
     MISSING: (
         "mirrors have them, so the log lost its newest records; a running relay sends again what the outboxes keep; if the master "
@@ -140,9 +139,10 @@ def alarms(
 ) -> tuple[Alarm, ...]:
     """Return what is wrong after `patience` silent seconds.
 
-    `missing` counts, by repository, the events that only mirrors have. `unread` says which partitions of `events` do not answer.
+    `missing` counts, by repository, the events that only mirrors have. `unread` says why it is not known that all of
+    `events` is read, and what an operator can do.
     """
-    found = [Alarm(kind=UNREAD, story=f"{unread}; {STEPS[UNREAD]}")] if unread else []
+    found = [Alarm(kind=UNREAD, story=unread)] if unread else []
     for name, seconds in waiting.silent.items():
         if seconds >= patience:
             backlog = waiting.mirrors[name]

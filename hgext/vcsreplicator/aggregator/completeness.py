@@ -29,6 +29,10 @@ PAUSE = 0.5
 # Seconds after which an answer is late: who sent events to such a partition may have given up, and sends them again later.
 LATE = 5.0
 
+# What waits, and what an operator can do, if partitions do not answer, and if the log answers late.
+START_BROKERS = "notices of their repositories wait; start the brokers that have these partitions"
+MAKE_FASTER = "a repository at a path that another one had before waits; find out why the log is slow"
+
 logger = structlog.get_logger()
 
 
@@ -48,7 +52,7 @@ class Completeness:
         self._ends: dict[int, int] = {}
         # The time that counts once the ends are read; None if they answer only since a short time.
         self._next: float | None = None
-        # Why the newest question failed, and when the first one since an answer did.
+        # Why the newest question failed or was answered late, and when the first one since an answer in time was asked.
         self._failure, self._fails_since = "", 0.0
         self._unread = {each for each in range(log.partitions(EVENTS)) if (EVENTS, each) not in aggregation.positions}
         self.found_unread = False
@@ -71,10 +75,13 @@ class Completeness:
         return succession.is_unproven
 
     def find_failure(self, patience: float) -> str:
-        """Return why partitions have not answered for `patience` seconds, or nothing."""
+        """Return why none was answered in time for `patience` seconds, or nothing.
+
+        The text says what waits, and what an operator can do.
+        """
         then = self._clock.monotonic() - patience
         if self._question is not None and self._asked <= then:
-            return f"topic {EVENTS}: the log does not say how many events it has"
+            return f"topic {EVENTS}: the log does not say how many events it has; {START_BROKERS}"
         return self._failure if self._fails_since <= then else ""
 
     def _ask(self, now: float) -> None:
@@ -95,17 +102,23 @@ class Completeness:
         try:
             ends = question.result()
         except Unavailable as error:
-            self._fails_since = self._fails_since if self._failure else self._asked
-            self._failure = str(error)
-            self._answers_since, self._next = self._clock.monotonic(), None
+            self._note_failure(f"{error}; {START_BROKERS}")
+            return
+        seconds = self._clock.monotonic() - self._asked
+        if seconds > LATE and not self._unread:
+            took = f"the log takes {seconds:.0f} s to say how many events it has, which is more than {LATE:g} s"
+            self._note_failure(f"topic {EVENTS}: {took}; {MAKE_FASTER}")
             return
         self._failure = ""
         if self._unread:
             logger.info("partitions answer again", topic=EVENTS, partitions=sorted(ends))
             self.found_unread = True
-        elif (now := self._clock.monotonic()) - self._asked > LATE:
-            self._answers_since, self._next = now, None
         elif self._next is not None:
             self._ends = {partition: min(end, self._ends[partition]) for partition, end in ends.items()}
         elif self._asked - self._answers_since >= DEPARTURE_PATIENCE:
             self._ends, self._next = ends, self._asked_at
+
+    def _note_failure(self, reason: str) -> None:
+        self._fails_since = self._fails_since if self._failure else self._asked
+        self._failure = reason
+        self._answers_since, self._next = self._clock.monotonic(), None
