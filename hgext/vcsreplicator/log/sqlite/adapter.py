@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Self
 
 from ...words.clock import DAY, Clock, SystemClock
-from ...words.errors import BadConfig, Fenced, Rejected, TopicMissing, Unavailable
+from ...words.errors import BadConfig, Rejected, TopicMissing, Unavailable
 from .. import (
     NewRecord,
     PartitionKey,
@@ -45,6 +45,7 @@ from .doorbell import ring
 from .filesystem import refuse_network
 from .reader import SqliteReader, key_bytes
 from .removal import before, compact, note_time, remove_expired, remove_tombstones
+from .transactor import SqliteTransactor
 
 # Seconds to wait for other writers.
 BUSY_PATIENCE = 30.0
@@ -123,14 +124,7 @@ class SqliteLog:
     # Records
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
-        for message in messages:
-            check_message(message)
-        if not messages:
-            return []
-        with self._write_transaction(timeout) as connection:
-            written = self._append(connection, messages)
-        self._ring(messages)
-        return written
+        return self.commit(messages, None, {}, lambda connection: None, timeout=timeout) if messages else []
 
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         with self._read_transaction() as connection:
@@ -154,7 +148,7 @@ class SqliteLog:
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
         with self._write_transaction() as connection:
             [(epoch,)] = connection.rows(sql.NEXT_EPOCH, identity, random.randint(1, EPOCH_STEP))
-        return SqliteTransactor(self, identity, epoch)
+        return SqliteTransactor(self.commit, identity, epoch)
 
     def commit(
         self,
@@ -162,11 +156,13 @@ class SqliteLog:
         group: str | None,
         positions: Mapping[PartitionKey, int],
         fence: Callable[[Connection], None],
+        *,
+        timeout: float | None = None,
     ) -> list[tuple[int, int]]:
         """Append and acknowledge in one transaction, in which `fence` runs first."""
         for message in messages:
             check_message(message)
-        with self._write_transaction() as connection:
+        with self._write_transaction(timeout) as connection:
             fence(connection)
             written = self._append(connection, messages)
             if group is not None:
@@ -333,51 +329,6 @@ class SqliteLog:
 
     def _ring(self, messages: Sequence[NewRecord]) -> None:
         ring(self.bells, {self._topics[message.topic].id for message in messages if message.topic in self._topics})
-
-
-class SqliteTransactor:
-    """A transactor fenced by its epoch.
-
-    Each commit compares the epoch with the newest of its identity, inside the same transaction. A log that was restored from a
-    copy may know only older ones: `renew` writes this epoch again, so of two such transactors the newer one goes on.
-    """
-
-    def __init__(self, log: SqliteLog, identity: str, epoch: int) -> None:
-        self._log, self._identity, self._epoch = log, identity, epoch
-
-    def commit(
-        self,
-        messages: Sequence[NewRecord],
-        *,
-        group: str | None = None,
-        positions: Mapping[PartitionKey, int] | None = None,
-    ) -> list[tuple[int, int]]:
-        return self._log.commit(messages, group, positions or {}, self._fence)
-
-    def expect(self, topics: Sequence[str]) -> None:
-        pass
-
-    def renew(self) -> None:
-        self._log.commit((), None, {}, self._become_newest)
-
-    def close(self) -> None:
-        pass
-
-    def _become_newest(self, connection: Connection) -> None:
-        self._refuse_newer(connection)
-        connection.run(sql.SET_EPOCH, self._identity, self._epoch)
-
-    def _fence(self, connection: Connection) -> None:
-        newest = self._refuse_newer(connection)
-        if newest < self._epoch:
-            raise Unavailable(f"{self._identity}: the log was restored from a copy (epoch {newest}); renew it")
-
-    def _refuse_newer(self, connection: Connection) -> int:
-        """Return this identity's newest epoch in the log; raise Fenced if ours is older."""
-        newest = max((int(epoch) for (epoch,) in connection.rows(sql.EPOCH, self._identity)), default=0)
-        if newest > self._epoch:
-            raise Fenced(f"{self._identity}: a newer instance took over (epoch {newest}, this one has {self._epoch})")
-        return newest
 
 
 def _add_topic(connection: Connection, topic: Topic) -> None:
