@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +17,13 @@ from pathlib import Path
 
 import structlog
 
-from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing
 
 from ..message import clean
 from .commandserver import MOST_OUTPUT, CommandServer, HgFailed, TooMuchPrinted
 from .database import ChangesetRecord, RepositoryKey
+from .stale_locks import remove_stale_locks
 
 # Changesets asked for at once.
 AT_ONCE = 500
@@ -243,7 +242,7 @@ class Clones:
             shutil.rmtree(removed, ignore_errors=True)
 
     def _pull(self, hg: CommandServer, clone: Path, url: str) -> None:
-        _remove_stale_locks(clone)
+        remove_stale_locks(clone)
         pull = ("pull", "--quiet", "-R", str(clone), "--", url)
         try:
             hg.run(*pull)
@@ -320,43 +319,6 @@ def _is_readable(hg: CommandServer, clone: Path) -> bool:
     except HgFailed as error:
         return not error.may_be_the_clone
     return True
-
-
-def _remove_stale_locks(clone: Path) -> None:
-    """Remove locks of a Mercurial that is gone.
-
-    This process holds our own lock of the clone. So a lock made here belongs to an operator, or to an `hg` of a worker that is
-    gone. One from elsewhere may belong to an operator outside of our container, whose processes we do not see.
-    """
-    mine = f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino:x}:"
-    for path in (clone / ".hg" / "store" / "lock", clone / ".hg" / "wlock"):
-        try:
-            holder, made = os.readlink(path), path.lstat().st_mtime
-        except OSError:
-            continue
-        is_mine = holder.startswith(mine)
-        if _is_another(holder.removeprefix(mine), made) if is_mine else time.time() - made > DAY:
-            logger.warning("lock of a Mercurial that is gone removed", lock=str(path), holder=holder)
-            path.unlink(missing_ok=True)
-
-
-def _is_another(pid: str, made: float) -> bool:
-    """Return whether a process cannot be the one that made a lock then.
-
-    It is a thread, this process, a child of it, or younger than the lock. Mercurial itself removes locks of a process that it does
-    not find.
-    """
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        # Behind the name of the program, which may have blanks.
-        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return False
-    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    started = booted + int(ticks) / os.sysconf("SC_CLK_TCK")
-    mine = str(os.getpid())
-    return fields["Tgid"] != pid or mine in (fields["Tgid"], fields["PPid"]) or started > made + 1.0
 
 
 def _read_record(line: str) -> ChangesetRecord:
