@@ -86,7 +86,8 @@ class Management:
         if not isinstance(overview, Mapping):
             raise self._is_something_else()
         tags = overview.get("tags") or []
-        if "administrator" not in (tags.split(",") if isinstance(tags, str) else tags):
+        names = tags.split(",") if isinstance(tags, str) else tags
+        if "administrator" not in names:
             raise BadConfig(f"{self._key}: expected a user with the tag administrator, {self._user!r} lacks it")
         if self.get("vhosts", vhost) is None:
             raise BadConfig(self._key.replace("management", "broker") + f": the broker has no virtual host {vhost!r}")

@@ -67,7 +67,8 @@ def _any_matches(rules: Sequence[str], path: str, *, refused: bool) -> bool:
     text = path.encode(errors="replace")
     for rule in rules:
         expression, problem = _compile_rule(rule)
-        if refused if problem else expression is not None and expression.match(text):
+        matches = expression is not None and expression.match(text)
+        if matches or (refused and problem):
             return True
     return False
 
