@@ -320,6 +320,24 @@ def test_damage_heals_alone(bench: Bench, what: str, when: str) -> None:
     assert bench.notes() == []
 
 
+@pytest.mark.parametrize("what", ["lost", "damaged", "of another history"])
+def test_a_release_whose_watermark_was_lost_is_shown_again_without_another_push(bench: Bench, what: str) -> None:
+    author = bench.author("repo")
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    with bench.mirror(check_interval=0.2):
+        bench.wait_served(author)
+        file = bench.where(author) / ".hg/replicated-watermark"
+        sound = file.read_text()
+        if what == "lost":
+            file.unlink()
+        else:
+            file.write_text(sound[:-3] if what == "damaged" else sound.replace(author.tip, "1" * 40))
+        eventually(lambda: file.exists() and file.read_text() == sound, "the watermark")
+        assert bench.notes() == []
+
+
 class Killed(BaseException):
     """Instead of a kill."""
 

@@ -106,26 +106,28 @@ class Scan:
 class Check:
     """A request to read a repository through while work on it goes on.
 
-    The repository was at `seq`. Answered by `Checked`.
+    The repository was at `seq`, and served `serving`. Answered by `Checked`.
     """
 
     repository: str
     folder: str
     seq: int = 0
+    serving: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """The result of reading a repository through.
 
-    `problem` is None if there is none; `lower` is the checkpoint if that is lower than it was. One that changed meanwhile
-    `is_undecided`: it may be sound or not. So is one whose reading needed more memory than the worker may take; `problem` says so,
-    and the worker `is_spent`.
+    `problem` is None if there is none; `lower` is the checkpoint if that is lower than it was. `shown` is what clients see if that
+    is less than was served: (what was served, what clients see). One that changed meanwhile `is_undecided`: it may be sound or not.
+    So is one whose reading needed more memory than the worker may take; `problem` says so, and the worker `is_spent`.
     """
 
     repository: str
     problem: str | None
     lower: Checkpoint | None = None
+    shown: tuple[int, int] | None = None
     is_undecided: bool = False
     is_spent: bool = False
 

@@ -152,3 +152,15 @@ def test_a_level_that_went_down_is_read_again_from_the_beginning_of_the_log(benc
         apply(bench, event)
     bench.mirror.maintenance.take_checked(Checked(repository=first.repository, problem=None, lower=checkpoint(first)))
     assert [(note.reason, note.offset) for note in bench.notes.detached()] == [(Reason.GAP, 0)]
+
+
+def test_a_release_that_a_check_does_not_find_is_carried_out_again_unless_another_came_meanwhile(bench: Bench) -> None:
+    event = Chain("r").next()
+    apply(bench, event)
+    following = bench.mirror.state.table.get(event.repository)
+    assert following is not None
+    following.incarnation, following.released, following.serving = event.incarnation, 1, 1
+    for shown, serving in (((2, 0), 1), ((1, 0), 0)):
+        bench.mirror.maintenance.take_checked(Checked(repository=event.repository, problem=None, shown=shown))
+        assert following.serving == serving
+        assert following.is_queued == (serving == 0)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A comparison with the master, and a check of every revision; without a lock."""
 
+import contextlib
 import os
 from dataclasses import replace
 
@@ -14,10 +15,11 @@ from ...mirror.settings import MirrorSettings
 from ...mirror.task import Check, Checked, FingerprintPair, Look
 from ...words.errors import ReplicationError, Unavailable
 from ..fingerprint import fingerprint
+from ..serving import watermark
 from ..text import text
 from . import healing, replicated, scan, snapshot
 from .local import Halted, LocalRepository
-from .repository import OpenRepositories
+from .repository import OpenRepositories, locked
 from .troubles import OUT_OF_MEMORY
 
 
@@ -82,7 +84,7 @@ def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Chec
 
 
 def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
-    lower = problem = None
+    lower = problem = shown = None
     is_spent = is_other = False
     before = _observe_store(wanted.folder)
     try:
@@ -93,6 +95,8 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
             is_other = checkpoint.repository != wanted.repository
             lower = checkpoint if checkpoint.seq < wanted.seq else None
         problem = _verify(repo)
+        if problem is None and (seen := _read_shown(repo)) < wanted.serving:
+            shown = wanted.serving, seen
     except MemoryError:
         problem, is_spent = OUT_OF_MEMORY, True
     except Exception as unreadable:
@@ -103,7 +107,21 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
         return Checked(repository=wanted.repository, problem=problem, is_undecided=True, is_spent=True)
     if _observe_store(wanted.folder) != before or _has_journal(wanted.folder) or is_other:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)
-    return Checked(repository=wanted.repository, problem=problem, lower=lower)
+    return Checked(repository=wanted.repository, problem=problem, lower=lower, shown=shown)
+
+
+def _read_shown(repo: localrepository) -> int:
+    """Return the event up to which clients see the repository; 0 if they see nothing.
+
+    Removes a watermark that fits nothing: it would hide from the next release that it shows nothing.
+    """
+    found = watermark.read_watermark(repo.vfs)
+    if found is None or found.fits(repo):
+        return 0 if found is None else found.seq
+    with contextlib.suppress(error.LockError), locked(repo):
+        if watermark.read_watermark(repo.vfs) == found and not found.fits(repo):
+            repo.vfs.tryunlink(watermark.WATERMARK)
+    return 0
 
 
 def _observe_store(folder: str) -> tuple[int, int, int] | None:

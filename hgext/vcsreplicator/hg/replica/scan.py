@@ -6,7 +6,6 @@ They are read without opening them: 10,000 take about a second.
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,10 +17,9 @@ from ...mirror.task import FoundRepository
 from ...outbox.folder import Store
 from ...words.errors import MalformedEvent
 from ..requirement import LOCK
+from ..serving.watermark import decode_watermark
 from .place import ASIDE, WAITING, is_same
 from .replicated import read_backwards
-
-_WATERMARK = re.compile(rb"1 (\d{1,18}) ")
 
 
 def scan(root: str, state: str) -> Iterator[FoundRepository]:
@@ -91,13 +89,13 @@ def _with_served_path(found: FoundRepository) -> FoundRepository:
 
 
 def _read_serving(folder: str) -> int:
-    """Read the sequence that the watermark of a repository names; 0 without one."""
+    """Read the sequence that a sound watermark names; 0 without one."""
     try:
         with open(os.path.join(folder, ".hg", "replicated-watermark"), "rb") as file:
-            found = _WATERMARK.match(file.read(64))
+            found = decode_watermark(file.read(128))
     except OSError:
         return 0
-    return int(found.group(1)) if found else 0
+    return found.seq if found else 0
 
 
 def _inode_of(folder: str) -> int | None:

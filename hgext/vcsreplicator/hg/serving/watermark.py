@@ -53,9 +53,14 @@ class Watermark:
 def read_watermark(vfs: abstractvfs) -> Watermark | None:
     """Read the watermark; None makes a mirror show nothing."""
     try:
-        found = _FORMAT.fullmatch(vfs.read(WATERMARK))
+        return decode_watermark(vfs.read(WATERMARK))
     except OSError:
         return None
+
+
+def decode_watermark(content: bytes) -> Watermark | None:
+    """Return the watermark in the file's content; None if it is damaged."""
+    found = _FORMAT.fullmatch(content)
     if found is None:
         return None
     seq, length, tip, push = found.groups()

@@ -110,6 +110,7 @@ class Maintenance:
             self._detachments.detach(following, Reason.CORRUPT, checked.problem)
         elif not following.is_running:
             self._believe_lower(following, checked)
+            self._show_again(following, checked)
 
     def _believe_lower(self, following: Following, checked: Checked) -> None:
         """Detach a repository that has less than it had, unless it advanced meanwhile."""
@@ -118,6 +119,15 @@ class Maintenance:
             return
         following.checkpoint = lower
         self._detachments.detach(following, Reason.GAP, f"had events up to {known.seq}, has {lower.seq} now", offset=0)
+
+    def _show_again(self, following: Following, checked: Checked) -> None:
+        """Release again what clients no longer see: the watermark was lost or replaced."""
+        if checked.shown is None or checked.shown[0] != following.serving or following.phase is not Phase.STREAM:
+            return
+        served, shown = checked.shown
+        logger.error("release lost", **following.names, reason=f"served event {served}, clients see event {shown}")
+        following.serving = shown
+        self._agenda.queue(following)
 
     def _check_next(self, now: float) -> None:
         """Have the next repository read through, one at a time."""
@@ -130,5 +140,7 @@ class Maintenance:
             self._unchecked = [following.id for following in self._table if following.folder is not None]
         following = self._table.get(self._unchecked.pop()) if self._unchecked else None
         if following is not None and following.folder is not None and following.phase is Phase.STREAM:
-            task = Check(repository=following.id, folder=following.folder, seq=following.level)
+            task = Check(
+                repository=following.id, folder=following.folder, seq=following.level, serving=following.serving
+            )
             self._pool.give(worker, task, self._clock.monotonic())
