@@ -19,6 +19,7 @@ from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, NewRecord, reports,
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon, fork
+from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.lacking import WAITS
 from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
@@ -266,6 +267,25 @@ def test_a_root_that_is_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(be
         [trouble] = bench.reports()[-1].troubles
     assert trouble.text.startswith(f"{bench.folder}/none: cannot be read: ")
     assert (trouble.is_urgent, trouble.since) == (True, began)
+
+
+def test_a_push_below_a_root_that_the_relay_does_not_have_is_reported_while_its_events_wait(bench: Bench) -> None:
+    other = bench.folder / "other" / "two"
+    store = other / ".hg" / "store"
+    store.mkdir(parents=True)
+    box, [entry] = Outbox(Folder(str(store))), following(before_first_event("two", 1), 1)
+    box.append(Transaction(), [entry])
+    bench.clock.advance(SILENT + 1)
+    with bench.running():
+        line = RelayLine.open(f"{bench.folder}/relay.sock", str(other))
+        assert line is not None
+        line.report_commit(1)
+        assert line.wait_until_sent(patience=60.0) is None
+        [trouble] = eventually(lambda: [each for each in bench.reports()[-1].troubles if "other" in each.text])
+        assert trouble.text.startswith(f"{other}{WAITS}hgrc has its root, [relay.roots] has not: ")
+        assert (trouble.is_urgent, trouble.since) == (True, entry.event.time)
+        shutil.rmtree(other)
+        eventually(lambda: bench.reports()[-1].troubles == ())
 
 
 def test_a_trouble_whose_text_has_another_number_each_round_lasts_since_the_first(

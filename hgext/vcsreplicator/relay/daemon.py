@@ -18,13 +18,14 @@ from ..log import EVENTS, Log
 from ..log.blobs import BlobStore, open_blobs
 from ..log.reports import ServiceReporter, name_trouble
 from ..log.table import find_oldest_time
+from ..outbox.file import outbox_of
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
 from ..words.records import ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
-from .lacking import WAITS, find_gone, leave_out_sent
+from .lacking import WAITS, find_gone, find_trouble, leave_out_sent
 from .loss import LossWatch
 from .port import MasterPort
 from .rounds import find_work
@@ -43,6 +44,9 @@ RECHECK = 2.0
 
 # Seconds between two removals of old blobs.
 BLOB_SWEEP = 3600.0
+
+# Why events wait in a repository of which pushes told.
+OUTSIDE = "hgrc has its root, [relay.roots] has not: add the root there, then systemctl restart vcsreplicator-relay"
 
 # Margin in seconds, by the clock of the log: a blob is written before its record.
 BLOB_MARGIN = DAY
@@ -164,6 +168,9 @@ class _Relay:
             replace(each, since=began.get(name_trouble(each.text), now)) if each.since == now else each
             for each in found.troubles
         ]
+        for folder in self._server.outside():
+            if (trouble := find_trouble(folder, outbox_of(folder), now, OUTSIDE)) is not None:
+                self._found.append(trouble)
         self._gone = find_gone(
             states, settings.roots, found.folders, self._gone, now, source=settings.source, unreadable=found.unreadable
         )

@@ -26,6 +26,8 @@ logger = structlog.get_logger()
 
 # Bytes of the longest line that a peer may send.
 LINE_LIMIT = 8192
+# Most folders outside of the roots that are remembered.
+OUTSIDE_LIMIT = 100
 # Seconds between two attempts to accept a connection while the process has no file descriptor left.
 FULL_PAUSE = 1.0
 
@@ -82,6 +84,7 @@ class Server:
         self._roots = tuple(os.path.realpath(root).rstrip("/") + "/" for root in roots)
         self._selector = selectors.DefaultSelector()
         self._peers: dict[str, set[_Peer]] = {}
+        self._outside: set[str] = set()
         self._awaited: dict[_Peer, _AwaitedNotice] = {}
         self._lock = threading.Lock()
         self._closing = self._is_full = False
@@ -141,6 +144,12 @@ class Server:
         for peer, seq in waiting.items():
             is_counted = state.noticed == seq and state.served_by is not None
             _answer([peer], {"announced": state.noticed, **({"mirrors": state.served_by} if is_counted else {})})
+
+    def outside(self) -> list[str]:
+        """Return the repositories of peers that are below none of the roots."""
+        with self._lock:
+            self._outside = {folder for folder in self._outside if _has_store(folder)}
+            return sorted(self._outside)
 
     def close(self) -> None:
         """End all conversations and close the socket."""
@@ -256,7 +265,12 @@ class Server:
         return True
 
     def _add_peer(self, peer: _Peer, folder: str) -> bool:
-        if not (folder + "/").startswith(self._roots) or not os.path.isdir(os.path.join(folder, ".hg", "store")):
+        if not _has_store(folder):
+            return False
+        if not (folder + "/").startswith(self._roots):
+            with self._lock:
+                if len(self._outside) < OUTSIDE_LIMIT:
+                    self._outside.add(folder)
             return False
         peer.folder = folder
         with self._lock:
@@ -282,6 +296,10 @@ class Server:
                 del self._peers[peer.folder]
         if os.path.exists(os.path.join(peer.folder, ".hg", "store", "journal")):
             self._work.add(peer.folder, Job.RECOVER)
+
+
+def _has_store(folder: str) -> bool:
+    return os.path.isdir(os.path.join(folder, ".hg", "store"))
 
 
 def _answer(peers: Iterable[_Peer], message: dict[str, object]) -> None:
