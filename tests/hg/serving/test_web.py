@@ -3,12 +3,15 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mercurial import templater
 
 from hgext.vcsreplicator.hg.serving import watermark
 from testing.builders.author import Author
@@ -30,8 +33,10 @@ for line in sys.stdin:
     environ = {"PATH_INFO": path, "QUERY_STRING": query or "style=raw", "REMOTE_ADDR": "127.0.0.1"}
     setup_testing_defaults(environ)
     answer = []
-    body = b"".join(web(environ, lambda status, headers, failure=None: answer.append(status)))
-    print(answer[-1].split()[0], sorted(body.decode().split()), flush=True)
+    body = b"".join(web(environ, lambda status, headers, failure=None: answer.append((status, headers))))
+    status, headers = answer[-1]
+    shown = dict(headers)["Content-Type"] if "show=type" in query else sorted(body.decode().split())
+    print(status.split()[0], shown, flush=True)
 """
 
 Ask = Callable[[str], str]
@@ -45,9 +50,20 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def templates(tmp_path: Path) -> Path:
+    """Templates of the site, of a content type of their own; give it with `ask`."""
+    found = tmp_path / "templates"
+    shutil.copytree(os.fsdecode(templater.templatedir()), found)
+    plain = found / "paper" / "map"
+    plain.write_text(re.sub("(?m)^mimetype = .*", "mimetype = 'text/strange; charset={encoding}'", plain.read_text()))
+    return found
+
+
+@pytest.fixture
 def ask(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Status and words of a page of the folder, which is scanned again for a reason only."""
-    (tmp_path / "scan.rc").write_text("[web]\nrefreshinterval = 1000000\n")
+    site = f"templates = {tmp_path}/templates\n" if (tmp_path / "templates").exists() else ""
+    (tmp_path / "scan.rc").write_text("[web]\nrefreshinterval = 1000000\n" + site)
     monkeypatch.setenv("HGRCPATH", os.pathsep.join((os.environ.get("HGRCPATH", ""), str(tmp_path / "scan.rc"))))
     program = [str(Path(shared_hg()).with_name("python")), "-c", PROGRAM, str(root)]
     with (
@@ -93,6 +109,19 @@ def test_the_roots_of_drafts_that_are_not_released_are_not_listed(mirror: Author
 
 def test_the_index_names_the_repositories_and_not_the_workshop(ask: Ask) -> None:
     assert ask("/") == "200 ['/known/']"
+
+
+def test_what_a_client_of_mercurial_asks_a_repository_needs_no_templates(templates: Path, ask: Ask, root: Path) -> None:
+    assert ask("/known?cmd=known&nodes=") == "200 []"
+    templates.rename(root.parent / "elsewhere")
+    assert ask("/known?cmd=known&nodes=") == "200 []"
+
+
+def test_the_folders_own_pages_have_the_content_type_of_their_templates(templates: Path, ask: Ask) -> None:
+    for _ in range(2):
+        assert ask("/?show=type").startswith("200 text/strange; charset=")
+        assert ask("/missing?show=type").startswith("404 text/strange; charset=")
+        assert ask("/missing?show=type&style=raw").startswith("404 text/plain; charset=")
 
 
 def test_what_is_being_made_is_not_found(ask: Ask) -> None:

@@ -7,6 +7,7 @@ scan finds only one. A path that was a repository causes a scan.
 """
 
 import copy
+import functools
 import gc
 import itertools
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import structlog
-from mercurial import demandimport, error
+from mercurial import demandimport, encoding, error
 from mercurial.hgweb import hgwebdir_mod
 from mercurial.ui import ui as Ui
 
@@ -40,6 +41,11 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
     known: frozenset[bytes]
     _is_of_one_request = False
 
+    def __init__(self, paths: dict[bytes, bytes]) -> None:
+        # The content type of this folder's own pages, by encoding, once a request needed it. Folders for one request share it.
+        self._content_types: dict[bytes, Any] = {}
+        super().__init__(paths)
+
     def serve_more(self, repositories: Sequence[tuple[bytes, bytes]]) -> Self:
         """Return this folder with more repositories, for one request."""
         self.refresh()
@@ -55,8 +61,35 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         before = self.lastrefresh
         super().refresh()
         if self.lastrefresh != before:
+            self._content_types.clear()
             self.repos = [(name, place) for name, place in self.repos if not _is_own_folder(name)]
             self.known = frozenset(name for name, _ in self.repos)
+
+    def templater(self, req: Any, nonce: bytes | None) -> Any:
+        """Return the templates of this folder's own pages, to be read when one is shown.
+
+        hgweb asks for them at each request. For a short answer about a repository, reading them would be half of the work.
+        """
+        read = functools.partial(super().templater, req, nonce)
+        if b"style" in req.qsparams:
+            return read()
+        used = encoding.encoding
+        if (known := self._content_types.get(used)) is None:
+            known = self._content_types[used] = read().render(b"mimetype", {b"encoding": used})
+        return _FolderTemplates(read, known)
+
+
+class _FolderTemplates:
+    """What hgweb uses of templates: of these, it asks for the content type always, and for a page rarely."""
+
+    def __init__(self, read: Callable[[], Any], content_type: bytes) -> None:
+        self._read, self._content_type = read, content_type
+
+    def render(self, name: bytes, values: dict[bytes, Any]) -> Any:
+        return self._content_type if name == b"mimetype" else self._read().render(name, values)
+
+    def generate(self, name: bytes, values: dict[bytes, Any]) -> Any:
+        return self._read().generate(name, values)
 
 
 def _is_own_folder(virtual: bytes) -> bool:
