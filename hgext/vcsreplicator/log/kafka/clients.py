@@ -21,7 +21,7 @@ from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import TransactionalRequestResult
 
 from ...words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
-from .connections import Network
+from .connections import Network, Selector
 from .options import KafkaOptions, check_certificates
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def connect(options: KafkaOptions, kind: type[T], **ours: Any) -> T:
         return networks[-1]
 
     try:
-        return kind(**options.of(kind, kafka_client=network, **ours))
+        return kind(**options.of(kind, kafka_client=network, selector=Selector, **ours))
     except BaseException as error:
         failures = [failed._manager.failure for failed in networks]
         for failed in networks:
