@@ -40,6 +40,9 @@ class PlainPort:
     def announce(self, folder: str) -> bool:
         raise AssertionError(folder)
 
+    def is_changed_outside(self, folder: str) -> bool | None:
+        return False
+
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:
         raise AssertionError(folder)
 

@@ -12,13 +12,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from mercurial import configitems, error
+from mercurial.localrepo import localrepository
 from mercurial.utils import stringutil
 
 import pushlog
 from pushlog.store import journal
 
-from ..outbox.file import Outbox
+from ..outbox.file import Outbox, outbox_of
 from ..words.errors import MalformedEvent, Refused
+from . import observe
 from .bundles import RepositoryOpener
 from .master import intents, recovery, transactions
 from .master.acts import lifecycle, moving
@@ -79,6 +81,21 @@ class MasterRepositories(RepositoryOpener):
             raise Refused(str(problem)) from problem
         return False
 
+    def is_changed_outside(self, folder: str) -> bool | None:
+        """Return whether the changelog is another than the newest event left it.
+
+        False if there is no event. None while another process holds the lock or left a transaction.
+        """
+        box = outbox_of(folder)
+        before = box.end()
+        if before is None:
+            return False
+        repo = self.open(folder)
+        if _is_busy(repo):
+            return None
+        now = observe.tip(repo)
+        return None if _is_busy(repo) or box.end() != before else now != before.after
+
     def finish(self, root: str) -> list[str]:
         """Finish interrupted acts that no process locks; describe those that failed."""
         real, problems = os.path.realpath(root), []
@@ -120,6 +137,10 @@ class MasterRepositories(RepositoryOpener):
             return
         if intent.to is not None:
             moving.finish_move(root, intent)
+
+
+def _is_busy(repo: localrepository) -> bool:
+    return repo.svfs.lexists(b"lock") or repo.svfs.exists(b"journal")
 
 
 @contextlib.contextmanager

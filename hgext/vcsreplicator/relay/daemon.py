@@ -27,6 +27,7 @@ from .fork import StateWatch
 from .jobs import RepositoryJobs
 from .lacking import WAITS, find_gone, find_trouble, leave_out_sent
 from .loss import LossWatch
+from .outside import OutsideWatch
 from .port import MasterPort
 from .rounds import find_work
 from .sending import EventSender
@@ -93,6 +94,7 @@ class _Relay:
         jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"relay {settings.source}")
+        self._outside = OutsideWatch(port)
         self._log, self._blobs_due = log, float("-inf")
         self._gone: dict[str, float] = {}
         self._found: list[ServiceTrouble] = []
@@ -163,6 +165,7 @@ class _Relay:
         """Make one round, and report the repositories' troubles."""
         settings, now, states = self._settings, self._clock.now(), self._watch.states()
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
+        found.troubles.extend(self._outside.find(found.folders, now))
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}
         self._found = [
             replace(each, since=began.get(name_trouble(each.text), now)) if each.since == now else each

@@ -33,3 +33,9 @@ class MasterPort(Protocol):
 
         Returns a description of each that could not be finished.
         """
+
+    def is_changed_outside(self, folder: str) -> bool | None:
+        """Return whether the changelog is another than the newest event left it.
+
+        False if there is no event. None if that is unknown: a process works there.
+        """

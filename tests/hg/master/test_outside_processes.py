@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log import SERVICES, Log
+from hgext.vcsreplicator.words.records import ServiceReport
+from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.cluster import Cluster
 from testing.builders.pushing import Master, events, new_master, running_relay
 from testing.waiting import eventually
@@ -26,6 +28,16 @@ def blind_push(master: Master, name: str, *arguments: str) -> None:
     clone = str(master.folder / f"clone-{name}")
     said = master.operate("-R", clone, "push", "-f", *BLIND, *arguments, str(master.root / name))
     assert "recorded push in pushlog" in said
+
+
+def newest_report(log: Log) -> ServiceReport:
+    """What the relay reported last; nothing before its first report."""
+    reader = log.reader({(SERVICES, 0): log.beginnings(SERVICES)[0]})
+    try:
+        records = reader.poll(0.5)
+    finally:
+        reader.close()
+    return from_json(ServiceReport, records[-1].value or b"") if records else ServiceReport(time=0.0, version="")
 
 
 def told(log: Log, name: str) -> list[tuple[str, int | None, int]]:
@@ -67,6 +79,23 @@ def test_each_push_that_was_made_without_the_extension_is_an_event_of_its_own(ma
     assert [len(e.changes.heads_added) for e in (second, third)] == [1, 1]
     assert [len(e.changes.heads_removed) for e in (second, third)] == [1, 1]
     assert [place.entry.first for place in master.outbox("one").kept()] == [0, 0, 1, 3, 0, 4]
+
+
+def test_a_push_without_the_extension_is_reported_until_it_is_announced(master: Master, log: Log) -> None:
+    def reported() -> list[str]:
+        return [trouble.text for trouble in newest_report(log).troubles]
+
+    for name in ("one", "two"):
+        master.create(name)
+        master.commit(name, "a")
+        master.push(name)
+    master.commit("one", "b")
+    blind_push(master, "one")
+    [text] = eventually(reported)
+    assert text.startswith(f"{master.root}/one: was changed without the extension, ")
+    master.operate(*text.partition("hg ")[2].split())
+    eventually(lambda: not reported())
+    assert told(log, "one")[2:4] == [("changed", 2, 1), ("sync", None, 0)]
 
 
 def test_what_no_push_brought_is_left_to_the_master(master: Master, log: Log) -> None:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which repositories the relay compares with their outboxes, and which it reports."""
+
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.relay import outside
+from hgext.vcsreplicator.relay.outside import OutsideWatch
+from testing.builders.outboxes import PlainPort
+
+
+class Port(PlainPort):
+    """Answers what the test says; keeps the repositories that it was asked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[str, bool | Exception | None] = {}
+        self.asked: list[str] = []
+
+    def is_changed_outside(self, folder: str) -> bool | None:
+        self.asked.append(folder)
+        answer = self.answers.get(folder, False)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def port() -> Port:
+    return Port()
+
+
+def look(watch: OutsideWatch, port: Port, folders: list[str]) -> tuple[list[str], list[str]]:
+    """The repositories that a round asks about, and those that it reports."""
+    port.asked.clear()
+    found = [trouble.text.partition(": ")[0] for trouble in watch.find(folders, 1.0)]
+    return list(port.asked), found
+
+
+def make_changelog(folder: Path) -> str:
+    store = folder / ".hg" / "store"
+    store.mkdir(parents=True)
+    (store / "00changelog.i").write_bytes(b"x")
+    return str(folder)
+
+
+def test_a_sound_repository_is_compared_again_only_once_its_changelog_has_changed(port: Port, tmp_path: Path) -> None:
+    watch, folder = OutsideWatch(port), make_changelog(tmp_path / "one")
+    assert look(watch, port, [folder]) == ([folder], [])
+    assert look(watch, port, [folder]) == ([], [])
+    (tmp_path / "one" / ".hg" / "store" / "00changelog.i").write_bytes(b"xx")
+    port.answers[folder] = True
+    assert look(watch, port, [folder]) == ([folder], [folder])
+    assert look(watch, port, [folder]) == ([folder], [folder])
+    port.answers[folder] = False
+    assert look(watch, port, [folder]) == ([folder], [])
+    assert look(watch, port, [folder]) == ([], [])
+
+
+@pytest.mark.parametrize("answer", [None, OSError("unreadable")])
+def test_what_is_known_stands_while_a_process_works_there_or_it_cannot_be_read(
+    port: Port, answer: Exception | None
+) -> None:
+    watch = OutsideWatch(port)
+    port.answers.update({"/a": True, "/b": answer})
+    assert look(watch, port, ["/a", "/b"]) == (["/a", "/b"], ["/a"])
+    port.answers["/a"] = answer
+    assert look(watch, port, ["/a", "/b"]) == (["/a", "/b"], ["/a"])
+
+
+def test_a_round_compares_some_repositories_and_the_next_one_others(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "AT_ONCE", 2)
+    watch, folders = OutsideWatch(port), ["/a", "/b", "/c", "/d"]
+    port.answers["/d"] = True
+    assert look(watch, port, folders) == (["/a", "/b"], [])
+    assert look(watch, port, folders) == (["/c", "/d"], ["/d"])
+    assert look(watch, port, folders) == (["/d"], ["/d"])
+    assert look(watch, port, folders[:3]) == ([], [])
