@@ -10,6 +10,7 @@ in the topic `errors` before it is settled. Nothing blocks longer than a second,
 
 import contextlib
 import random
+import shlex
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from hgext.vcsreplicator.words.shape import from_json
 from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
 
 from .condition import DestinationCondition
+from .database import is_there
 from .destination import DeliveryOutcome, Destination, DestinationSettings
 from .message import Message, messages
 from .orders import Orders
@@ -75,6 +77,7 @@ class Courier:
         the destination becomes Unavailable, so that it stops no other destination: it is reported and retried.
         """
         try:
+            self._expect_database()
             destination = self.settings.open(self.name, self.clock)
         except (BadConfig, Unavailable) as error:
             self._report_trouble(error)
@@ -87,6 +90,19 @@ class Courier:
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
+
+    def _expect_database(self) -> None:
+        """Raise Unavailable if the destination's database is missing that it had before.
+
+        A new one in its place would have no subscription, and the position would pass notices without a delivery.
+        """
+        path = getattr(self.settings, "database", None)
+        if path is None or is_there(path) or self.log.stored(group(self.name), NOTICES).get(0) is None:
+            return
+        raise Unavailable(
+            f"database: {path} is missing, with the subscriptions and deliveries in it: mount or restore it; to begin without "
+            f"them: install -m 640 /dev/null {shlex.quote(path)}"
+        )
 
     def wake(self) -> None:
         """End the wait for notices, since `stop` is set; any thread may call it."""

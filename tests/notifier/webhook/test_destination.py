@@ -85,6 +85,28 @@ def test_each_subscription_gets_what_it_wants(
         assert only_try.told == [("try", 1), ("try", 2)]
 
 
+def test_a_database_that_vanished_is_not_made_anew_and_no_notice_passes_it(
+    log: Log, notifier: Notifier, settings: WebhookSettings
+) -> None:
+    with Endpoint() as endpoint:
+        settings = replace(settings, subscriptions={"all": to(endpoint)})
+        notifier.start(hooks=settings)
+        publish_pushes(log, "x", 1, 1)
+        notifier.settled("hooks")
+        notifier.stop()
+        for file in Path(settings.database).parent.glob("deliveries.db*"):
+            file.unlink()
+        publish_pushes(log, "x", 2, 2)
+        notifier.start(hooks=settings)
+        assert "is missing, with the subscriptions" in eventually(
+            lambda: notifier.state.conditions()["hooks"].get("trouble") or ""
+        )
+        assert not Path(settings.database).exists()
+        assert notifier.position("hooks") == 1
+        Path(settings.database).touch()
+        eventually(lambda: ("x", 2) in endpoint.told)
+
+
 def test_failed_delivery_climbs_the_ladder_with_the_same_id(
     log: Log, notifier: Notifier, settings: WebhookSettings, deliveries: Deliveries
 ) -> None:
