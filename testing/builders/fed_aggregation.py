@@ -50,7 +50,7 @@ class FedAggregation:
         # Up to where the partition counts as read from its beginning: nothing is looked for a second time.
         self.whole = sys.maxsize
         self.aggregation = self._aggregate(roster, limit)
-        self.aggregation.loaded(self.now)
+        self.aggregation.end_loading(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
         self._events: list[Record] = []
 
@@ -132,7 +132,7 @@ class FedAggregation:
         for value in self.topics[STATE].values():
             self.aggregation.load_state(from_json(RepositoryState, value))
         self.ack(*acks)
-        self.aggregation.loaded(self.now)
+        self.aggregation.end_loading(self.now)
         while (outcome := self.aggregation.events.take_kept(self.now, {0} if self.whole else ())).is_asked_again:
             if outcome is RecordOutcome.READ_AGAIN:
                 self.read_again()

@@ -169,7 +169,7 @@ class Session:
             self._watch.hear(record)
             if self.aggregation.output.is_full:
                 self.commit()
-        self.aggregation.loaded(self._clock.now())
+        self.aggregation.end_loading(self._clock.now())
         return positions
 
     def step(self, timeout: float) -> None:

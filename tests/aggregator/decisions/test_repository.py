@@ -33,7 +33,7 @@ def held(chain: Chain, *held_events: HeldEvent, released: int, noticed: int) -> 
     repository.state = replace(repository.state, released=released, noticed=noticed)
     for each in held_events:
         repository.add(each)
-    repository.loaded()
+    repository.end_loading()
     return repository
 
 
@@ -86,7 +86,7 @@ def test_an_event_that_fills_a_queue_is_released_if_the_state_says_so() -> None:
 
 def test_a_level_is_compared_with_an_event_as_soon_as_that_fills_the_queue() -> None:
     chain, repository = incomplete()
-    repository.heard("alpha", replace(chain.ack("alpha", 4), digest="f" * 64))
+    repository.take_level("alpha", replace(chain.ack("alpha", 4), digest="f" * 64))
     assert repository.standing("alpha") is Standing.COUNTS
     repository.fill(stored(chain.events[3]))
     assert repository.standing("alpha") is Standing.FOREIGN
@@ -96,7 +96,7 @@ def test_a_level_at_an_event_that_cannot_be_read_counts() -> None:
     chain = Chain("x")
     chain.take(3)
     repository = held(chain, HeldEvent.stored(2, b"{", {}), stored(chain.events[2]), released=1, noticed=1)
-    repository.heard("alpha", chain.ack("alpha", 2))
+    repository.take_level("alpha", chain.ack("alpha", 2))
     assert repository.standing("alpha") is Standing.COUNTS
 
 
@@ -104,7 +104,7 @@ def test_a_mirror_of_a_former_history_lags_by_all_events_of_the_present_one() ->
     chain = Chain("x")
     chain.take(4)
     repository = held(chain, released=4, noticed=4)
-    repository.heard("alpha", replace(chain.ack("alpha", 3), incarnation=identifier("former")))
+    repository.take_level("alpha", replace(chain.ack("alpha", 3), incarnation=identifier("former")))
     roster = Roster(version=1, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE),))
     assert list(repository.measure_lags(roster)) == [("alpha", 4)]
 
@@ -223,7 +223,7 @@ def test_a_lost_state_is_made_of_the_newest_history_alone() -> None:
     repository = Repository(new.repository)
     for event in (*old.take(1), *new.take(3)[1:]):
         repository.add(stored(event))
-    repository.loaded()
+    repository.end_loading()
     assert repository.state is not None
     assert (repository.state.incarnation, repository.state.seq) == (new.incarnation, 3)
     assert [each.seq for each in repository.queue] == [2, 3]

@@ -70,7 +70,7 @@ class Aggregation:
         repository.add(HeldEvent.stored(int(place), value, headers))
         self._memory.touched[name] = repository
 
-    def loaded(self, now: float) -> None:
+    def end_loading(self, now: float) -> None:
         """Finish loading; earlier decisions count from here on.
 
         The caller has passed in everything stored, acks included.
@@ -82,7 +82,7 @@ class Aggregation:
                 self._memory.output.fail(repository.id, text, broken.traceback, now)
                 continue
             with blaming(repository.id):
-                repository.loaded()
+                repository.end_loading()
                 if repository.state is not None:
                     self.succession.note(repository.state)
         self.events.newer.sort()

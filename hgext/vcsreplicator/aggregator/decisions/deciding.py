@@ -60,7 +60,7 @@ class Decisions:
         the old history.
         """
         for held in repository.queue:
-            if held.pending is None and held.readable():
+            if held.pending is None and held.is_readable():
                 held.opened()
         if not self._advance(repository, now):
             return False
@@ -123,7 +123,7 @@ class Decisions:
             self._successors.clear()
 
     def _overtake(self, repository: Repository, held: HeldEvent, adopted: Event, now: float) -> None:
-        if not held.readable():
+        if not held.is_readable():
             self._set_aside(repository, held, now)
             return
         text = f"{adopted.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"

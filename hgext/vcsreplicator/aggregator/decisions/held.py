@@ -48,7 +48,7 @@ class HeldEvent:
             self.value = None
         return self.pending
 
-    def glance(self) -> object:
+    def peek_incarnation(self) -> object:
         """Return the incarnation that the value names, unchecked; None without one.
 
         It takes a fifth of the time of `opened`.
@@ -60,7 +60,7 @@ class HeldEvent:
         except (MalformedEvent, LookupError, TypeError):
             return None
 
-    def readable(self) -> bool:
+    def is_readable(self) -> bool:
         """Return whether the value is a pending record, of this version or a newer one."""
         try:
             self.opened()
@@ -70,9 +70,9 @@ class HeldEvent:
             return True
         return True
 
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Return whether the value is a pending record of this version."""
-        return self.readable() and self.pending is not None
+        return self.is_readable() and self.pending is not None
 
     @property
     def event(self) -> Event:
@@ -101,7 +101,7 @@ class HeldEvent:
 
         The release of an event that this version cannot read may do so.
         """
-        if not self.known():
+        if not self.is_known():
             return True
         event = self.event
         return event.type in (Type.RENAMED, Type.DELETED) or event.hgrc is not None

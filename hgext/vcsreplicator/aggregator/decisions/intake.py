@@ -170,7 +170,7 @@ class EventIntake:
             raise MalformedEvent(f"key {str(record.key)[:70]!r} of a record about repository {event.repository}")
         repository = self._memory.repository(event.repository)
         is_forked = repository.id in self._forks
-        arrival = judge(repository.state, event, repository.known, is_forked=is_forked, is_again=is_again)
+        arrival = judge(repository.state, event, repository.find_id, is_forked=is_forked, is_again=is_again)
         if adopts(repository.state, event, arrival):
             self._forks.pop(repository.id, None)
         if arrival is Arrival.REPEAT:

@@ -64,7 +64,7 @@ class MirrorLevels:
         if ack is not None and (ack.mirror, ack.repository) != (mirror, name):
             raise MalformedEvent("key and value name different mirrors or repositories")
         repository = self._memory.repository(name)
-        repository.heard(mirror, ack)
+        repository.take_level(mirror, ack)
         if repository.queue:
             self._memory.touched[name] = repository
         if not self.is_loaded:

@@ -90,6 +90,6 @@ class RosterMembership:
             if mirror in repository.acks:
                 if self._memory.output.is_full:
                     return False
-                repository.heard(mirror, None)
+                repository.take_level(mirror, None)
                 self._memory.output.add(NewRecord(topic=ACKS, key=f"{mirror}/{repository.id}", value=None))
         return True

@@ -74,7 +74,7 @@ class Repository:
         self.queue.append(held)
         self._standings.clear()
 
-    def loaded(self) -> None:
+    def end_loading(self) -> None:
         """Sort the stored events.
 
         Events that the state calls announced need no second notice. A lost state is rebuilt from the queue: then more may be
@@ -97,7 +97,7 @@ class Repository:
         if state is None or newest.seq > state.seq:
             return True
         known = (state.incarnation, *state.retired)
-        return newest.glance() not in known and newest.known()
+        return newest.peek_incarnation() not in known and newest.is_known()
 
     def lacks(self, event: Event) -> bool:
         """Return whether the queue lacks this event, which has no notice by the state."""
@@ -108,7 +108,7 @@ class Repository:
             return False
         after = state.event if event.seq == state.seq else None
         behind = self._find_held(event.seq + 1)
-        fits = behind is None or not behind.known() or behind.event.previous == event.id
+        fits = behind is None or not behind.is_known() or behind.event.previous == event.id
         return fits and after in (None, event.id)
 
     def hold_newer(self, record: Record) -> None:
@@ -163,7 +163,7 @@ class Repository:
 
         It follows each of them, because each may have left a path.
         """
-        events = [held.event for held in sorted(self.queue, key=lambda held: held.seq) if held.known()]
+        events = [held.event for held in sorted(self.queue, key=lambda held: held.seq) if held.is_known()]
         if not events:
             return self.state
         state, history = self.state, [event for event in events if event.incarnation == events[-1].incarnation]
@@ -177,13 +177,13 @@ class Repository:
     def drop_broken(self) -> HeldEvent:
         """Take out and return the next event to decide about, which cannot be read."""
         ends = (at for at in (self.released, 0) if at < len(self.queue))
-        at = next(at for at in ends if not self.queue[at].readable())
+        at = next(at for at in ends if not self.queue[at].is_readable())
         held = self.queue[at]
         del self.queue[at]
         self.released -= at < self.released
         return held
 
-    def known(self, seq: int) -> str | None:
+    def find_id(self, seq: int) -> str | None:
         """Return the id of the event with this sequence, if it is held or the newest."""
         if self.state is not None and seq == self.state.seq:
             return self.state.event
@@ -247,7 +247,7 @@ class Repository:
             if unapplied and not (ack is None and state.deleted):
                 yield mirror.name, unapplied
 
-    def heard(self, mirror: str, ack: Ack | None) -> None:
+    def take_level(self, mirror: str, ack: Ack | None) -> None:
         """Take the mirror's newest level, or the end of it."""
         self._standings.pop(mirror, None)
         if ack is None:

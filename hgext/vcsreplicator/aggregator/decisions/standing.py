@@ -40,7 +40,7 @@ def compare(
         known: tuple[str, str] | None = (state.event, state.digest)
     else:
         held = find_held(ack.applied)
-        known = (held.event.id, held.event.digest) if held is not None and held.known() else None
+        known = (held.event.id, held.event.digest) if held is not None and held.is_known() else None
     return Standing.COUNTS if known in (None, (ack.event, ack.digest)) else Standing.FOREIGN
 
 
