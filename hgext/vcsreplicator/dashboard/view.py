@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..status import AGGREGATOR, DESTINATION, MirrorLags, Picture
-from ..status.findings import DESTINATION_KEY, RELAY_KEY, Expectations, findings
+from ..status.findings import DESTINATION_KEY, Expectations, findings
+from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding
 from ..words.records import Ack, RepositoryState
 from ..words.roster import Mirror, MirrorState, Verb
@@ -196,18 +197,17 @@ def _list_mirrors(
     picture: Picture, recent: RecentEvents, lags: Mapping[str, MirrorLags], now: float
 ) -> Iterable[MirrorRow]:
     known = {mirror.name: mirror for mirror in picture.roster.mirrors} if picture.roster else {}
-    carried = Counter(mirror for mirror, _ in picture.acks)
-    detached = Counter(ack.mirror for ack in picture.detached())
-    for name, own in lags.items():
-        lacks = [(state, lag.unapplied) for state, lag in own if lag.unapplied]
+    for line in list_mirrors(picture, lags):
+        lacks = [(state, lag.unapplied) for state, lag in lags[line.name] if lag.unapplied]
+        mirror = known.get(line.name)
         yield MirrorRow(
-            name=name,
-            standing=f"{known[name].state}, {known[name].role}" if name in known else "not in the roster",
-            repositories=carried[name],
-            behind=sum(count for _, count in lacks),
+            name=line.name,
+            standing=f"{mirror.state}, {mirror.role}" if mirror else "not in the roster",
+            repositories=line.repositories,
+            behind=line.behind,
             lag=_measure_wait(picture, recent, lacks, now),
-            detached=detached[name],
-            seen=picture.seen(name),
+            detached=line.detached,
+            seen=line.seen or 0.0,
         )
 
 
@@ -228,17 +228,14 @@ def _measure_wait(
 def _list_services(picture: Picture, relay: str | None) -> Iterable[ServiceRow]:
     alarms = picture.aggregator.alarms if picture.aggregator else ()
     yield ServiceRow(name=AGGREGATOR, seen=picture.seen(AGGREGATOR), troubles=alarms)
-    groups = {DESTINATION_KEY + group.removeprefix(DESTINATION): group for group in picture.groups}
-    expected = {RELAY_KEY + relay} if relay else set()
-    for name in sorted(picture.reports.keys() | groups.keys() | expected, reverse=True):
-        report, group = picture.reports.get(name), groups.get(name, "")
+    for line in list_services(picture, relay):
         yield ServiceRow(
-            name=name,
-            seen=picture.seen(name),
-            behind=picture.lags.get(group),
-            position=picture.groups.get(group),
-            oldest=picture.oldest.get(group),
-            troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
+            name=line.name,
+            seen=line.seen or 0.0,
+            behind=line.behind,
+            position=picture.groups.get(DESTINATION + line.name.removeprefix(DESTINATION_KEY)),
+            oldest=line.oldest,
+            troubles=line.troubles,
         )
 
 

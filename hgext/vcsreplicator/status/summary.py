@@ -5,7 +5,7 @@ A summary travels as JSON from a running dashboard to these verbs (`dashboard.as
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..words.shape import Count, Time
@@ -123,8 +123,8 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
         errors=picture.errors,
         aggregator=picture.seen(AGGREGATOR) if beat else None,
         roster=beat.roster if beat else None,
-        mirrors=tuple(_list_mirrors(picture, lags)),
-        services=tuple(_list_services(picture, expected.relay)),
+        mirrors=tuple(list_mirrors(picture, lags)),
+        services=tuple(list_services(picture, expected.relay)),
         waiting=tuple(
             WaitingLine(
                 path=state.path,
@@ -159,7 +159,8 @@ def _describe_watched(picture: Picture, now: float, expected: Expectations) -> s
     return " and ".join([", ".join(watched[:-1]), watched[-1]] if len(watched) > 1 else watched)
 
 
-def _list_mirrors(picture: Picture, lags: dict[str, MirrorLags]) -> Iterator[MirrorLine]:
+def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[MirrorLine]:
+    """Yield the mirrors whose lags were measured."""
     known = {mirror.name: mirror.state.value for mirror in picture.roster.mirrors} if picture.roster else {}
     carried = Counter(mirror for mirror, _ in picture.acks)
     detached = Counter(ack.mirror for ack in picture.detached())
@@ -174,9 +175,9 @@ def _list_mirrors(picture: Picture, lags: dict[str, MirrorLags]) -> Iterator[Mir
         )
 
 
-def _list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
+def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
     """Yield relays and destinations that reported, have a position, or must exist."""
-    groups = {DESTINATION_KEY + group.removeprefix(DESTINATION): group for group in picture.lags}
+    groups = {DESTINATION_KEY + group.removeprefix(DESTINATION): group for group in picture.groups}
     expected = {RELAY_KEY + relay} if relay else set()
     for name in sorted(picture.reports.keys() | groups.keys() | expected, reverse=True):
         report, group = picture.reports.get(name), groups.get(name, "")
