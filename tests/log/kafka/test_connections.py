@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A broker that hangs: it accepts connections and never answers. The others go on, and no client waits for it twice."""
 
-import errno
 import socket
 import threading
 import time
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from kafka.net.selector import NetworkSelector
 
 from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.kafka import broker, connections
@@ -174,83 +172,6 @@ def test_an_idle_reader_of_one_broker_asks_after_nothing(
             assert reader.poll(2 * readers.QUIET_FETCH[True]) == []
     assert len(looks) <= 4
     assert not unknown._probed
-
-
-Given = tuple[connections.TCPTransport, NetworkSelector, socket.socket]
-
-
-@pytest.fixture
-def transport() -> Iterator[Given]:
-    """A transport that nothing reads from, its event loop, and the other end."""
-    near, far = socket.socketpair()
-    with far:
-        near.setblocking(False)
-        loop = NetworkSelector()
-        yield connections.TCPTransport(loop, near), loop, far
-        near.close()
-        loop.close()
-
-
-def test_a_request_leaves_without_a_turn_of_the_event_loop(transport: Given) -> None:
-    written, _, far = transport
-    for request in (b"one", b"two"):
-        written.write(request)
-        assert far.recv(100, socket.MSG_DONTWAIT) == request
-
-
-def test_what_the_socket_does_not_take_follows_in_order(transport: Given) -> None:
-    written, loop, far = transport
-    sent = [bytes([number]) * 400_000 for number in range(3)]
-    for request in sent:
-        written.write(request)
-    received = b""
-    while len(received) < sum(map(len, sent)):
-        loop.poll(timeout_ms=10)
-        received += far.recv(1_000_000, socket.MSG_DONTWAIT)
-    assert received == b"".join(sent)
-    written.write(b"more")
-    assert far.recv(100) == b"more"
-
-
-def test_a_request_to_an_end_that_is_closed_ends_the_connection(transport: Given) -> None:
-    written, loop, far = transport
-    far.close()
-    written.write(b"one")
-    loop.poll(timeout_ms=0)
-    assert written.is_closing()
-
-
-class Short:
-    """A socket with room for a part of the first request: the second attempt fails, the others succeed."""
-
-    def __init__(self) -> None:
-        self.attempts = 0
-        self.sent = b""
-
-    def send(self, data: bytes) -> int:
-        self.attempts += 1
-        if self.attempts == 2:
-            raise OSError(errno.ENOBUFS, "No buffer space available")
-        taken = bytes(data[:4] if self.attempts == 1 else data)
-        self.sent += taken
-        return len(taken)
-
-    def shutdown(self, _how: int) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def test_nothing_follows_a_request_of_which_only_a_part_left() -> None:
-    with closing(NetworkSelector()) as loop:
-        near = Short()
-        written = connections.TCPTransport(loop, near)
-        written.write(b"first request")
-        written.write(b"second request")
-        loop.poll(timeout_ms=0)
-    assert near.sent == b"firs"
-    assert written.is_closing()
 
 
 def test_a_coordinator_of_positions_that_cannot_be_reached_is_looked_up_again_within_a_commit(

@@ -12,22 +12,19 @@ leads nothing more; one client probes it every second.
 """
 
 import selectors
-import socket
-import ssl
 import threading
 import time
-import traceback
 import weakref
 from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
-from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
-from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataResponse
+
+from .transports import open_transport
 
 # Seconds. A request that waits for SUSPICION makes its broker a suspect, which has ANSWER_WITHIN to answer a probe; at most
 # SUSPICION later all clients have left a broker that hangs: in all under 5 s. While there are suspects a client looks every
@@ -92,25 +89,6 @@ class HangingBrokers:
 
 
 HANGING = HangingBrokers()
-
-
-class _PendingSockets:
-    """The event loop for one new connection, and the sockets that it tried.
-
-    The library leaves those that failed to the garbage collector: with Python 3.13.0 a frame of the event loop holds them.
-    """
-
-    def __init__(self, net: NetworkSelector) -> None:
-        self._net = net
-        self._sockets: set[socket.socket] = set()
-
-    def wait_write(self, sock: socket.socket, **limits: Any) -> Any:
-        self._sockets.add(sock)
-        return self._net.wait_write(sock, **limits)
-
-    def close_all_but(self, connected: socket.socket | None) -> None:
-        for failed in self._sockets - {connected}:
-            failed.close()
 
 
 def _suspicious_at(connection: Any, suspicion: float) -> float:
@@ -300,73 +278,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
                 HANGING.suspect((node.host, node.port))
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        options, proxy = self.config["socket_options"], self.config["proxy_url"]
-        pending, sock = _PendingSockets(self._net), None
-        try:
-            sock = await create_connection(
-                pending, node.host, node.port, options, proxy_url=proxy, timeout_at=timeout_at
-            )
-        except Exception as error:
-            traceback.clear_frames(error.__traceback__)  # they hold sockets that were refused at once
-            raise
-        finally:
-            pending.close_all_but(sock)
-        try:
-            if not self.ssl_enabled:
-                return TCPTransport(self._net, sock, host=node.host)
-            tls = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
-            transport = SSLTransport(self._net, sock, host=node.host, **tls)
-            sock = transport._sock
-            await self._shake_hands(sock, timeout_at)
-            return transport
-        except BaseException as error:
-            sock.close()
-            if isinstance(error, OSError | kafka_errors.KafkaTimeoutError):
-                raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
-            raise
-
-    async def _shake_hands(self, sock: ssl.SSLSocket, timeout_at: float | None) -> None:
-        while True:
-            try:
-                return sock.do_handshake()
-            except ssl.SSLWantReadError:
-                await self._net.wait_read(sock, timeout_at=timeout_at)
-            except ssl.SSLWantWriteError:
-                await self._net.wait_write(sock, timeout_at=timeout_at)
-
-
-class _AtOnce:
-    """A transport that at once writes what the socket takes.
-
-    The library first has a task wait until the socket can be written: two turns of the event loop for each request. `write` is for
-    the thread of the event loop, as before. After an error it writes nothing more: a part of a request may have left.
-    """
-
-    _has_failed = False
-
-    def write(self: Any, data: bytes) -> None:
-        if self._writing or self._closed or not self._write or not data:
-            super().write(data)  # type: ignore[misc]  # of the transport that this is mixed into
-            return
-        if self._has_failed:  # `abort` fails this request too, in the next turn
-            return
-        self._write_buffer.append(data)
-        _, error = self._sock_send()
-        self.last_write = time.monotonic()
-        if error is not None:
-            self._has_failed = True
-            self._net.call_soon(lambda: self.abort(error))
-        elif self._write_buffer:
-            self._writing = True
-            self._write_task = self._net.call_soon(self._write_to_sock)
-
-
-class TCPTransport(_AtOnce, KafkaTCPTransport):  # type: ignore[misc]
-    """A connection without TLS."""
-
-
-class SSLTransport(_AtOnce, KafkaSSLTransport):  # type: ignore[misc]
-    """A connection with TLS."""
+        return await open_transport(self._net, node, self.config, has_tls=self.ssl_enabled, timeout_at=timeout_at)
 
 
 class Selector(selectors.DefaultSelector):
