@@ -155,10 +155,7 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
 @with_config
 def pause(config: Config, destination: str | None, name: str) -> None:
     """Pause a subscription; its deliveries wait until it is resumed."""
-    with open_deliveries(config, destination) as deliveries:
-        _expect_subscription(
-            name, is_found=deliveries.subscriptions.pause(name, "by an operator", who=who(), now=time.time())
-        )
+    _set_pause(config, destination, name, "by an operator")
     click.echo(f"{name}: paused")
 
 
@@ -168,9 +165,13 @@ def pause(config: Config, destination: str | None, name: str) -> None:
 @with_config
 def resume(config: Config, destination: str | None, name: str) -> None:
     """Resume a paused subscription."""
-    with open_deliveries(config, destination) as deliveries:
-        _expect_subscription(name, is_found=deliveries.subscriptions.pause(name, None, who=who(), now=time.time()))
+    _set_pause(config, destination, name, None)
     click.echo(f"{name}: resumed")
+
+
+def _set_pause(config: Config, destination: str | None, name: str, reason: str | None) -> None:
+    with open_deliveries(config, destination) as deliveries:
+        _expect_subscription(name, is_found=deliveries.subscriptions.pause(name, reason, who=who(), now=time.time()))
 
 
 @command.command()
