@@ -159,8 +159,8 @@ def move_bookmarks(repo: localrepository, tr: Transaction, moves: Mapping[str, s
 def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the heads among the added, and the older changesets that they cover."""
     parents = {parent for rev in added for parent in changelog.parentrevs(rev) if parent != nullrev}
-    heads = tuple(_find_node(changelog, rev) for rev in added if rev not in parents)
-    covered = sorted(_find_node(changelog, rev) for rev in parents if rev < added.start)
+    heads = tuple(find_node(changelog, rev) for rev in added if rev not in parents)
+    covered = sorted(find_node(changelog, rev) for rev in parents if rev < added.start)
     return heads, tuple(covered)
 
 
@@ -180,7 +180,7 @@ def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: M
     for phase in PHASES:
         named = heads_of(changelog, down.get(phase, set())) | _roots_of(changelog, up.get(phase, set()))
         if named:
-            moves.append(PhaseMove(phase=phase, nodes=tuple(sorted(_find_node(changelog, rev) for rev in named))))
+            moves.append(PhaseMove(phase=phase, nodes=tuple(sorted(find_node(changelog, rev) for rev in named))))
     return tuple(moves)
 
 
@@ -220,5 +220,6 @@ def _bookmark_moves(changes: Mapping[bytes, tuple[bytes | None, bytes | None]], 
     return tuple(sorted(moved, key=lambda bookmark: bookmark.name))
 
 
-def _find_node(changelog: Changelog, rev: int) -> str:
+def find_node(changelog: Changelog, rev: int) -> str:
+    """Return the node of a revision as it stands in events."""
     return hex(changelog.node(rev)).decode()

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from mercurial import error
 from mercurial.localrepo import localrepository
-from mercurial.node import bin, hex
+from mercurial.node import bin
 
 from ...outbox.entry import MirrorNeeds
-from ...words.event import NULL_NODE, PushEntry, Tip, Type
+from ...words.event import PushEntry, Tip, Type
 from .. import observe
 from . import pushes, refusals
 from .announcing import Announcement
@@ -49,9 +49,8 @@ def ask_master(now: Tip) -> Announcement:
 
 def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
     """Return an event for each push if every push can have one; otherwise none."""
-    if not before.length < now.length <= before.length + MANY or _find_node(repo, before.length - 1) != before.node:
-        return []
-    if not repo.publishing():
+    has_few = before.length < now.length <= before.length + MANY
+    if not has_few or not observe.begins_with(repo, before.length, before.node) or not repo.publishing():
         return []
     try:
         with pushes.reading_pushes(repo) as push_of:
@@ -69,7 +68,7 @@ def _find_pushes(
     first = start = before.length
     last_id = 0
     while start < now.length:
-        row = push_of(_find_node(repo, start).encode())
+        row = push_of(observe.find_node(repo.changelog, start).encode())
         if row is None:
             start += 1
             continue
@@ -97,9 +96,5 @@ def _announce_added(repo: localrepository, first: int, end: int, push: PushEntry
         needs=MirrorNeeds.BUNDLE,
         first=first,
         changes=observe.added(repo, first, end, push=push),
-        after=Tip(length=end, node=_find_node(repo, end - 1)),
+        after=Tip(length=end, node=observe.find_node(repo.changelog, end - 1)),
     )
-
-
-def _find_node(repo: localrepository, rev: int) -> str:
-    return NULL_NODE if rev < 0 else hex(repo.changelog.node(rev)).decode()
