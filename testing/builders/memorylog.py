@@ -7,9 +7,8 @@ Beyond the contract, for tests: `fail_commits` makes the next transactions raise
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
 
-from hgext.vcsreplicator.log import NewRecord, Positions, Record, Topic, TopicComparison, partition_of
+from hgext.vcsreplicator.log import Log, NewRecord, Positions, Record, Topic, TopicComparison, partition_of
 from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rewound, Unavailable
 
@@ -19,7 +18,7 @@ MemoryCopy = tuple[
 ]
 
 
-class MemoryLog:
+class MemoryLog(Log):
     """One lock around everything; records of a compacted topic disappear when a newer one of their key is appended."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -99,12 +98,6 @@ class MemoryLog:
 
     def close(self) -> None:
         pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def records(self, topic: str) -> list[Record]:
         """Everything a topic holds, for tests."""

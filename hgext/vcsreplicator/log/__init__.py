@@ -285,9 +285,11 @@ class Log(Protocol):
     def close(self) -> None:
         """Free everything."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def partition_of(key: str, partitions: int) -> int:

@@ -17,7 +17,6 @@ Rules of this package, because each client of kafka-python has its own thread an
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
 
 from kafka import KafkaProducer
 from kafka.admin import OffsetSpec
@@ -27,6 +26,7 @@ from ...words.errors import ReplicationError
 from .. import (
     EVENTS,
     SERVICES,
+    Log,
     NewRecord,
     PartitionKey,
     Positions,
@@ -43,7 +43,7 @@ from .reader import KafkaReader
 from .transactor import KafkaTransactor
 
 
-class KafkaLog:
+class KafkaLog(Log):
     """The log on these brokers; it contacts none before it is needed."""
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -139,12 +139,6 @@ class KafkaLog:
         self.broker.drop_admin()
         for producer in list(self._producers.values()):
             self._drop_appender(producer)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # Inside
 

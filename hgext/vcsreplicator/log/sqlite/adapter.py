@@ -23,11 +23,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from ...words.clock import DAY, Clock, SystemClock
 from ...words.errors import BadConfig, Rejected, TopicMissing, Unavailable
 from .. import (
+    Log,
     NewRecord,
     PartitionKey,
     Positions,
@@ -69,7 +69,7 @@ class _Topic:
     compacted: bool
 
 
-class SqliteLog:
+class SqliteLog(Log):
     """The log at `path`; with `creates`, one that is missing is created.
 
     Raises BadConfig or Unavailable.
@@ -199,12 +199,6 @@ class SqliteLog:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # Inside
 
