@@ -13,6 +13,7 @@ from starlette.routing import Mount, Route
 from hgext.vcsreplicator.dashboard.pages import format_instant
 from hgext.vcsreplicator.dashboard.readers import DashboardUser, Readers
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
+from hgext.vcsreplicator.log import NOTICES
 from testing.waiting import eventually
 from tests.dashboard.conftest import (
     AS_READER,
@@ -228,14 +229,20 @@ def test_an_odd_question_is_answered(site: Site, query: str) -> None:
     assert site.get(f"/repositories?{query}").status_code == 200
 
 
-def test_the_overview_says_how_late_a_mirror_is_and_what_holds_notices_back(site: Site) -> None:
+def test_the_overview_says_how_late_a_mirror_is_and_what_holds_notices_back(
+    installation: Installation, site: Site
+) -> None:
     content = site.get("/api/overview.json", headers=AS_READER).json()
     alpha, beta = content["mirrors"]
     assert (alpha["behind"], alpha["lag"]) == (0, 0)
     assert (beta["behind"], beta["detached"]) == (2, 1)
     assert 70 < beta["lag"] < 80
     assert content["waiting"] == 2
-    assert {row["name"] for row in content["services"]} == {"aggregator", "relay hg.example", "destination hooks"}
+    services = {row["name"]: row for row in content["services"]}
+    assert set(services) == {"aggregator", "relay hg.example", "destination hooks"}
+    hooks, newest = services["destination hooks"], installation.log.ends(NOTICES)[0] - 1
+    assert (hooks["position"], hooks["behind"]) == (newest, 1)
+    assert "position" not in services["relay hg.example"]
 
 
 def test_an_announced_event_has_its_whole_timeline(installation: Installation, site: Site) -> None:
