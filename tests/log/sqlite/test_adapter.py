@@ -492,6 +492,22 @@ def test_a_lost_ring_only_costs_time(log: SqliteLog, monkeypatch: pytest.MonkeyP
     timer.start()
     assert [record.value for record in reader.poll(3600)] == [b"1"]
     timer.join()
+    assert reader.poll(0) == []
+    log.append([message(b"2")])
+    assert [record.value for record in reader.poll(0)] == [b"2"]
+    reader.close()
+
+
+def test_a_reader_that_found_nothing_does_not_read_again_until_something_is_written(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = log.reader({(NOTICES, 0): 0})
+    assert reader.poll(0) == []
+    with monkeypatch.context() as without_reading:
+        without_reading.setattr(reader, "_read_batch", lambda limit: pytest.fail("it read"))
+        assert reader.poll(0) == []
+    log.append([message(b"1")])
+    assert [record.value for record in reader.poll(0)] == [b"1"]
     reader.close()
 
 

@@ -24,6 +24,7 @@ class Connection:
     def __init__(self, path: Path, patience: float, *, create: bool = False) -> None:
         self._path = path
         self._patience = patience
+        self._version: object = None
         with self._translate_errors():
             uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
             self._sqlite = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
@@ -39,6 +40,11 @@ class Connection:
         """Return whether the path still names the open file; Unavailable if it is gone."""
         with self._translate_errors():
             return os.path.samestat(self._file, os.stat(self._path))
+
+    def has_changed(self) -> bool:
+        """Return whether another connection wrote since the last deferred transaction."""
+        with self._translate_errors():
+            return self._read_version(self._patience) != self._version
 
     @contextmanager
     def transaction(self, kind: str, patience: float | None = None) -> Iterator[Self]:
@@ -104,7 +110,11 @@ class Connection:
     def _begin_transaction(self, kind: str, patience: float) -> None:
         self._execute_patiently(f"BEGIN {kind}", patience)
         if kind == "DEFERRED":  # take the snapshot here, where waiting for a recovery is possible
-            self._execute_patiently("PRAGMA user_version", patience)
+            self._version = self._read_version(patience)
+
+    def _read_version(self, patience: float) -> object:
+        """Read a number that differs after each write of another connection."""
+        return self._execute_patiently("PRAGMA data_version", patience).fetchone()
 
     def _execute_patiently(self, statement: str, patience: float) -> sqlite3.Cursor:
         """Execute a statement; wait up to `patience` seconds for other processes.

@@ -53,6 +53,8 @@ class SqliteReader:
         self._marks = dict(marks)
         self._rewound: Rewound | None = None
         self._turn = 0
+        # Whether the last batch left nothing to read.
+        self._is_drained = False
         try:
             self._bell = Bell(bells, topics)
         except OSError as error:
@@ -62,7 +64,7 @@ class SqliteReader:
         deadline = time.monotonic() + timeout
         woken = self._bell.wait(0)
         while True:
-            records = self._read_batch(limit)
+            records = self._read_batch(limit) if woken or self._may_have_records() else []
             left = deadline - time.monotonic()
             if records or woken or left <= 0:
                 return records
@@ -76,6 +78,7 @@ class SqliteReader:
 
     def resume(self, partitions: Sequence[PartitionKey]) -> None:
         self._paused.difference_update(partitions)
+        self._is_drained = False
 
     def wake(self) -> None:
         self._bell.wake()
@@ -89,8 +92,21 @@ class SqliteReader:
             self._connection.close()
             self._connection = None
 
+    def _may_have_records(self) -> bool:
+        """Return whether a batch may find what the last one did not.
+
+        That costs a fraction of a batch.
+        """
+        try:
+            connection = self._connection
+            return not self._is_drained or connection is None or not connection.current() or connection.has_changed()
+        except Unavailable:
+            self._disconnect()
+            raise
+
     def _read_batch(self, limit: int) -> list[Record]:
         """Return the records that are there now; positions move only if all were read."""
+        self._is_drained = False
         if self._rewound is not None:
             raise self._rewound
         active = [key for key in self._streams if key not in self._paused]
@@ -109,6 +125,7 @@ class SqliteReader:
             raise
         self._positions.update(moved)
         self._marks.update(marks)
+        self._is_drained = not records
         return records
 
     def _open_connection(self) -> Connection:
