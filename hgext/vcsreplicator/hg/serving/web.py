@@ -80,7 +80,10 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
 
 
 class _FolderTemplates:
-    """What hgweb uses of templates: of these, it asks for the content type always, and for a page rarely."""
+    """The templates of a folder's own pages, read for each page that is shown.
+
+    It has what hgweb uses of templates.
+    """
 
     def __init__(self, read: Callable[[], Any], content_type: bytes) -> None:
         self._read, self._content_type = read, content_type

@@ -282,7 +282,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class Selector(selectors.DefaultSelector):
-    """The system's selector, except that it does not describe a socket that is not registered.
+    """The system's selector, which does not describe unregistered sockets.
 
     The library registers a socket for each wait, and asks for its key before, in vain. The usual error describes the socket twice,
     with four system calls: more work than all else for a wait.
