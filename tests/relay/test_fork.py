@@ -5,6 +5,8 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import fork
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
@@ -82,6 +85,23 @@ def test_an_unreadable_state_hides_no_other(stop: threading.Event) -> None:
     found = watching.fork(Box())
     assert found is not None
     assert "has its event 7" in found.reason
+    stop.set()
+    watching.close()
+
+
+@pytest.mark.parametrize(("states", "seen"), [((), 5), ((7,), 7)])
+def test_what_the_log_has_and_what_the_relay_sent_are_both_compared(
+    states: Sequence[int], seen: int, stop: threading.Event
+) -> None:
+    log, golden = MemoryLog(), from_json(RepositoryState, GOLDEN.read_bytes())
+    log.create(topics())
+    for seq in states:
+        log.append([NewRecord(topic=STATE, key=NEWEST.repository, value=to_json(replace(golden, seq=seq)))])
+    watching = watch(log, stop)
+    watching.sent(cast(Event, SimpleNamespace(repository=NEWEST.repository, incarnation="b" * 32, seq=5, id="c" * 32)))
+    found = watching.fork(Box())
+    assert found is not None
+    assert f"has its event {seen}" in found.reason
     stop.set()
     watching.close()
 

@@ -68,10 +68,11 @@ class StateWatch:
         newest = box.newest()
         if newest is None:
             return None
-        for known in (self._states.get(newest.repository), self._sent.get(newest.repository)):
-            if known is not None and (fork := fork_between(known, box)) is not None:
-                return fork
-        return None
+        seen = self._states.get(newest.repository), self._sent.get(newest.repository)
+        # Mostly one event: to compare it with the outbox takes reading.
+        distinct = {(each.incarnation, each.seq, each.event): each for each in seen if each is not None}
+        forks = (fork_between(known, box) for known in distinct.values())
+        return next((fork for fork in forks if fork is not None), None)
 
     def state(self, repository: str) -> RepositoryState | None:
         """Return the aggregator's last state of a repository, as far as read."""
