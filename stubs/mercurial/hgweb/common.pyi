@@ -10,6 +10,8 @@ HTTP_SERVER_ERROR: int
 
 permhooks: list[Callable[[requestcontext, parsedrequest, bytes | None], None]]
 
+def checkauthz(hgweb: requestcontext, req: parsedrequest, op: bytes | None) -> None: ...
+
 class ErrorResponse(Exception):
     def __init__(
         self, code: int, message: bytes | None = None, headers: list[tuple[bytes, bytes]] | None = None

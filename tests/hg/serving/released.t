@@ -253,6 +253,11 @@ A mirror refuses pushes.
   remote: this is a read-only mirror; push to the master instead
   abort: push failed on remote
   [100]
+  $ hg push http://localhost:$HGPORT/
+  pushing to http://localhost:$HGPORT/
+  searching for changes
+  abort: HTTP Error 403: this is a read-only mirror; push to the master instead
+  [100]
   $ hg bookmark -r 0 mine; hg push -B mine
   pushing to $TESTTMP/repo
   searching for changes

@@ -39,7 +39,7 @@ def install() -> None:
     seams.wrap("mercurial.wireprotov1server", "commands.pushkey", _refuse_pushkey)
     seams.wrap("mercurial.wireprotov1server", "dispatch", _dispatch)
     seams.wrap("mercurial.wireprotov1server", "commands.batch", _dispatch_batch)
-    common.permhooks.append(_refuse_upload)
+    common.permhooks.insert(0, _refuse_writing)
 
 
 def _refuse_push(
@@ -90,8 +90,11 @@ def _reason_to_refuse(repo: localrepository, command: bytes) -> bytes | None:
     return READ_ONLY + b"\n" if entry.permission != b"pull" else None
 
 
-def _refuse_upload(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
-    """Refuse what an extension would write through hgweb; pushes have no path."""
-    is_push = not req.dispatchpath and req.qsparams.get(b"cmd") in _PUSHES
-    if operation not in (None, b"pull") and not is_push and is_mirror(web.repo.ui):
+def _refuse_writing(web: requestcontext, req: parsedrequest, operation: bytes | None) -> None:
+    """Refuse what would write through hgweb.
+
+    A client reads so before Mercurial asks for TLS or a login. One that may not read the repository reads only that.
+    """
+    if operation not in (None, b"pull") and is_mirror(web.repo.ui):
+        common.checkauthz(web, req, b"pull")
         raise common.ErrorResponse(common.HTTP_FORBIDDEN, READ_ONLY)
