@@ -9,6 +9,7 @@ import pytest
 
 from hgext.vcsreplicator.cli.config_rights import report_rights
 from hgext.vcsreplicator.config import load
+from notifier.settings import DEFAULT_STATE
 
 FILE = """
 log = "sqlite:///log.db"
@@ -17,6 +18,8 @@ blobs = "file://{folder}/blobs"
 root = "{folder}/mirrored"
 master-auth = "{folder}/master.hgrc"
 blobs = "file://{folder}/shared%20blobs"
+[notifier]
+state = "{folder}/notifier.db"
 [notifier.pulse]
 type = "pulse"
 password = {{ file = "{folder}/pulse.password" }}
@@ -63,6 +66,7 @@ def test_blobs_and_secrets_that_the_user_cannot_use_are_named(tmp_path: Path, mo
         "FOLDER/x.toml: mirror.alpha.root: this user may not write to FOLDER/mirrored, but the mirror's user must",
         f"FOLDER/x.toml: mirror.alpha.master-auth: this user may not read FOLDER/master.hgrc, {secret}",
         "FOLDER/x.toml: mirror.alpha.blobs: this user may not read FOLDER/shared blobs, but the mirror's user must",
+        "FOLDER/x.toml: notifier.state: this user may not write to FOLDER, but the notifier's user must",
         f"FOLDER/x.toml: notifier.pulse.password: this user may not read FOLDER/pulse.password, {secret}",
         f"FOLDER/x.toml: notifier.hooks.subscriptions.ci.secrets.1: this user may not read FOLDER/ci.secret, {secret}",
         "FOLDER/x.toml: notifier.blobs.file: this user may not write to FOLDER, but the notifier's user must",
@@ -170,7 +174,8 @@ def test_users_of_the_socket_that_this_machine_lacks_are_named(
 
 
 def test_a_missing_folder_of_a_destinations_file_is_named(tmp_path: Path) -> None:
-    text = '[notifier.lines]\ntype = "jsonlines"\nfile = "{folder}/gone/lines"\n[notifier.own]\ntype = "x:y"\nfile = "/gone/x"\n'
+    text = '[notifier]\nstate = "{folder}/s"\n'
+    text += '[notifier.lines]\ntype = "jsonlines"\nfile = "{folder}/gone/lines"\n[notifier.own]\ntype = "x:y"\nfile = "/gone/x"\n'
     [line] = [line for line in said(tmp_path, f'log = "sqlite:///log.db"\n{text}') if "rights on" not in line]
     assert line.startswith("FOLDER/x.toml: notifier.lines.file: FOLDER/gone is missing")
 
@@ -188,3 +193,30 @@ def test_an_embedded_log_that_the_user_may_read_and_not_write_is_named(
         f"FOLDER/x.toml: log: this user may not write to FOLDER{path}, but the user of each service must"
         for path in ("/a log.db", "/a log.db-wake", "")
     ]
+
+
+@pytest.mark.usefixtures("user")
+def test_databases_that_the_user_may_not_write_or_make_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = (
+        'log = "sqlite:///log.db"\n[notifier]\nstate = "{folder}/notifier.db"\n[notifier.hooks]\ntype = "webhook"\n'
+        'database = "{folder}/hooks.db"\n[dashboard]\nacts = "{folder}/acts.db"\n'
+    )
+    assert said(tmp_path, file) == []
+    (tmp_path / "notifier.db").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert said(tmp_path, file) == [
+        "FOLDER/x.toml: notifier.state: this user may not write to FOLDER/notifier.db, but the notifier's user must",
+        "FOLDER/x.toml: notifier.hooks.database: this user may not write to FOLDER, but the notifier's user must",
+        "FOLDER/x.toml: dashboard.acts: this user may not write to FOLDER, but the dashboard's user must",
+    ]
+
+
+@pytest.mark.usefixtures("user")
+def test_a_state_in_its_default_place_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: path != DEFAULT_STATE)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    folder = os.path.dirname(DEFAULT_STATE)
+    named = said(tmp_path, 'log = "sqlite:///log.db"\n[notifier.out]\ntype = "stdout"\n')[-1]
+    assert named == f"FOLDER/x.toml: notifier.state: this user may not write to {folder}, but the notifier's user must"

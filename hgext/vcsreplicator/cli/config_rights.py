@@ -19,6 +19,8 @@ from ..config import DEFAULT_FILE, Config
 from ..words.secrecy import describe_readers
 
 _ALL = os.R_OK | os.W_OK | os.X_OK
+# Types of destinations that write a file or a database, and the key that names it.
+_FILES = {"jsonlines": "file", "webhook": "database"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +96,19 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
                 yield NeededRight(key=key, path=value, mode=_ALL, who="the mirror's user", is_made=True)
             if name == "master-auth":
                 yield _need_secret(key, value)
-            if name == "file" and above.startswith("notifier.") and tables.get("type") == "jsonlines":
-                yield _need_lines(key, value)
+            if name == _FILES.get(tables.get("type", "")) and above.startswith("notifier."):
+                yield _need_file(key, value, "the notifier's user")
+            if key == "dashboard.acts":
+                yield _need_file(key, value, "the dashboard's user")
             if key == "dashboard.users":
                 yield NeededRight(key=key, path=value, mode=os.R_OK, who="the user of the dashboard")
         elif name == "headers":
             continue
+        elif key == "notifier" and isinstance(value, Mapping):
+            from notifier.settings import DEFAULT_STATE
+
+            yield _need_file("notifier.state", str(value.get("state", DEFAULT_STATE)), "the notifier's user")
+            yield from list_needed(value, "notifier.")
         elif isinstance(value, Mapping) and value.keys() == {"file"}:
             yield _need_secret(key, value["file"])
         elif isinstance(value, Mapping):
@@ -120,11 +129,11 @@ def _need_log(file: str) -> Iterator[NeededRight]:
             yield NeededRight(key="log", path=path, mode=mode, who="the user of each service", is_made=True)
 
 
-def _need_lines(key: str, file: str) -> NeededRight:
-    """Describe the right on a destination's file, or on its folder to make the file."""
+def _need_file(key: str, file: str, who: str) -> NeededRight:
+    """Describe the right on a file that a service writes, or on the file's folder."""
     if os.path.exists(file):
-        return NeededRight(key=key, path=file, mode=os.W_OK, who="the notifier's user")
-    return NeededRight(key=key, path=os.path.dirname(file), mode=os.W_OK | os.X_OK, who="the notifier's user")
+        return NeededRight(key=key, path=file, mode=os.W_OK, who=who)
+    return NeededRight(key=key, path=os.path.dirname(file), mode=os.W_OK | os.X_OK, who=who)
 
 
 def _need_blobs(key: str, folder: str) -> NeededRight:
