@@ -15,7 +15,7 @@ from hgext.vcsreplicator.cli.bootstrap import _Display
 from hgext.vcsreplicator.cli.display import table
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, NOTICES, ROSTER, STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror.jobs.bootstrap import Progress
+from hgext.vcsreplicator.mirror.jobs.bootstrap import CopyFailed, Progress
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import visible
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, MirrorHeartbeat, Notice, Reason
@@ -166,3 +166,17 @@ def test_the_numbers_of_a_bootstrap_fit_into_eighty_columns() -> None:
     Console(width=80, file=output).print(display._bars.get_renderable())
     assert "10000/12345 repositories  123.5 GB" in output.getvalue()
     assert "…" not in output.getvalue()
+
+
+def test_a_bootstrap_says_once_why_a_repository_cannot_be_copied_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    display = _Display(as_json=False)
+    for path, note in [("a", "closed"), ("b", "closed"), ("a", "closed"), ("a", "away"), ("a", "closed")]:
+        display._show(CopyFailed(path=path, note=note, is_final=False))
+    display._show(CopyFailed(path="a", note="closed", is_final=True))
+    assert capsys.readouterr().err.splitlines() == [
+        "a: closed (retried)",
+        "b: closed (retried)",
+        "a: away (retried)",
+        "a: closed (retried)",
+        "a: closed (given up)",
+    ]

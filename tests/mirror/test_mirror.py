@@ -350,7 +350,7 @@ def test_what_a_repository_did_at_its_former_path_is_no_twin_of_who_is_there_now
 
 
 def test_a_second_mirror_on_one_root_is_refused(bench: Bench) -> None:
-    with bench.mirror(), pytest.raises(BadConfig, match="another mirror works in"), bench.mirror():
+    with bench.mirror(), pytest.raises(BadConfig, match=r"another mirror, .* works in"), bench.mirror():
         pass
 
 

@@ -118,7 +118,9 @@ def test_a_mirror_that_cannot_lock_its_folder_names_the_error_and_no_other_mirro
 def test_a_second_mirror_in_one_folder_is_refused(tmp_path: Path) -> None:
     settings = MirrorSettings(name="alpha", root=str(tmp_path))
     with lock_folder(settings):
-        assert refusal(settings) == f"mirror.alpha.root: another mirror works in {tmp_path} already"
+        assert refusal(settings) == (
+            f"mirror.alpha.root: another mirror, or this one's service or bootstrap, works in {tmp_path} already"
+        )
 
 
 def test_a_mirror_whose_disk_is_full_at_its_start_waits_for_room(

@@ -112,6 +112,8 @@ class _Display:
         self._as_json = as_json
         self._console = console(stderr=True)
         self._began, self._printed = time.monotonic(), float("-inf")
+        # The newest failure of each path.
+        self._failures: dict[str, bootstrap.CopyFailed] = {}
         self._bars = Bars(
             BarColumn(),
             # On a narrow terminal the bar becomes shorter, not the numbers.
@@ -136,6 +138,9 @@ class _Display:
         if self._as_json:
             click.echo(json.dumps({"event": type(event).__name__.lower(), **asdict(event)}))
         elif isinstance(event, bootstrap.CopyFailed):
+            if self._failures.get(event.path) == event:
+                return
+            self._failures[event.path] = event
             then = "given up" if event.is_final else "retried"
             self._console.print(Text.assemble((visible(event.path), "yellow"), f": {visible(event.note)} ({then})"))
         else:

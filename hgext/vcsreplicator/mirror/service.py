@@ -117,7 +117,7 @@ def _prepare(
 def lock_folder(settings: MirrorSettings) -> Iterator[None]:
     """Hold the state folder for this process within the block.
 
-    Raises BadConfig if another mirror works in it, if it or the root cannot be made, used or locked, or if nothing can be moved
+    Raises BadConfig if another process works in it, if it or the root cannot be made, used or locked, or if nothing can be moved
     from it to the root.
     """
     with _naming_folder(settings, "root", settings.root):
@@ -133,7 +133,8 @@ def lock_folder(settings: MirrorSettings) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise BadConfig(
-                    f"mirror.{settings.name}.root: another mirror works in {settings.root} already"
+                    f"mirror.{settings.name}.root: another mirror, or this one's service or bootstrap, works in "
+                    f"{settings.root} already"
                 ) from error
         _expect_one_mount(settings)
         yield
