@@ -127,3 +127,12 @@ def test_a_notice_of_a_released_event_waits_for_the_mirrors_that_do_not_serve_it
 
 def active(name: str) -> Mirror:
     return Mirror(name=name, state=MirrorState.ACTIVE)
+
+
+def test_a_removed_mirror_is_no_step() -> None:
+    installation = prepare(noticed=2)
+    installation.ack(1)
+    assert "alpha" in {step.mirror for step in list_all(installation, 3)}
+    removed = Mirror(name="alpha", state=MirrorState.REMOVED)
+    installation.write("roster", "roster", Roster(version=8, mirrors=(removed,)))
+    assert "alpha" not in {step.mirror for step in list_all(installation, 3)}

@@ -13,6 +13,7 @@ from ..words import wire
 from ..words.errors import Rejected
 from ..words.event import Event
 from ..words.records import Ack, Notice, RepositoryState, measure_lag
+from ..words.roster import MirrorState
 from ..words.shape import from_json
 from . import AGGREGATOR, Picture
 from .mirrors import describe_detached
@@ -74,7 +75,8 @@ def _list_mirror_steps(
 ) -> Iterator[TimelineStep]:
     """Yield the steps of the event on each mirror.
 
-    For a gating mirror they come from the notice's proof, for any other from its present level.
+    For a gating mirror they come from the notice's proof, for any other from its present level. A removed one has none, though it
+    may have reported a level before it was stopped.
     """
     proofs = {proof.mirror: proof for proof in notice[0].acks} if notice else {}
     for name, proof in proofs.items():
@@ -82,7 +84,8 @@ def _list_mirror_steps(
         yield TimelineStep(stage=Stage.SERVED, text=f"served by {name}", at=proof.served_at, mirror=name)
     levels = [ack for (_, repository), ack in picture.acks.items() if repository == state.repository]
     for ack in sorted(levels, key=lambda ack: ack.mirror):
-        if ack.mirror not in proofs:
+        known = picture.roster.mirror(ack.mirror) if picture.roster else None
+        if ack.mirror not in proofs and not (known and known.state is MirrorState.REMOVED):
             yield _describe_level(picture, ack, event, now)
 
 
