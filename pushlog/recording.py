@@ -44,6 +44,7 @@ def record(ui: Ui, repo: localrepository, source: bytes | None = None, **_argume
     user = pusher(ui, getattr(repo.ui, "environ", {}), encoding.environ)
     if not user:
         ui.write(b"authenticated user not found; refusing to write into pushlog\n")
+        ui.write(b"(the server's environment has neither REMOTE_USER nor USER)\n")
         return True
     try:
         _record_push(repo, user)

@@ -70,6 +70,7 @@ The pusher must be known. REMOTE_USER is more than USER, prefixes tell them apar
   adding manifests
   adding file changes
   authenticated user not found; refusing to write into pushlog
+  (the server's environment has neither REMOTE_USER nor USER)
   transaction abort!
   rollback completed
   abort: pretxnchangegroup.pushlog hook failed
