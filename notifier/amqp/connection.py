@@ -21,7 +21,7 @@ from typing import Any
 import kombu.connection
 import kombu.transport.pyamqp
 import structlog
-from amqp.exceptions import AccessRefused, AMQPError
+from amqp.exceptions import AccessRefused, AMQPError, NotAllowed
 from amqp.method_framing import frame_handler
 from amqp.transport import SSLTransport, TCPTransport
 from kombu.exceptions import KombuError
@@ -154,6 +154,14 @@ def translated(place: str) -> Iterator[None]:
     except TROUBLE as error:
         is_refusal = isinstance(error, MessageTooLarge) or getattr(error, "reply_code", 0) in _REFUSED
         raise (BrokerRefusal if is_refusal else Unavailable)(f"{place}: {describe_error(error)}") from error
+
+
+def is_refused_host(error: Unavailable) -> bool:
+    """Return whether the virtual host is unknown or closed to this user.
+
+    A limit of connections has the same code, and passes.
+    """
+    return getattr(error.__cause__, "reply_code", 0) == NotAllowed.code and "limit" not in str(error)
 
 
 def describe_error(error: BaseException) -> str:

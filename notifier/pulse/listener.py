@@ -22,7 +22,7 @@ import structlog
 
 from hgext.vcsreplicator.words.errors import Refused, Unavailable
 
-from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_broker, where
+from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_broker, is_refused_host, where
 from ..amqp.consumer import QueueConsumer, body_of
 from ..window import RETRY
 
@@ -91,18 +91,18 @@ def listen(
     """Hand messages on until `stop`, or until `limit` succeeded; return how many.
 
     Connects again indefinitely. `hand_on` returns whether it succeeded; a thread of its own calls it, for one message after the
-    other. Raises Refused for what waiting cannot solve (no right, no such exchange, a message that is too large), and what
-    `hand_on` raises.
+    other. Raises Refused for what waiting cannot solve (no right, no such exchange or virtual host, a message that is too large),
+    and what `hand_on` raises.
     """
     with ThreadPoolExecutor(max_workers=1) as thread:
         session, failures = _Session(settings, lambda message: thread.submit(hand_on, message), stop, limit), 0
         while not session.is_finished:
             try:
                 session.run()
-            except BrokerRefusal as error:
-                hint = " (max-message)" if isinstance(error.__cause__, MessageTooLarge) else ""
-                raise Refused(f"{error}{hint}") from error
             except Unavailable as error:
+                if isinstance(error, BrokerRefusal) or is_refused_host(error):
+                    hint = " (max-message)" if isinstance(error.__cause__, MessageTooLarge) else ""
+                    raise Refused(f"{error}{hint}") from error
                 failures = failures + 1 if not session.was_connected else 1
                 delay = RETRY.delay(failures, random.random())
                 logger.warning("not connected", reason=str(error), retry_in=round(delay, 1))

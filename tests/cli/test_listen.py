@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from amqp.exceptions import NotAllowed
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.cli import listen
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.words.errors import Refused
+from notifier.amqp.connection import translated
 from notifier.pulse import listener
 from notifier.pulse.listener import ListenSettings, ReceivedMessage
 
@@ -60,3 +63,29 @@ def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
     with capture_logs() as lines:
         listener.listen(settings, lambda message: True, stop=stop)
     assert [line["reason"] for line in lines] == [f"{place}/v queue/guest/q: [Errno 111] Connection refused"]
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
+    """What is logged of a broker that refuses the connection with this text, until the listener would wait."""
+
+    def refuse(*_given: object, **_options: object) -> None:
+        with translated("broker/v"):
+            raise NotAllowed(text)
+
+    stop = threading.Event()
+    monkeypatch.setattr(stop, "wait", lambda timeout: stop.set())
+    monkeypatch.setattr(listener, "QueueConsumer", refuse)
+    settings = ListenSettings(url="amqp://guest@127.0.0.1/v", exchange="exchange/a/b", queue="queue/guest/q")
+    with capture_logs() as lines:
+        listener.listen(settings, lambda message: True, stop=stop)
+    return [line["event"] for line in lines]
+
+
+@pytest.mark.parametrize("text", ["vhost v not found", "access to vhost 'v' refused for user 'guest'"])
+def test_a_virtual_host_that_is_refused_ends_the_command(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    with pytest.raises(Refused, match=f"^broker/v: .*{text}"):
+        refused(monkeypatch, text)
+
+
+def test_a_limit_of_connections_does_not_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused(monkeypatch, "connection refused: vhost connection limit (1) is reached") == ["not connected"]
