@@ -110,6 +110,19 @@ def test_a_mirror_that_does_not_get_on_is_named(installation: Installation) -> N
     assert text == f"mirror alpha makes no progress on group/one ({since}); see: vcsreplicator trace group/one"
 
 
+def test_a_mirror_that_was_just_added_lacks_progress_since_then_only(installation: Installation) -> None:
+    added = replace(ALPHA, since=installation.clock.now() + 30.0)
+    installation.write(ROSTER, KEY, Roster(mirrors=(added,)))
+    assert installation.found(after=89.0) == []
+    [(_, text)] = installation.found(after=2.0)
+    assert "makes no progress on group/one (for 61 s, since 2023-11-14 22:13:50 UTC)" in text
+
+
+def test_a_time_of_the_roster_that_is_still_to_come_is_no_lack_of_progress(installation: Installation) -> None:
+    installation.write(ROSTER, KEY, Roster(mirrors=(replace(ALPHA, since=installation.clock.now() + 3600.0),)))
+    assert installation.found(after=59.0) == []
+
+
 def test_a_mirror_that_does_not_serve_what_is_released_is_named(installation: Installation) -> None:
     installation.write(ACKS, f"alpha/{installation.chain.repository}", installation.chain.ack("alpha", 3, serving=2))
     assert "makes no progress on" in installation.found(after=61.0)[0][1]

@@ -153,10 +153,10 @@ class Picture:
     def late(self, mirror: str, lags: MirrorLags, now: float) -> list[RepositoryState]:
         """Return the repositories in which a mirror makes no progress, by path.
 
-        `lags` are those of the mirror. It lacks something of such a repository, and its state was not written for SILENT seconds
-        (see `rests`). A repository that the mirror has detached does not count.
+        `lags` are those of the mirror. It lacks something of such a repository, for more than SILENT seconds (see
+        `lacks_since`). A repository that the mirror has detached does not count.
         """
-        late = (state for state, _ in lags if self.rests(state, now))
+        late = (state for state, _ in lags if abs(now - self.lacks_since(mirror, state, now)) > SILENT)
         found = (state for state in late if not ((ack := self.acks.get((mirror, state.repository))) and ack.detached))
         return sorted(found, key=lambda state: state.path)
 
@@ -170,9 +170,14 @@ class Picture:
     def gating(self, state: RepositoryState) -> list[str]:
         return sorted(mirror.name for mirror in self._list_mirrors() if mirror.gates(state.repository, state.path))
 
-    def rests(self, state: RepositoryState, now: float) -> bool:
-        """Return whether the aggregator has not written this state for SILENT seconds."""
-        return abs(now - self.moved.get(state.repository, now)) > SILENT
+    def lacks_since(self, mirror: str, state: RepositoryState, now: float) -> float:
+        """Return since when a mirror makes no progress in a repository that it lags in.
+
+        That is when the aggregator wrote the state last, or when the mirror came into its state in the roster, if that was later. A
+        time of the roster that is still to come is of a wrong clock, and does not count.
+        """
+        known = self.roster.mirror(mirror) if self.roster else None
+        return max(self.moved.get(state.repository, now), known.since if known and known.since <= now else 0.0)
 
     def measure_lag(self, mirror: str, state: RepositoryState) -> Lag:
         """Measure this mirror's lag in the present incarnation of the repository."""

@@ -34,7 +34,7 @@ def find_mirror_troubles(
     for name in picture.expected():
         late = [] if name in silent else picture.late(name, lags[name], now)
         if late:
-            since = format_since(min(picture.moved[state.repository] for state in late), now)
+            since = format_since(min(picture.lacks_since(name, state, now) for state in late), now)
             text = f"mirror {name} makes no progress on {name_paths(late)} ({since}); see: {name_trace(late[0])}"
             found.append(Finding(level=Severity.WARNING, text=text))
         found += _find_behind(picture, name, lags[name], now, warn, critical)
