@@ -167,7 +167,9 @@ def test_dangerous_verbs_say_what_they_would_do_and_do_it_with_yes(installation:
     eventually(lambda: "3 notices that wait for alpha" in installation.refused("deactivate", "alpha"), timeout=SOON)
     installation.ack("alpha", 3)
     eventually(lambda: all_noticed(installation.log, [installation.chain]), timeout=SOON)
-    assert "disk full" in installation.done("list", "--decisions")
+    shown = installation.done("list", "--decisions")
+    assert "disk full" in shown
+    assert "when (UTC)" in shown
 
 
 def test_a_repository_may_be_named_by_its_path(installation: Installation) -> None:

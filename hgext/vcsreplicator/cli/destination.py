@@ -41,7 +41,7 @@ def list_(config: Config, as_json: bool) -> None:
         with closing(StateDatabase(settings.state)) as state:
             known = state.conditions()
     rows, now = {name: known.get(name) for name in settings.destinations}, time.time()
-    headings = ("destination", "state", "position", "waiting", "oldest", "reported")
+    headings = ("destination", "state", "position", "waiting", "oldest", "reported (UTC)")
     print_listing(rows, headings, (_row_of(name, row, now) for name, row in rows.items()), as_json=as_json)
 
 

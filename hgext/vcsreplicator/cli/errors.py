@@ -79,7 +79,7 @@ def list_(config: Config, last: int, as_json: bool) -> None:
         )
         for number, record in records
     ]
-    headings = ("number", "when", "service", "from", "reason")
+    headings = ("number", "when (UTC)", "service", "from", "reason")
     print_listing([plain(record) for _, record in records], headings, rows, as_json=as_json)
 
 

@@ -297,4 +297,4 @@ def _decision_table(roster: Roster) -> Table:
         rows.append(
             (when(decision.time), str(decision.version), request.who, what, request.reason, decision.refusal or "")
         )
-    return table(("when", "version", "who", "what", "reason", "refused"), rows)
+    return table(("when (UTC)", "version", "who", "what", "reason", "refused"), rows)

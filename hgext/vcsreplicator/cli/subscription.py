@@ -185,7 +185,7 @@ def history(config: Config, destination: str | None, last: int, as_json: bool) -
         rows = deliveries.subscriptions.history(last)
     lines = [(when(time_), name, what, person) for time_, name, what, person in rows]
     data = [dict(zip(("time", "subscription", "what", "who"), row, strict=True)) for row in rows]
-    print_listing(data, ("when", "subscription", "what", "who"), lines, as_json=as_json)
+    print_listing(data, ("when (UTC)", "subscription", "what", "who"), lines, as_json=as_json)
 
 
 def _expect_subscription(name: str, *, is_found: bool) -> None:
