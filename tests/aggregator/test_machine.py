@@ -434,20 +434,14 @@ def test_an_adoption_in_the_place_of_a_lost_event_is_found_though_no_mirror_gate
 def test_an_event_taken_again_before_the_joining_point_of_a_mirror_does_not_wait_for_it() -> None:
     """The log lost the event, which had stood behind that point, before the aggregator read it."""
     world = World()
-    world.ask(Verb.ADD, "alpha")
-    name, other = names_in_one_partition(world)
-    world.push(other, 4)
-    world.step()
-    world.ask(Verb.ADD, "beta")
-    world.step()
-    chain = world.chains[name][-1]
-    world.send(*chain.take(1))
-    for partition in (0, 1):
-        world.log.lose(EVENTS, partition, 4)
-    world.send(*chain.events, *world.chains[other][-1].events)
-    world.apply("alpha", name, 1)
-    world.step()
-    assert world.released(chain) == 1
+    world.found({"alpha"}, 0.005)
+    world.work_goes_on(48, 16826)
+    world.at_the_aggregator("kill")
+    world.the_operator_asks([Verb.JOIN, Verb.REMOVE, Verb.REMOVE, Verb.ADD], "beta", None, (), flag=False, again=True)
+    world.at_the_master("adopt", "a", 8)
+    world.at_the_log("events lost", is_seen=False)
+    world.work_goes_on(44, 65535)
+    assert world.released(world.chains["a"][-1]) == 1
     world.teardown()
 
 
