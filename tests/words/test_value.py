@@ -10,7 +10,7 @@ from dataclasses import field
 import pytest
 
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from hgext.vcsreplicator.words.value import Value
+from hgext.vcsreplicator.words.value import Value, replace
 
 
 class Made(Value):
@@ -62,6 +62,27 @@ def test_a_value_is_a_dataclass_to_who_asks() -> None:
     assert [field.name for field in dataclasses.fields(Point)] == ["x", "y"]
     assert dataclasses.replace(Point(x=1), y=5) == Point(x=1, y=5)
     assert dataclasses.asdict(Point(x=1)) == {"x": 1, "y": 0}
+
+
+def test_a_value_is_a_dataclass_with_the_members_of_its_base() -> None:
+    class Space(Point):
+        """One more dimension."""
+
+        z: int = 0
+
+    for kind, names in ((Point, ["x", "y"]), (Space, ["x", "y", "z"]), (Point, ["x", "y"])):
+        assert [field.name for field in dataclasses.fields(kind)] == names
+    assert dataclasses.replace(Space(x=1, z=3), y=2) == Space(x=1, y=2, z=3)
+
+
+def test_a_value_without_members_is_no_dataclass() -> None:
+    assert not dataclasses.is_dataclass(Value)
+
+
+def test_a_copy_has_the_other_members() -> None:
+    assert replace(Point(x=1, y=2), y=5) == Point(x=1, y=5)
+    with pytest.raises(TypeError, match="unknown: z"):
+        replace(Point(x=1), z=3)
 
 
 def test_a_value_is_copied_pickled_and_shown() -> None:

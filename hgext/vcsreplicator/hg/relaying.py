@@ -25,7 +25,7 @@ from .bundles import RepositoryOpener
 from .master import intents, recovery, transactions
 from .master.acts import lifecycle, moving
 from .master.intents import Intent
-from .settings import Acknowledge, Durability, ExtensionSettings, MachineRole
+from .settings import ExtensionSettings
 from .text import text
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ class MasterRepositories(RepositoryOpener):
         journal.install()
         configitems.loadconfigtable(self._ui, b"pushlog", pushlog.configtable)
         self._settings = ExtensionSettings(
-            role=MachineRole.MASTER,
+            role="master",
             roots={os.path.realpath(folder): prefix for folder, prefix in roots.items()},
             relay=None,
             log=None,
             blobs=None,
             source=source,
-            durability=Durability.STORE,
-            acknowledge=Acknowledge.OUTBOX,
+            durability="store",
+            acknowledge="outbox",
             patience=0.0,
         )
 

@@ -6,11 +6,10 @@ Errors name section, key and expected value.
 
 from __future__ import annotations
 
-import enum
 import os
 import socket
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from mercurial import error
 from mercurial.ui import ui as Ui
@@ -20,42 +19,27 @@ from ..words.errors import MalformedEvent
 from ..words.path import check_path, check_prefix, wire_path
 from ..words.value import Value
 
-_Choice = TypeVar("_Choice", bound=enum.StrEnum)
+# Words, not enumerations: to make each enumeration takes a push half a million instructions.
+if TYPE_CHECKING:
+    # The role of this machine for its repositories.
+    MachineRole = Literal["master", "mirror"]
+    # What survives a power cut: the whole change, or its event (the rest by a pull).
+    Durability = Literal["store", "outbox"]
+    # What a pusher waits for after the commit, for a limited time: the log has the event; nothing; the log has it, all mirrors
+    # serve it, and its notice is written.
+    Acknowledge = Literal["log", "outbox", "mirrors"]
+    # While the log is unavailable: keep a change and send it later, or refuse it.
+    LogUnavailable = Literal["accept", "refuse"]
+
+_Choice = TypeVar("_Choice", bound=str)
+
+_ROLES: tuple[MachineRole, ...] = ("master", "mirror")
+_DURABILITIES: tuple[Durability, ...] = ("store", "outbox")
+_ACKNOWLEDGEMENTS: tuple[Acknowledge, ...] = ("log", "outbox", "mirrors")
+_UNAVAILABLE: tuple[LogUnavailable, ...] = ("accept", "refuse")
 
 SECTION = b"vcsreplicator"
 ROOTS = b"vcsreplicator-roots"
-
-
-class MachineRole(enum.StrEnum):
-    """The role of this machine for its repositories."""
-
-    MASTER = "master"
-    MIRROR = "mirror"
-
-
-class Durability(enum.StrEnum):
-    """What survives a power cut: the whole change, or its event (the rest by a pull)."""
-
-    STORE = "store"
-    OUTBOX = "outbox"
-
-
-class Acknowledge(enum.StrEnum):
-    """What a pusher waits for after the commit, for a limited time.
-
-    `log`: the log has the event. `outbox`: nothing. `mirrors`: the log has it, all mirrors serve it, and its notice is written.
-    """
-
-    LOG = "log"
-    OUTBOX = "outbox"
-    MIRRORS = "mirrors"
-
-
-class LogUnavailable(enum.StrEnum):
-    """While the log is unavailable: keep a change and send it later, or refuse it."""
-
-    ACCEPT = "accept"
-    REFUSE = "refuse"
 
 
 class ExtensionSettings(Value):
@@ -77,7 +61,7 @@ class ExtensionSettings(Value):
     patience: float
     lock: bool = False
     record_connection: bool = False
-    unavailable: LogUnavailable = LogUnavailable.ACCEPT
+    unavailable: LogUnavailable = "accept"
 
     def wire_path(self, folder: str) -> str | None:
         """Return a folder's wire path; raises ConfigError for one that is not allowed.
@@ -129,7 +113,7 @@ def role(ui: Ui) -> MachineRole:
             raise error.ConfigError(
                 b"config: [vcsreplicator] %s: unknown key, expected one of %s" % (key, known.encode())
             )
-    return _read_choice(ui, b"role", MachineRole, None)
+    return _read_choice(ui, b"role", _ROLES, None)
 
 
 def read(ui: Ui) -> ExtensionSettings:
@@ -141,20 +125,20 @@ def read(ui: Ui) -> ExtensionSettings:
         log=_read_log(ui),
         blobs=_read_place(ui, b"blobs", "file:///absolute/folder or s3://bucket/prefix", "file:/", "s3:/"),
         source=_read_text(ui, b"source") or f"hg://{socket.gethostname()}",
-        durability=_read_choice(ui, b"durability", Durability, Durability.STORE),
-        acknowledge=_read_choice(ui, b"acknowledge", Acknowledge, Acknowledge.LOG),
+        durability=_read_choice(ui, b"durability", _DURABILITIES, "store"),
+        acknowledge=_read_choice(ui, b"acknowledge", _ACKNOWLEDGEMENTS, "log"),
         patience=_read_seconds(ui, b"acknowledge-timeout", 5.0),
         lock=_read_switch(ui, b"lock"),
         record_connection=_read_switch(ui, b"record-connection"),
-        unavailable=_read_choice(ui, b"unavailable", LogUnavailable, LogUnavailable.ACCEPT),
+        unavailable=_read_choice(ui, b"unavailable", _UNAVAILABLE, "accept"),
     )
-    if settings.role is MachineRole.MASTER and not settings.relay and not settings.log:
+    if settings.role == "master" and not settings.relay and not settings.log:
         raise _wrong_value(
             b"relay", "the path of the relay's socket (or [vcsreplicator] log = URL, to push without a relay)", None
         )
-    if settings.acknowledge is Acknowledge.MIRRORS and not settings.relay:
+    if settings.acknowledge == "mirrors" and not settings.relay:
         raise _wrong_value(b"relay", "the path of the relay's socket, which acknowledge = mirrors asks", None)
-    if settings.unavailable is LogUnavailable.REFUSE and not settings.relay:
+    if settings.unavailable == "refuse" and not settings.relay:
         raise _wrong_value(b"relay", "the path of the relay's socket, which unavailable = refuse asks", None)
     return settings
 
@@ -207,14 +191,14 @@ def _read_log(ui: Ui) -> str | None:
     return url
 
 
-def _read_choice(ui: Ui, key: bytes, kind: type[_Choice], default: _Choice | None) -> _Choice:
+def _read_choice(ui: Ui, key: bytes, choices: tuple[_Choice, ...], default: _Choice | None) -> _Choice:
     value = _read_text(ui, key)
     if value is None and default is not None:
         return default
-    for choice in kind:
-        if choice.value == value:
+    for choice in choices:
+        if choice == value:
             return choice
-    raise _wrong_value(key, " or ".join(choice.value for choice in kind), value)
+    raise _wrong_value(key, " or ".join(choices), value)
 
 
 def _read_switch(ui: Ui, key: bytes) -> bool:

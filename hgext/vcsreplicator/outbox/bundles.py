@@ -4,6 +4,8 @@
 `.hg/store/outbox-ID.log` is the bundle of the event ID; `outbox-ID.size.log` beside it is the number of bytes that it unpacks to.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 from collections.abc import Iterable, Iterator

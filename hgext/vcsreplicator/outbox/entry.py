@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The records of an outbox, and how each event follows from the one before it."""
 
+from __future__ import annotations
+
 import enum
 import os
 from collections.abc import Mapping

@@ -13,6 +13,8 @@ written under the store lock and within a transaction. The marker is only a memo
 that is still there, and readers drop repeats.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
@@ -243,8 +245,8 @@ class Outbox:
         Three kinds stay: the newest segment, since it holds the newest event; the one before it, for a log that loses its newest
         records; and one that Mercurial's undo file names. The caller holds the store lock, outside a transaction.
         """
-        sent, numbers = self.sent(), self.segments()
-        if sent is None or len(numbers) < 3:
+        numbers = self.segments()
+        if len(numbers) < 3 or (sent := self.sent()) is None:
             return []
         undo = read_file(self._folder.join(b"undo"))
         removed = []

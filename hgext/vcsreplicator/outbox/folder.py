@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The files in a repository's store that the outbox writes outside transactions."""
 
+from __future__ import annotations
+
 import os
 import stat
 from typing import IO

@@ -6,6 +6,8 @@ digest(N) = SHA-256(digest(N−1) as 32 bytes + canonical change N). The canonic
 mirror computes the same from what it observed itself.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

@@ -6,6 +6,8 @@ Text that Mercurial holds as bytes travels as UTF-8, with bytes that are none as
 values in `wire`, nowhere else.
 """
 
+from __future__ import annotations
+
 import enum
 import functools
 import re

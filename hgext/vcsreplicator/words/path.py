@@ -6,6 +6,8 @@ on any mirror: no `..`, no empty or dot-only part, no part that Mercurial or a f
 any I/O, because it arrives from the log.
 """
 
+from __future__ import annotations
+
 import unicodedata
 from collections.abc import Mapping
 

@@ -11,7 +11,8 @@ ones only. `Annotated` with `NumberRange` gives a number's limits, as `Time` and
 and `Bytes` do.
 """
 
-import dataclasses
+from __future__ import annotations
+
 import enum
 import functools
 import json
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from .errors import MalformedEvent
+from .value import Value
 
 T = TypeVar("T")
 ValueReader = Callable[[Any, str], Any]
@@ -38,6 +40,8 @@ LARGEST = 2**63 - 1
 NUMBER_TEXT = 100
 
 _SCALARS = frozenset({str, int, float, bool})
+# The other types that an event consists of.
+_WITHOUT_MEMBERS = (str, tuple, list, dict, types.NoneType)
 _EXTENSIBLE: set[type] = set()
 _WITHHELD: dict[type, str] = {}
 
@@ -164,8 +168,17 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_parse_in
 
 
 @functools.cache
-def _list_members(kind: Any) -> tuple[str, ...] | None:
-    """Return the members of a dataclass; None for another type."""
+def _list_members(kind: type[Any]) -> tuple[str, ...] | None:
+    """Return the members of a dataclass; None for another type.
+
+    A push, whose types are a `Value` or none, does not load `dataclasses`.
+    """
+    if issubclass(kind, Value):
+        return kind.list_members()
+    if issubclass(kind, _WITHOUT_MEMBERS):
+        return None
+    import dataclasses
+
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
@@ -178,8 +191,6 @@ def _make_reader(kind: Any) -> ValueReader:
         if isinstance(annotation, Unit):
             return _read_scalar(inner, f" of {annotation.name}")
         return _read_within(_make_reader(inner), annotation)
-    if dataclasses.is_dataclass(kind):
-        return _read_dataclass(typing.cast(type, kind))
     if origin in (typing.Union, types.UnionType):
         [inner] = [argument for argument in arguments if argument is not types.NoneType]
         present = _make_reader(inner)
@@ -190,7 +201,9 @@ def _make_reader(kind: Any) -> ValueReader:
         return _read_mapping(_make_reader(arguments[1]))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _read_enum(kind)
-    return _read_scalar(kind)
+    if kind in _SCALARS:
+        return _read_scalar(kind)
+    return _read_dataclass(kind)
 
 
 def _make_error(where: str, expected: str, value: Any) -> MalformedEvent:
@@ -266,11 +279,7 @@ def _find_exact(hint: Any) -> tuple[Any, NumberRange | None]:
 def _read_dataclass(kind: type) -> ValueReader:
     every = typing.get_type_hints(kind, include_extras=True)
     hints = {name: every[name] for name in _list_members(kind) or ()}
-    bare = [
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
+    bare = _list_required(kind)
     readers: dict[str, tuple[Any, NumberRange | None, ValueReader]] = {
         name: (*_find_exact(hint), _make_reader(hint)) for name, hint in hints.items()
     }
@@ -306,6 +315,19 @@ def _read_dataclass(kind: type) -> ValueReader:
             raise MalformedEvent(f"{where}.{error}") from error
 
     return reader
+
+
+def _list_required(kind: type[Any]) -> list[str]:
+    """Return the members of a dataclass that have no default."""
+    if issubclass(kind, Value):
+        return kind.list_required()
+    import dataclasses
+
+    return [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.hg.master import reporting
-from hgext.vcsreplicator.hg.settings import Acknowledge
 from hgext.vcsreplicator.words.event import Type
 
 
@@ -47,7 +46,7 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
     monkeypatch.setattr(reporting, "time", clock)
     captured: Any = SimpleNamespace(
         repo=SimpleNamespace(ui=SimpleNamespace(status=read.append)),
-        configuration=SimpleNamespace(acknowledge=Acknowledge.MIRRORS, patience=5.0),
+        configuration=SimpleNamespace(acknowledge="mirrors", patience=5.0),
         written=[SimpleNamespace(event=SimpleNamespace(type=Type.CHANGED))],
         committed=clock.now,
     )
@@ -89,7 +88,7 @@ def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing_or_rights(
     monkeypatch.setattr(reporting, "Outbox", lambda _vfs: SimpleNamespace(fork=lambda: None))
     captured: Any = SimpleNamespace(
         repo=SimpleNamespace(ui=SimpleNamespace(warn=read.append), svfs=None),
-        configuration=SimpleNamespace(acknowledge=Acknowledge.LOG, patience=5.0),
+        configuration=SimpleNamespace(acknowledge="log", patience=5.0),
         written=[SimpleNamespace(event=SimpleNamespace(type=kind))],
         committed=clock.now,
     )

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Events that do not follow from a transaction's own changes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 
 from ...outbox.entry import MirrorNeeds, NewestEvent, before_first_event

@@ -16,7 +16,6 @@ import binascii
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mercurial import bookmarks, config, error
@@ -29,6 +28,7 @@ from ...outbox.entry import Entry, MirrorNeeds, NewestEvent, OutboxEnd, next_eve
 from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
 from ...words.event import Changes, MasterSettings, PushConnection, Tip, Type
+from ...words.value import replace
 from .. import observe
 from ..allowed import allowed
 from ..requirement import LOCK
@@ -128,7 +128,8 @@ class Capture:
     def _make_changed(self, before: NewestEvent, tr: Transaction, changes: Changes) -> Entry:
         markers = observe.markers_since(tr, observe.start(tr))
         refuse_odd_markers(markers)
-        changes = replace(changes, markers=public_markers(self.repo, markers))
+        if markers:
+            changes = replace(changes, markers=public_markers(self.repo, markers))
         source = tr.hookargs.get(b"source") or tr.hookargs.get(b"txnname") or b""
         event = next_event(
             before,

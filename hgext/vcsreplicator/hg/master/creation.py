@@ -39,7 +39,7 @@ def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments:
     written.
     """
     configured = settings.role(ui)
-    is_master = configured is settings.MachineRole.MASTER
+    is_master = configured == "master"
     with _reserve_name(ui, os.fsdecode(path)) if is_master else contextlib.nullcontext():
         result = original(ui, path, *arguments, **keywords)
     _created.add(os.path.realpath(path))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
@@ -23,7 +23,9 @@ from mercurial.transaction import transaction as Transaction
 from pushlog.store import disk
 
 from ...outbox.file import Outbox
-from ..settings import Durability
+
+if TYPE_CHECKING:
+    from ..settings import Durability
 
 # The file generator that runs last: they run sorted by name, as finalizers do.
 LATE = b"~outbox"
@@ -83,7 +85,7 @@ def sync_journal(repo: localrepository) -> None:
 
 def before_outbox(repo: localrepository, tr: Transaction, durability: Durability) -> None:
     """Do step 2, at least for the journal: an uncommitted event must be undone."""
-    paths = list(_list_touched(repo, tr)) if durability is Durability.STORE else [repo.svfs.join(b"journal")]
+    paths = list(_list_touched(repo, tr)) if durability == "store" else [repo.svfs.join(b"journal")]
     if len(paths) > MANY:
         _sync_file_system(repo.svfs.join(b""))
         return
@@ -97,7 +99,7 @@ def sync_late_files(tr: Transaction, durability: Durability) -> None:
     late = [
         tr._vfsmap[location].join(name) for _, names, _, location, is_late in generators if is_late for name in names
     ]
-    if late and durability is Durability.STORE:
+    if late and durability == "store":
 
         def sync() -> None:
             for path in late:

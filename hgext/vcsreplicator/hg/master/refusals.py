@@ -10,7 +10,6 @@ import errno
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mercurial import bundle2, error, phases
@@ -22,6 +21,7 @@ from ...outbox.entry import Entry, NewestEvent
 from ...outbox.file import RECORD_LIMIT, Outbox
 from ...words.event import Changes, MarkerNode
 from ...words.shape import to_json
+from ...words.value import replace
 from .. import observe
 from ..text import local
 
@@ -126,6 +126,8 @@ def fitting(entry: Entry) -> Entry:
     The markers' descriptions go if one record of the log cannot hold the event otherwise. Raises Abort if it is too large even
     so, or if the outbox could not read it back even without its connection: a marker may carry any number of notes.
     """
+    if len(to_json(entry)) <= EVENT_LIMIT:  # which includes the event's own
+        return entry
     event = entry.event
     if entry.connection is not None and len(to_json(entry)) > RECORD_LIMIT:
         entry = replace(entry, connection=None)

@@ -15,7 +15,6 @@ from mercurial.localrepo import localrepository
 
 from ...outbox.file import Outbox
 from ...words.event import Type
-from ..settings import Acknowledge
 from . import durability
 
 if TYPE_CHECKING:
@@ -48,12 +47,12 @@ def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
     ui, settings = captured.repo.ui, captured.configuration
     deadline = time.monotonic() + settings.patience
     try:
-        if settings.acknowledge is Acknowledge.OUTBOX:
+        if settings.acknowledge == "outbox":
             what = _name_change(captured)
             ui.status(b"recorded %s in outbox; it will be sent to the replication log\n" % what)
             return
         is_sent = _report_log(captured, line, folder)
-        if is_sent and settings.acknowledge is Acknowledge.MIRRORS:
+        if is_sent and settings.acknowledge == "mirrors":
             _report_mirrors(captured, line, deadline)
     finally:
         if line is not None:

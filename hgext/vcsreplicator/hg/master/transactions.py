@@ -19,7 +19,7 @@ from ...outbox.file import Outbox
 from ...relay.client import RelayLine
 from ...words.path import REPLICA_FILE
 from .. import requirement
-from ..settings import Durability, ExtensionSettings, LogUnavailable, root_of
+from ..settings import ExtensionSettings, root_of
 from ..text import path as path_text
 from . import capture, creation, durability, formats, intents, overlay, recovery, refusals, reporting, repository
 from .announcing import CAPTURE, LIFECYCLE
@@ -111,7 +111,7 @@ def _with_capture(
                     finish_interrupted(repo, intent, settings)
             line = RelayLine.open(settings.relay, folder) if settings.relay else None
             try:
-                if settings.unavailable is LogUnavailable.REFUSE and desc not in KEPT:
+                if settings.unavailable == "refuse" and desc not in KEPT:
                     refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings.patience)
                 captured = capture.compare_and_begin(
                     repo,
@@ -140,7 +140,7 @@ def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: 
     """Attach the capture to a transaction that has just been opened."""
     setattr(tr, CAPTURE, captured)
     repo, settings = captured.repo, captured.configuration
-    if settings.durability is Durability.STORE:
+    if settings.durability == "store":
         durability.sync_before_change(repo, tr)
         tr.addfinalize(capture.FIRST, lambda tr: durability.reserve_and_sync(repo, tr))
     tr.addfinalize(capture.FINALIZER, captured.finalize)
