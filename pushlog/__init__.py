@@ -38,8 +38,7 @@ from mercurial import registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from . import api, recording, registration, seams, streams, versions
-from .store import journal
+from . import api, recording, registration, seams, store, streams, versions
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 seams.check_version(versions.OLDEST)
@@ -81,7 +80,7 @@ def extsetup(ui: Ui) -> None:
 
 
 def _wrap() -> None:
-    journal.install()
+    store.complete_journals()
     registration.wrap()
     if not seams.serves_one_client():
         from .web import seam

@@ -3,3 +3,22 @@
 
 Pushes are in a file that commits with Mercurial's transaction, and in the SQLite database behind it.
 """
+
+from __future__ import annotations
+
+_JOURNAL = f"{__package__}.journal"
+_completes_journals = False
+
+
+def complete_journals() -> None:
+    """Wrap what `journal` completes, once per process, for every repository in it.
+
+    The first strip or rollback loads that module; no push does.
+    """
+    from .. import seams
+
+    global _completes_journals
+    if not _completes_journals:
+        seams.wrap("mercurial.transaction", "transaction.endgroup", seams.loading(_JOURNAL, "endgroup"))
+        seams.wrap("mercurial.transaction", "rollback", seams.loading(_JOURNAL, "rollback"))
+        _completes_journals = True

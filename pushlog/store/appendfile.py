@@ -21,7 +21,7 @@ from typing import Protocol, cast
 from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
 
-from . import disk, frames
+from . import frames
 from .frames import FramedPayload, TornRecord
 
 __all__ = ["AppendFile", "Folder", "FramedPayload", "TornRecord"]
@@ -153,6 +153,8 @@ class AppendFile:
         An abort does not bring back what was there. Call it holding the store lock, before the first append of a
         transaction. A kill leaves the old file or the new one.
         """
+        from . import disk
+
         opener = self._find_vfs()
         with opener(self.name, b"rb") as damaged:
             sound = damaged.read(offset)

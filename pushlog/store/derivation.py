@@ -15,7 +15,7 @@ from typing import Any
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import database, entry, progress
+from . import database, entry
 from .connections import sqlite3
 from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
@@ -111,6 +111,8 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
 
     Returns the pushes and the facts about ids without a push that the file lacks. Where both have a push, the file's fact wins.
     """
+    from . import progress
+
     used = database.next_id(connection) - 1
     last = database.last_id(connection)
     known = set()

@@ -17,22 +17,12 @@ from mercurial import error
 from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
 
-from .. import seams, versions
+from .. import versions
 from . import disk
 
 JOURNAL, UNDO = b"journal", b"undo"
 # The list of backups of either.
 BACKUPS = b"%s.backupfiles"
-_installed = False
-
-
-def install() -> None:
-    """Wrap both functions once per process, for every repository in it."""
-    global _installed
-    if not _installed:
-        seams.wrap("mercurial.transaction", "transaction.endgroup", endgroup)
-        seams.wrap("mercurial.transaction", "rollback", rollback)
-        _installed = True
 
 
 def endgroup(orig: Any, tr: Transaction) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import database, derivation, entry, progress
+from . import database, derivation, entry
 from .connections import sqlite3
 from .storage import NOTE, SESSION, Pushlog
 
@@ -158,6 +158,8 @@ class PushlogTransaction:
         """Yield the facts to append to the file, in bounded memory."""
         yield from self._claims
         if self._adoption is not None:
+            from . import progress
+
             last, known = self._adoption.last, self._adoption.known
             adopted = database.pushes(self.connection, 0, last)
             for push in progress.show_pushes(self._log.repo.ui, b"adopting pushlog2.db", adopted, last):

@@ -86,11 +86,15 @@ def test_a_push_imports_the_standard_library_mercurial_and_us_alone(tmp_path: Pa
     assert "sqlite3" not in replicated  # whose conversion of dates no push needs
 
 
-# What web pages, other commands, old dates or other classes than `words.value` need.
+# What web pages, other commands, old dates or other classes than `words.value` need; what few changes need.
 NOT_OVER_SSH = {
     "dataclasses",
+    "hgext.vcsreplicator.hg.master.announcing",
+    "hgext.vcsreplicator.hg.master.overlay",
+    "hgext.vcsreplicator.outbox.bundles",
     "hgext.vcsreplicator.hg.master.offer",
     "mercurial.hg",
+    "pushlog.store.journal",
     "pushlog.web",
     "sqlite3",
 }

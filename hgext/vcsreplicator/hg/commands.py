@@ -17,7 +17,7 @@ from ..outbox.entry import MirrorNeeds
 from ..words.errors import ReplicationError
 from ..words.event import Heartbeat, Type
 from . import settings
-from .master import announcing, capture, overlay, repository
+from .master import capture, repository
 from .text import path as path_text
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def replicatesync(ui: Ui, repo: localrepository, bootstrap: bool = False) -> Non
 
     Each mirror fetches what it lacks, hgrc included. Nothing is lost or announced twice.
     """
+    from .master import announcing
     from .master.acts import writing
 
     announcement = announcing.Announcement(
@@ -58,6 +59,7 @@ def replicatehgrc(ui: Ui, repo: localrepository) -> None:
     Only harmless settings are sent: texts and switches of [web], phases.publish and experimental.evolution. Hooks, extensions,
     aliases and everything else that can run or open something stay here.
     """
+    from .master import announcing
     from .master.acts import writing
 
     announcement = announcing.Announcement(kind=Type.HGRC, hgrc=capture.read_hgrc(repo))
@@ -150,6 +152,8 @@ def repohash(ui: Ui, repo: localrepository, no_raw: bool = False) -> None:
 
 
 def _require_replicated(repo: localrepository) -> MasterRepository:
+    from .master import overlay
+
     overlay.refuse(repo)
     master = repository.replicated(repo)
     if master is None:

@@ -13,7 +13,7 @@ from mercurial import bundle2, registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from pushlog import seams, streams, versions
+from pushlog import seams, store, streams, versions
 
 from . import settings
 from .commands import cmdtable
@@ -75,11 +75,9 @@ def extsetup(ui: Ui) -> None:
 
 
 def _wrap_seams(*, locking: bool) -> None:
-    from pushlog.store import journal
-
     from . import requirement, wirecommands
 
-    journal.install()
+    store.complete_journals()
     wirecommands.register()
     streams.refuse_pushed()
     _guard_changegroups()

@@ -16,7 +16,7 @@ from mercurial.localrepo import localrepository
 from mercurial.utils import stringutil
 
 import pushlog
-from pushlog.store import journal
+from pushlog import store
 
 from ..outbox.file import Outbox, outbox_of
 from ..words.errors import MalformedEvent, Refused
@@ -38,7 +38,7 @@ class MasterRepositories(RepositoryOpener):
     def __init__(self, roots: Mapping[str, str], source: str) -> None:
         super().__init__(skip_hgrc=True)
         # No extension is loaded here, and finishing a strip needs both.
-        journal.install()
+        store.complete_journals()
         configitems.loadconfigtable(self._ui, b"pushlog", pushlog.configtable)
         self._settings = ExtensionSettings(
             role="master",

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pushlog.store.appendfile import AppendFile, Folder
 from pushlog.store.appendfile import TornRecord as TornRecord
@@ -30,9 +31,11 @@ from ..words.errors import MalformedEvent, ReplicationError
 from ..words.event import Tip, event_names
 from ..words.shape import from_json, to_json
 from ..words.value import Value
-from .bundles import StoredBundles
 from .entry import NEWEST_MEMBERS, Entry, NewestEvent, OutboxEnd
 from .folder import Store, create_file, match_mode, read_file, replace_file
+
+if TYPE_CHECKING:
+    from .bundles import StoredBundles
 
 MAGIC = b"OBX1"
 SEGMENT = "outbox.{:04d}.log"
@@ -92,7 +95,13 @@ class Outbox:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self.bundles = StoredBundles(folder)
+
+    @functools.cached_property
+    def bundles(self) -> StoredBundles:
+        """The stored bundles of events in this outbox."""
+        from .bundles import StoredBundles
+
+        return StoredBundles(self._folder)
 
     def segments(self) -> list[int]:
         """Return the numbers of the segments on disk, ascending."""

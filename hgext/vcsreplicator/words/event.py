@@ -142,6 +142,9 @@ class Changes(Value):
     push: PushEntry | None = None
 
 
+NO_CHANGES = Changes(added=None)
+
+
 class MasterSettings(Value):
     """The master's settings that decide what a repository's content means.
 

@@ -6,14 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...outbox.entry import MirrorNeeds, NewestEvent, before_first_event
-from ...words.event import Changes, Tip, Type
+from ...words.event import NO_CHANGES, Changes, Tip, Type
 from ...words.value import Value
-
-# The attribute of a transaction that holds its capture.
-CAPTURE = "_vcsreplicator_capture"
-# The transaction of an event that `writing` prepared.
-LIFECYCLE = b"vcsreplicator-event"
-NOTHING = Changes(added=None)
 
 
 class Announcement(Value):
@@ -27,7 +21,7 @@ class Announcement(Value):
     source: str | None = None
     needs: MirrorNeeds = MirrorNeeds.NOTHING
     first: int = 0
-    changes: Changes = NOTHING
+    changes: Changes = NO_CHANGES
     after: Tip | None = None
     identify: Callable[[NewestEvent | None], NewestEvent] | None = None
     hgrc: Mapping[str, Mapping[str, str]] | None = None

@@ -27,15 +27,13 @@ from pushlog.store.appendfile import TornRecord
 from ...outbox.entry import Entry, MirrorNeeds, NewestEvent, OutboxEnd, next_event
 from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
-from ...words.event import Changes, MasterSettings, PushConnection, Tip, Type
+from ...words.event import NO_CHANGES, Changes, MasterSettings, PushConnection, Tip, Type
 from ...words.value import replace
 from .. import observe
-from ..allowed import allowed
 from ..requirement import LOCK
 from ..settings import ExtensionSettings as Configuration
 from ..text import text, utf8
-from . import durability, outside, repository
-from .announcing import CAPTURE, LIFECYCLE, NOTHING, Announcement, announce_created
+from . import durability, repository
 from .creation import TRANSACTION as CREATION
 from .formats import refuse_content, refuse_format
 from .pushes import has_fetched, public_markers, push_entry, pusher_connection
@@ -47,8 +45,10 @@ from .refusals import (
     refuse_odd_phases,
     refuse_other_path,
 )
+from .repository import CAPTURE, LIFECYCLE
 
 if TYPE_CHECKING:
+    from .announcing import Announcement
     from .repository import MasterRepository
 
 # Sorts behind every other name in use.
@@ -99,12 +99,14 @@ class Capture:
         if changes.bookmarks and has_own_bookmarks(self.repo):
             changes = replace(changes, bookmarks=())
         refuse_odd_bookmarks(changes)
-        if changes != NOTHING:
+        if changes != NO_CHANGES:
             # A repository without events announces its creation first.
             assert newest is not None
             entries.append(self._make_changed(newest, tr, changes))
             newest = NewestEvent.of(entries[-1].event)
         if has_fetched(self.repo):
+            from . import outside
+
             # An event carries the pushlog row of its own push only; mirrors fetch these rows from the master.
             entries.append(self._make_announced(newest, outside.ask_master(observe.tip(self.repo))))
         return [fitting(entry) for entry in entries]
@@ -179,11 +181,15 @@ def compare_and_begin(
     refuse_format(repo)
     now = observe.tip(repo)
     if end is None:
+        from .announcing import announce_created
+
         origin = _describe_origin(now, transaction)
         capture.announcements.append(announce_created(now, path, generation(), origin, hgrc=read_hgrc(repo)))
     else:
         refuse_other_path(end.newest, path)
         if end.after != now:
+            from . import outside
+
             capture.announcements += outside.announcements(repo, end.after, now)
     return capture
 
@@ -216,6 +222,8 @@ def read_end(box: Outbox) -> OutboxEnd | None:
 
 def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
     """Read the part of the repository's own hgrc that is replicated."""
+    from ..allowed import allowed
+
     content = config.config()
     try:
         name = os.path.join(repo.sharedpath, b"hgrc")

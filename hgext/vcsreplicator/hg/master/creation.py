@@ -106,6 +106,11 @@ def match_mode(made: str | int, folder: str) -> None:
         os.chmod(made, wanted)
 
 
+def intent_file(root: str, path: str) -> str:
+    """Return the file of the note about an act under way at a wire path (`intents`)."""
+    return os.path.join(root, NOTES, "intents", name_of(path) + ".json")
+
+
 def name_of(path: str) -> str:
     """Return a file name that stands for a wire path."""
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -61,12 +61,12 @@ def write(root: str, intent: Intent) -> None:
     content = to_json(intent)
     if len(content) > LIMIT:
         raise error.Abort(b"this repository has too many heads for a %s" % act_of(intent))
-    creation.write_note(root, "intents", file_of(root, intent.path), content)
+    creation.write_note(root, "intents", creation.intent_file(root, intent.path), content)
 
 
 def read(root: str, path: str) -> Intent | None:
     """Read the note about a wire path, if there is one; raises Abort for a bad one."""
-    file = file_of(root, path)
+    file = creation.intent_file(root, path)
     try:
         return load(file)
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def confine(intent: Intent, root: str, roots: Iterable[str]) -> None:
 def remove(root: str, path: str) -> None:
     """Remove the note of an act whose event is written."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(file_of(root, path))
+        os.unlink(creation.intent_file(root, path))
 
 
 def files(root: str) -> list[str]:
@@ -121,7 +121,3 @@ def files(root: str) -> list[str]:
     except FileNotFoundError:
         return []
     return [os.path.join(folder, name) for name in names if name.endswith(".json")]
-
-
-def file_of(root: str, path: str) -> str:
-    return os.path.join(root, creation.NOTES, "intents", creation.name_of(path) + ".json")

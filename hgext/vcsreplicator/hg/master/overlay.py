@@ -13,10 +13,7 @@ from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
-
-def is_overlay(repo: localrepository) -> bool:
-    """Return whether this repository is laid over another, whose store it has."""
-    return repo.url().startswith((b"bundle:", b"union:"))
+from . import repository
 
 
 def refusal(repo: localrepository) -> error.Abort:
@@ -27,7 +24,7 @@ def refusal(repo: localrepository) -> error.Abort:
 
 
 def refuse(repo: localrepository) -> None:
-    if is_overlay(repo):
+    if repository.is_overlay(repo):
         raise refusal(repo)
 
 

@@ -36,8 +36,6 @@ def recover_before_change(repo: localrepository, transaction: bytes) -> None:
     `transaction` is the name of the next transaction. Raises PushRaced or Abort for a push that has read the changesets rolled
     back: it must begin again.
     """
-    if not repo.svfs.exists(b"journal"):
-        return
     repo.ui.warn(b"abandoned transaction found; running recover\n")
     seen = observe.tip(repo)
     repo.recover()

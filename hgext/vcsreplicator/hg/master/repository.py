@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 
 SILENT = "_vcsreplicator_silent"
+# The attribute of a transaction that holds its capture.
+CAPTURE = "_vcsreplicator_capture"
+# The transaction of an event that `writing` prepared.
+LIFECYCLE = b"vcsreplicator-event"
 NOT_CONFIGURED = (
     b"repository path not configured for replication",
     b"add its folder to [vcsreplicator-roots]",
@@ -54,6 +58,11 @@ def silenced(repo: localrepository) -> Iterator[None]:
 def is_silenced(repo: localrepository) -> bool:
     """Return whether transactions of this repository write no event now."""
     return bool(getattr(repo.unfiltered(), SILENT, False))
+
+
+def is_overlay(repo: localrepository) -> bool:
+    """Return whether this repository is laid over another, whose store it has."""
+    return repo.url().startswith((b"bundle:", b"union:"))
 
 
 def not_configured() -> error.Abort:

@@ -21,8 +21,8 @@ from ...words.path import REPLICA_FILE
 from .. import requirement
 from ..settings import ExtensionSettings, root_of
 from ..text import path as path_text
-from . import capture, creation, durability, formats, intents, overlay, recovery, refusals, reporting, repository
-from .announcing import CAPTURE, LIFECYCLE
+from . import capture, creation, durability, formats, refusals, reporting, repository
+from .repository import CAPTURE, LIFECYCLE
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -50,7 +50,9 @@ def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupte
             repo.ui.setconfig(b"hooks", b"pretxnopen.vcsreplicator", _refuse_outside, b"vcsreplicator")
             repo.ui.setconfig(b"hooks", b"prepushkey.vcsreplicator", _refuse_outside, b"vcsreplicator")
         return
-    if overlay.is_overlay(repo):
+    if repository.is_overlay(repo):
+        from . import overlay
+
         repo.__class__ = overlay.read_only(repo.__class__)
         return
     repo.ui.setconfig(b"ui", b"rollback", False, b"vcsreplicator")
@@ -58,6 +60,8 @@ def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupte
     formats.guard_content(repo)
     repo.__class__ = _with_capture(repo.__class__, folder, path, settings, finish_interrupted)
     if repo.svfs.exists(b"journal"):
+        from . import recovery
+
         recovery.recover_abandoned(repo)
     if settings.lock:
         requirement.lock_out(repo)
@@ -106,8 +110,8 @@ def _with_capture(
                 tr: Transaction = super().transaction(desc, report)
                 return tr
             if desc != LIFECYCLE:
-                recovery.recover_before_change(repo, desc)
-                if (intent := intents.read(self.replication_root, path)) is not None:
+                _recover_before_change(repo, desc)
+                if (intent := _read_intent(self.replication_root, path)) is not None:
                     finish_interrupted(repo, intent, settings)
             line = RelayLine.open(settings.relay, folder) if settings.relay else None
             try:
@@ -134,6 +138,25 @@ def _with_capture(
             raise error.Abort(b"a replicated repository cannot be rolled back", hint=b"use 'hg strip' or 'hg backout'")
 
     return replicatedrepository
+
+
+def _recover_before_change(repo: MasterRepository, transaction: bytes) -> None:
+    """Roll back an abandoned transaction; most changes do not load what does."""
+    if repo.svfs.exists(b"journal"):
+        from . import recovery
+
+        recovery.recover_before_change(repo, transaction)
+
+
+def _read_intent(root: str, path: str) -> Intent | None:
+    """Read the note about a wire path; most changes do not load what does."""
+    try:
+        os.stat(creation.intent_file(root, path))
+    except FileNotFoundError:
+        return None
+    from . import intents
+
+    return intents.read(root, path)
 
 
 def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: str) -> None:

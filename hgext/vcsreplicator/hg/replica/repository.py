@@ -24,8 +24,7 @@ from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from pushlog import versions
-from pushlog.store import journal
+from pushlog import store, versions
 
 from ...words.errors import BadConfig
 from .. import requirement
@@ -44,7 +43,7 @@ def prepare() -> Ui:
     if not os.environ.get("HGRCSKIPREPO") or not os.environ.get("HGRCPATH"):
         raise BadConfig("a worker of a mirror needs HGRCSKIPREPO and HGRCPATH in its environment")
     versions.initialize()
-    journal.install()
+    store.complete_journals()
     ui = uimod.ui.load()
     ui.fout = ui.ferr = _DiscardedOutput()
     extensions.loadall(ui)

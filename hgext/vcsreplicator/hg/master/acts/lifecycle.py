@@ -38,7 +38,7 @@ def finish_interrupted(repo: MasterRepository, intent: Intent, settings: Extensi
     try:
         intents.confine(intent, root, settings.roots)
     except MalformedEvent as problem:
-        raise intents.unusable(intents.file_of(root, intent.path), problem) from problem
+        raise intents.unusable(creation.intent_file(root, intent.path), problem) from problem
     if not intent.concerns(Outbox(repo.svfs).newest()):
         # Its repository has been moved, this is another.
         intents.remove(root, intent.path)

@@ -29,7 +29,7 @@ from ....words.digest import node_set
 from ....words.event import Changes, Type
 from ... import bundles, observe
 from ...text import path as path_text
-from .. import announcing, capture, intents, overlay, refusals, repository
+from .. import capture, intents, overlay, refusals, repository
 from ..announcing import Announcement
 from ..intents import Intent
 from . import writing
@@ -90,7 +90,7 @@ def censor(
     **keywords: Any,
 ) -> Any:
     """Wrap `revlog.censorrevision`: announce it in the transaction that erases."""
-    if not hasattr(tr, announcing.CAPTURE):
+    if not hasattr(tr, repository.CAPTURE):
         return original(log, tr, nodes, *arguments, **keywords)
     captured = capture.capture_of(tr)
     nodes = [nodes] if isinstance(nodes, bytes) else list(nodes)

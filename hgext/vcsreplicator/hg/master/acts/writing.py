@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from mercurial.localrepo import localrepository
 
 from ....outbox.file import Outbox
-from ..announcing import LIFECYCLE, Announcement
+from ..announcing import Announcement
 from ..capture import capture_of
+from ..repository import LIFECYCLE
 
 if TYPE_CHECKING:
     from ....outbox.entry import NewestEvent
