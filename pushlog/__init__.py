@@ -53,6 +53,8 @@ configitem(b"pushlog", b"timeoutrw", default=30000)
 configitem(b"pushlog", b"retrydelayms", default=1500)
 configitem(b"pushlog", b"maxpushes", default=0)
 configitem(b"pushlog", b"maxwait", default=10)
+# Mercurial reads it some fifty times in a push, and searches for one that is not registered.
+configitem(b"hooks", b"priority." + recording.HOOK, default=0)
 
 cmdtable = registration.cmdtable
 revsetpredicate = registration.predicate

@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
@@ -24,7 +24,15 @@ from mercurial.vfs import abstractvfs
 from . import frames
 from .frames import FramedPayload, TornRecord
 
-__all__ = ["AppendFile", "Folder", "FramedPayload", "TornRecord"]
+if TYPE_CHECKING:
+
+    class Folder(Protocol):
+        """The part of Mercurial's vfs that says where a name of the store is on disk."""
+
+        def join(self, path: bytes, /) -> bytes: ...
+
+
+__all__ = ["AppendFile", "FramedPayload", "TornRecord"]
 
 # Bytes that are read at once.
 _READ_AHEAD = 1 << 18
@@ -32,12 +40,6 @@ _READ_AHEAD = 1 << 18
 _WRITTEN = 1 << 20
 # Stands for the descriptor of a file that does not exist.
 _NO_FILE = -1
-
-
-class Folder(Protocol):
-    """The part of Mercurial's vfs that says where a name of the store is on disk."""
-
-    def join(self, path: bytes, /) -> bytes: ...
 
 
 class AppendFile:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from typing import IO
-
-from pushlog.store.appendfile import Folder
+from typing import IO, TYPE_CHECKING
 
 from ..words.errors import ReplicationError
 from .folder import create_file, read_file, replace_file
+
+if TYPE_CHECKING:
+    from pushlog.store.appendfile import Folder
 
 # Bytes that are read at once.
 PIECE = 1 << 20

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pushlog.store.appendfile import AppendFile, Folder
+from pushlog.store.appendfile import AppendFile
 from pushlog.store.appendfile import TornRecord as TornRecord
 
 from ..words.errors import MalformedEvent, ReplicationError
@@ -35,6 +35,8 @@ from .entry import NEWEST_MEMBERS, Entry, NewestEvent, OutboxEnd
 from .folder import Store, create_file, match_mode, read_file, replace_file
 
 if TYPE_CHECKING:
+    from pushlog.store.appendfile import Folder
+
     from .bundles import StoredBundles
 
 MAGIC = b"OBX1"

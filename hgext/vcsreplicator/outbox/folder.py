@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from pushlog.store.appendfile import Folder
+if TYPE_CHECKING:
+    from pushlog.store.appendfile import Folder
 
 
 class Store:

@@ -12,12 +12,27 @@ import enum
 import functools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from .errors import MalformedEvent
 from .path import check_path
 from .shape import EARLIEST, LATEST, Count, NumberRange, Time, extensible
 from .value import Value
+
+if TYPE_CHECKING:
+
+    class NamedEvent(Protocol):
+        """An event, or another object that names a repository's newest one."""
+
+        @property
+        def repository(self) -> str: ...
+        @property
+        def path(self) -> str: ...
+        @property
+        def seq(self) -> int: ...
+        @property
+        def id(self) -> str: ...
+
 
 VERSION = 1
 NULL_NODE = "0" * 40
@@ -195,19 +210,6 @@ class Heartbeat(Value):
 
     time: Time
     sender: str
-
-
-class NamedEvent(Protocol):
-    """An event, or another object that names a repository's newest one."""
-
-    @property
-    def repository(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def seq(self) -> int: ...
-    @property
-    def id(self) -> str: ...
 
 
 def event_names(event: NamedEvent) -> dict[str, str | int]:

@@ -5,17 +5,23 @@ The file has one record per event, written in the event's transaction. The last 
 the release of earlier events; those before the newest release are useless and are cut off periodically.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
 from pushlog.store import disk
-from pushlog.store.appendfile import AppendFile, Folder
+from pushlog.store.appendfile import AppendFile
 
 from ...mirror.checkpoint import FILE, MAGIC, Checkpoint, checkpoint_of
 from ...words.shape import to_json
+
+if TYPE_CHECKING:
+    from pushlog.store.appendfile import Folder
 
 # From this size on the file is cut.
 TRIM_BYTES = 1 << 20
