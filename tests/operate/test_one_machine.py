@@ -15,6 +15,7 @@ import pytest
 
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.demo.ports import free_port
+from notifier.settings import DEFAULT_STATE
 from testing.services.cache import CHECKOUT
 from testing.waiting import PATIENCE, eventually
 from testing.warm import warm_starts
@@ -46,6 +47,8 @@ class Host:
 
     def place(self, text: str) -> str:
         """The text with the folders and ports of this host."""
+        # By default the notifier's state is in a folder of the machine that runs this test.
+        text = text.replace("[notifier.", f'[notifier]\nstate = "{DEFAULT_STATE}"\n[notifier.', 1)
         text = PLACES.sub(rf"{self.folder}/\1", text)
         return PORTS.sub(lambda found: str(self.ports.setdefault(found[0], free_port())), text)
 
