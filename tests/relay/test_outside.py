@@ -79,3 +79,27 @@ def test_a_round_compares_some_repositories_and_the_next_one_others(
     assert look(watch, port, folders) == (["/c", "/d"], ["/d"])
     assert look(watch, port, folders) == (["/d"], ["/d"])
     assert look(watch, port, folders[:3]) == ([], [])
+
+
+def test_repositories_that_cannot_be_compared_keep_no_other_from_its_turn(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "AT_ONCE", 2)
+    watch, folders = OutsideWatch(port), ["/a", "/b", "/c", "/d"]
+    port.answers.update({"/a": OSError("unreadable"), "/b": None, "/c": True, "/d": True})
+    assert look(watch, port, folders) == (["/a", "/b"], [])
+    assert look(watch, port, folders) == (["/c", "/d"], ["/c", "/d"])
+    assert look(watch, port, folders)[1] == ["/c", "/d"]
+
+
+def test_repositories_that_were_changed_keep_no_other_from_its_turn(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "AT_ONCE", 2)
+    watch, folders = OutsideWatch(port), ["/a", "/b", "/c"]
+    port.answers.update(dict.fromkeys(folders, True))
+    assert look(watch, port, folders) == (["/a", "/b"], ["/a", "/b"])
+    assert sorted(look(watch, port, folders)[1]) == folders
+    port.answers["/a"] = False
+    look(watch, port, folders)
+    assert sorted(look(watch, port, folders)[1]) == ["/b", "/c"]

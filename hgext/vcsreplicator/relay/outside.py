@@ -15,7 +15,7 @@ from .port import MasterPort
 
 logger = structlog.get_logger()
 
-# Most repositories that are opened in one round; the others wait for the next.
+# Most repositories that are opened in one round, of those that were changed and of the others; the rest waits for the next.
 AT_ONCE = 100
 
 # Device, inode, size and time of a changelog; None without one.
@@ -29,19 +29,26 @@ class OutsideWatch:
         self._port = port
         self._sound: dict[str, _Seen] = {}
         self._changed: set[str] = set()
+        # The round in which each that is not sound was opened last.
+        self._opened: dict[str, int] = {}
+        self._round = 0
 
     def find(self, folders: Iterable[str], now: float) -> Iterator[ServiceTrouble]:
         """Yield the troubles of these repositories.
 
-        A repository is opened only if its changelog is another than when it was sound; those that were not are opened first.
+        A repository is opened only if its changelog is another than when it was sound; those opened longest ago come first, so that
+        many that stay unsound keep no other from its turn.
         """
-        there, left = list(folders), AT_ONCE
+        there, left = list(folders), {True: AT_ONCE, False: AT_ONCE}
+        self._round += 1
         self._changed.intersection_update(there)
         self._sound = {folder: self._sound[folder] for folder in there if folder in self._sound}
-        for folder in sorted(there, key=lambda folder: folder not in self._changed):
-            seen = _observe_changelog(folder)
-            if left and (folder not in self._sound or self._sound[folder] != seen):
-                left -= 1
+        self._opened = {folder: self._opened[folder] for folder in there if folder in self._opened}
+        for folder in sorted(there, key=lambda folder: self._opened.get(folder, 0)):
+            seen, was_changed = _observe_changelog(folder), folder in self._changed
+            if left[was_changed] and (folder not in self._sound or self._sound[folder] != seen):
+                left[was_changed] -= 1
+                self._opened[folder] = self._round
                 self._compare_repository(folder, seen)
             if folder in self._changed:
                 yield ServiceTrouble(text=_describe_change(folder), since=now)
@@ -58,6 +65,7 @@ class OutsideWatch:
         elif is_changed is False:
             self._changed.discard(folder)
             self._sound[folder] = seen
+            del self._opened[folder]
 
 
 def _describe_change(folder: str) -> str:
