@@ -220,3 +220,12 @@ def test_a_state_in_its_default_place_is_checked_too(tmp_path: Path, monkeypatch
     folder = os.path.dirname(DEFAULT_STATE)
     named = said(tmp_path, 'log = "sqlite:///log.db"\n[notifier.out]\ntype = "stdout"\n')[-1]
     assert named == f"FOLDER/x.toml: notifier.state: this user may not write to {folder}, but the notifier's user must"
+
+
+@pytest.mark.usefixtures("user")
+def test_a_destination_that_is_called_type_hides_no_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_all(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != str(tmp_path))
+    text = '[notifier]\nstate = "{folder}/notifier.db"\n[notifier.type]\ntype = "jsonlines"\nfile = "{folder}/lines"\n'
+    keys = [line.split(": ")[1] for line in said(tmp_path, 'log = "sqlite:///log.db"\n' + text)]
+    assert keys == ["notifier.state", "notifier.type.file"]

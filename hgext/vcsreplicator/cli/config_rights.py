@@ -96,7 +96,7 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
                 yield NeededRight(key=key, path=value, mode=_ALL, who="the mirror's user", is_made=True)
             if name == "master-auth":
                 yield _need_secret(key, value)
-            if name == _FILES.get(tables.get("type", "")) and above.startswith("notifier."):
+            if name == _FILES.get(str(tables.get("type"))) and above.startswith("notifier."):
                 yield _need_file(key, value, "the notifier's user")
             if key == "dashboard.acts":
                 yield _need_file(key, value, "the dashboard's user")
