@@ -75,7 +75,7 @@ class One:
         return check(
             self.repositories,
             self.runner.settings,
-            Check(repository=self.author.repository, folder=str(self.folder), seq=3),
+            Check(repository=self.author.repository, folder=str(self.folder), seq=3, serving=3),
         )
 
 
@@ -138,6 +138,41 @@ def test_a_transaction_that_is_rolled_back_meanwhile_leaves_the_check_undecided(
     found = one.check()
     assert done
     assert (found.problem, found.lower, found.is_undecided) == (None, None, True)
+
+
+@pytest.mark.parametrize("what", ["lost", "of another history"])
+def test_what_clients_no_longer_see_is_found_in_one_check(one: One, what: str) -> None:
+    """The next one comes after all other repositories had theirs: of ten thousand, after a week."""
+    file = one.folder / ".hg" / "replicated-watermark"
+    if what == "lost":
+        file.unlink()
+    else:
+        file.write_text(file.read_text().replace(one.author.frames[2][0].after.node, "1" * 40))
+    found = one.check()
+    assert (found.shown, found.is_undecided) == ((3, 0), False)
+    assert not file.exists()
+
+
+def test_a_watermark_of_another_history_stays_while_another_process_has_the_lock(one: One) -> None:
+    file = one.folder / ".hg" / "replicated-watermark"
+    file.write_text(file.read_text().replace(one.author.frames[2][0].after.node, "1" * 40))
+    with locked(one.runner.repositories.open(str(one.folder))):
+        assert one.check().shown is None
+    assert file.exists()
+
+
+def test_a_check_that_a_release_overtakes_takes_no_lock(one: One, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker that applies the next push would find it."""
+    taken: list[Any] = []
+
+    def take(repo: Any) -> Any:
+        taken.append(repo)
+        return locked(repo)
+
+    monkeypatch.setattr(checking, "locked", take)
+    meanwhile(monkeypatch, "_verify_dirstate", lambda: one.apply(3))
+    assert one.check().is_undecided
+    assert taken == []
 
 
 def test_a_repository_that_leaves_while_it_is_read_through_is_not_called_damaged(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A comparison with the master, and a check of every revision; without a lock."""
 
-import contextlib
 import os
 from dataclasses import replace
 
@@ -95,8 +94,10 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
             is_other = checkpoint.repository != wanted.repository
             lower = checkpoint if checkpoint.seq < wanted.seq else None
         problem = _verify(repo)
-        if problem is None and (seen := _read_shown(repo)) < wanted.serving:
-            shown = wanted.serving, seen
+        is_still = problem is None and _observe_store(wanted.folder) == before
+        if is_still and (seen := _read_shown(repo)) is not None:
+            before = _observe_store(wanted.folder)  # its lock is what has changed
+            shown = (wanted.serving, seen) if seen < wanted.serving else None
     except MemoryError:
         problem, is_spent = OUT_OF_MEMORY, True
     except Exception as unreadable:
@@ -110,18 +111,24 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
     return Checked(repository=wanted.repository, problem=problem, lower=lower, shown=shown)
 
 
-def _read_shown(repo: localrepository) -> int:
+def _read_shown(repo: localrepository) -> int | None:
     """Return the event up to which clients see the repository; 0 if they see nothing.
 
-    Removes a watermark that fits nothing: it would hide from the next release that it shows nothing.
+    Removes a watermark that fits nothing: it would hide from the next release that it shows nothing. None if another process has
+    the lock.
     """
     found = watermark.read_watermark(repo.vfs)
     if found is None or found.fits(repo):
         return 0 if found is None else found.seq
-    with contextlib.suppress(error.LockError), locked(repo):
-        if watermark.read_watermark(repo.vfs) == found and not found.fits(repo):
+    try:
+        with locked(repo):
+            found = watermark.read_watermark(repo.vfs)
+            if found is not None and found.fits(repo):
+                return found.seq
             repo.vfs.tryunlink(watermark.WATERMARK)
-    return 0
+            return 0
+    except error.LockError:
+        return None
 
 
 def _observe_store(folder: str) -> tuple[int, int, int] | None:
