@@ -23,7 +23,7 @@ Repeats are counted: of events and deliveries they are allowed, of notices they 
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, ROSTER, STATE, Log, Record, Topic, topics
@@ -183,7 +183,7 @@ class _Checker:
         if step.seq < chain.released:
             self._violation(step, f"release went back from {chain.released} to {step.seq}")
         for seq in range(chain.released + 1, step.seq + 1):
-            for mirror in self._gating(chain, replace(step, seq=seq), all):
+            for mirror in set.intersection(*self._list_gating(chain, replace(step, seq=seq))):
                 if chain.applied.get(mirror, 0) < seq:
                     self._violation(step, f"{seq} was released before {mirror} applied it")
         chain.released = max(step.seq, chain.released)
@@ -209,12 +209,12 @@ class _Checker:
         self._generations[accepted.path] = max(newest, accepted.generation)
 
     def _proven(self, chain: _Chain, step: Step) -> None:
-        gating = self._gating(chain, step, all)
-        if not set(gating) <= set(step.proof) <= set(self._gating(chain, step, any)):
-            self._violation(step, f"the proof of {step.seq} names {sorted(step.proof)}, gating were {sorted(gating)}")
-        if not gating and not self._rosters.get(step.version, Roster()).allow_empty:
+        gating, proof = self._list_gating(chain, step), set(step.proof)
+        if proof not in gating:
+            self._violation(step, f"the proof of {step.seq} names {sorted(proof)}, gating were {sorted(gating[0])}")
+        if not (proof and any(gating)) and not self._rosters.get(step.version, Roster()).allow_empty:
             self._violation(step, f"{step.seq} was announced without any gating mirror")
-        for mirror in gating:
+        for mirror in sorted(proof.union(set.intersection(*gating))):
             if chain.served.get(mirror, 0) < step.seq:
                 self._violation(step, f"{step.seq} was announced before {mirror} served it")
 
@@ -239,17 +239,17 @@ class _Checker:
             self._violation(step, f"{step.who} got {step.seq} before {min(skipped)}")
         chain.delivered[step.who] = step.seq
 
-    def _gating(self, chain: _Chain, step: Step, places_say: Callable[[Iterable[bool]], bool]) -> list[str]:
-        """Return the mirrors that an event waits for.
+    def _list_gating(self, chain: _Chain, step: Step) -> list[set[str]]:
+        """Return the mirrors that an event waits for, by each of its places.
 
-        One that the log lost has several places, before and behind the joining point of a mirror: then the mirror may gate or not.
+        One that the log lost has several, before and behind the joining point of a mirror: by any of them it may be decided.
         """
         roster = self._rosters.get(step.version)
         if roster is None:
             self._violation(step, f"roster version {step.version} is in no record")
-            return []
+            return [set()]
         places = [chain.accepted.get(step.seq), *chain.earlier.get(step.seq, ())]
-        return [mirror.name for mirror in roster.mirrors if places_say(_gates(mirror, step, place) for place in places)]
+        return [{mirror.name for mirror in roster.mirrors if _gates(mirror, step, place)} for place in places]
 
     def _violation(self, step: Step, text: str) -> None:
         self.report.violations.append(f"{step.time:.3f} {step.path or step.repository}: {text}")

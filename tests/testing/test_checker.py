@@ -93,6 +93,36 @@ def test_a_joining_mirror_is_expected_only_behind_its_joining_point() -> None:
     assert check(without(Kind.SERVED, 2, "beta")(steps)).violations
 
 
+def joined_between(*names: str, proof: tuple[str, ...]) -> History:
+    """The log lost event 1 at 5 and took it again at 1; these mirrors joined at 3, and serve it if the notice says so."""
+    mirrors = [replace(ALPHA, name=name, state=MirrorState.JOINING, joined={"0": 3}) for name in names]
+    history = [roster(*(mirrors if "alpha" in names else [ALPHA, *mirrors]))]
+    history += [step(Kind.ACCEPTED, 1, offset=5), step(Kind.ACCEPTED, 1, offset=1)]
+    for who in proof:
+        history += [step(Kind.APPLIED, 1, who), step(Kind.RELEASED, 1), step(Kind.SERVED, 1, who)]
+    return [*history, notice(1, proof=proof)]
+
+
+@pytest.mark.parametrize(
+    ("joined", "proof"),
+    [(["beta"], ["alpha"]), (["beta"], ["alpha", "beta"]), (["alpha"], ["alpha"])],
+    ids=["as before the point", "as behind it", "alone"],
+)
+def test_an_event_that_the_log_lost_waits_for_a_mirror_by_either_place(joined: list[str], proof: list[str]) -> None:
+    assert not check(joined_between(*joined, proof=tuple(proof))).violations
+
+
+def test_a_proof_by_the_other_place_names_only_who_serves() -> None:
+    history = joined_between("beta", proof=("alpha", "beta"))
+    [found] = check(without(Kind.SERVED, 1, "beta")(history)).violations
+    assert "announced before beta served it" in found
+
+
+def test_a_proof_is_by_one_place_for_all_mirrors() -> None:
+    [found] = check(joined_between("beta", "gamma", proof=("alpha", "beta"))).violations
+    assert "the proof of 1 names ['alpha', 'beta']" in found
+
+
 def test_events_of_a_replaced_incarnation_need_no_notice() -> None:
     steps = [one for one in good() if one.seq != 2]
     new = step(Kind.ACCEPTED, 1, incarnation="j")
