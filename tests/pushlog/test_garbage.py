@@ -33,6 +33,6 @@ def test_a_server_over_ssh_collects_garbage_rarely_and_no_other_command_does(tmp
     thresholds(tmp_path, "init", "repository", hgrc="")
     ordinary = thresholds(tmp_path, "-R", "repository", "serve", "--stdio", hgrc="")
     threshold, frozen = thresholds(tmp_path, "-R", "repository", "serve", "--stdio", hgrc="pushlog =\n")
-    assert threshold > 10 * ordinary[0]
+    assert threshold >= 10 * ordinary[0]
     assert frozen > ordinary[1]
     assert thresholds(tmp_path, "-R", "repository", "log", hgrc="pushlog =\n") == ordinary
