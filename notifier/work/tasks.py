@@ -20,7 +20,7 @@ import celery
 import kombu
 import kombu.transport.pyamqp
 import structlog
-from celery import bootsteps
+from celery import bootsteps, signals
 from celery.exceptions import Reject
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
@@ -81,6 +81,11 @@ def make_app(settings: WorkSettings) -> Any:
 def _add_task(app: Any, settings: WorkSettings) -> Any:
     """Add the task that records a push, and return it."""
     recorder = TaskRecorder(settings)
+
+    def close(**_: Any) -> None:
+        recorder.close()
+
+    signals.worker_process_shutdown.connect(close, weak=False)
 
     @app.task(name="vcsreplicator.record_push", shared=False, acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
     def record_push(source: str, number: int, url: str, push: Mapping[str, Any], attempt: int = 0) -> None:
@@ -211,6 +216,13 @@ class TaskRecorder:
             self._opened = WorkDatabase(known.database_url, known.database_password), hg
         database, hg = self._opened
         record_pushes(database, self._clones, hg, repository, [push], self._settings.repositories)
+
+    def close(self) -> None:
+        """Close the database and end the command server, if they were opened."""
+        if self._opened is not None:
+            for opened in self._opened:
+                opened.close()
+            self._opened = None
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import signals
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -146,8 +147,11 @@ def test_a_folder_of_clones_that_takes_no_lock_uses_no_retry(tmp_path: Path) -> 
         database_url=f"sqlite:///{tmp_path}/work.db",
     )
     key = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
-    with pytest.raises(Unavailable, match=f"^work.clones: {tmp_path}/clones: "):
-        TaskRecorder(settings).record(key, QueuedPush(id=1, date=1, user="dana", changesets=("a" * 40,)))
+    with (
+        closing(TaskRecorder(settings)) as recorder,
+        pytest.raises(Unavailable, match=f"^work.clones: {tmp_path}/clones: "),
+    ):
+        recorder.record(key, QueuedPush(id=1, date=1, user="dana", changesets=("a" * 40,)))
 
 
 def test_a_broker_that_takes_no_letter_ends_no_worker(
@@ -214,6 +218,7 @@ def test_task_whose_clone_is_in_use_is_sent_again_without_a_retry_and_before_the
         fcntl.flock(lock, fcntl.LOCK_EX)
         app.tasks["vcsreplicator.record_push"]("poll", 1, "http://h/x", push, 3)
     sent = eventually(lambda: broker.take("hg.tasks"), "the next attempt")
+    signals.worker_process_shutdown.send(sender=None)
     app.close()
     assert sent.payload[0] == ["poll", 1, "http://h/x", push, 3]
     due = datetime.fromisoformat(sent.headers["eta"]) - datetime.now(UTC)
