@@ -11,6 +11,7 @@ properties comes without any, and a routing key that is not text gets question m
 """
 
 import math
+import re
 import ssl
 import struct
 import time
@@ -51,6 +52,9 @@ TROUBLE = (AMQPError, KombuError, OSError, struct.error, LookupError, AttributeE
 
 # Codes with which a broker refuses: no right or another's queue, no such thing.
 _REFUSED = (403, 404)
+
+# The end of RabbitMQ's text when a virtual host, a user or the node has as many connections as it may have.
+_LIMIT_REACHED = re.compile(r"connection limit \(\d+\) is reached\Z")
 
 # Types of frames.
 _METHOD, _HEADER, _BODY = 1, 2, 3
@@ -159,9 +163,11 @@ def translated(place: str) -> Iterator[None]:
 def is_refused_host(error: Unavailable) -> bool:
     """Return whether the virtual host is unknown or closed to this user.
 
-    A limit of connections has the same code, and passes.
+    A limit of connections has the same code, and passes. Only the end of its text tells it: names of virtual hosts may have any
+    words.
     """
-    return getattr(error.__cause__, "reply_code", 0) == NotAllowed.code and "limit" not in str(error)
+    cause = error.__cause__
+    return getattr(cause, "reply_code", 0) == NotAllowed.code and not _LIMIT_REACHED.search(str(cause))
 
 
 def describe_error(error: BaseException) -> str:

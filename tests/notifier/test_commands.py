@@ -379,6 +379,29 @@ def test_listen_without_the_exchange_says_so(rabbitmq: Any) -> None:
     assert "Traceback" not in result.stderr
 
 
+class _Pause(threading.Event):
+    """Ends the listener as soon as it waits to connect again."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.set()
+        return True
+
+
+def test_listen_ends_at_a_virtual_host_that_does_not_exist_and_is_called_limit(rabbitmq: Any) -> None:
+    settings = ListenSettings(url=rabbitmq.url.removesuffix("/") + "limit", exchange="exchange/a/b", queue="queue/a/b")
+    with pytest.raises(Refused, match="NOT_ALLOWED - vhost limit not found"):
+        listen(settings, lambda arrival: True, stop=_Pause())
+
+
+def test_listen_waits_at_a_virtual_host_with_as_many_connections_as_it_may_have(rabbitmq: Any) -> None:
+    url = rabbitmq.vhost()
+    vhost = url.rpartition("/")[2]
+    rabbitmq.evaluate(f'rabbit_vhost_limit:set(<<"{vhost}">>, [{{<<"max-connections">>, 0}}], <<"test">>)')
+    stop = _Pause()
+    assert listen(ListenSettings(url=url, exchange="exchange/a/b", queue="queue/a/b"), lambda _: True, stop=stop) == 0
+    assert stop.is_set()
+
+
 def _queue_exists(receiver: PulseReceiver) -> bool:
     import kombu
     from amqp.exceptions import NotFound
