@@ -20,18 +20,18 @@ AT_ONCE = 100
 
 # Device, inode, size and time of a changelog; None without one.
 _Seen = tuple[int, int, int, int] | None
+# The changelog that was compared, and whether it was changed without the extension; None if that is unknown.
+_Comparison = tuple[_Seen, bool | None]
+_NEVER: _Comparison = None, None
 
 
 class OutsideWatch:
-    """Remembers the changelogs that hold what the outbox says; used by one thread."""
+    """Remembers how each changelog compared with its outbox; used by one thread."""
 
     def __init__(self, port: MasterPort) -> None:
         self._port = port
-        self._sound: dict[str, _Seen] = {}
-        self._changed: set[str] = set()
-        # The round in which each that is not sound was opened last.
-        self._opened: dict[str, int] = {}
-        self._round = 0
+        # The changelog that was compared and whether it was changed, those compared longest ago first.
+        self._compared: dict[str, _Comparison] = {}
 
     def find(self, folders: Iterable[str], now: float) -> Iterator[ServiceTrouble]:
         """Yield the troubles of these repositories.
@@ -39,33 +39,30 @@ class OutsideWatch:
         A repository is opened only if its changelog is another than when it was sound; those opened longest ago come first, so that
         many that stay unsound keep no other from its turn.
         """
-        there, left = list(folders), {True: AT_ONCE, False: AT_ONCE}
-        self._round += 1
-        self._changed.intersection_update(there)
-        self._sound = {folder: self._sound[folder] for folder in there if folder in self._sound}
-        self._opened = {folder: self._opened[folder] for folder in there if folder in self._opened}
-        for folder in sorted(there, key=lambda folder: self._opened.get(folder, 0)):
-            seen, was_changed = _observe_changelog(folder), folder in self._changed
-            if left[was_changed] and (folder not in self._sound or self._sound[folder] != seen):
+        there, left = dict.fromkeys(folders, _NEVER), {True: AT_ONCE, False: AT_ONCE}
+        known = {folder: last for folder, last in self._compared.items() if folder in there}
+        self._compared = {folder: last for folder, last in there.items() if folder not in known} | known
+        for folder, (compared, is_changed) in list(self._compared.items()):
+            seen, was_changed = _observe_changelog(folder), bool(is_changed)
+            if left[was_changed] and (is_changed is not False or seen != compared):
                 left[was_changed] -= 1
-                self._opened[folder] = self._round
-                self._compare_repository(folder, seen)
-            if folder in self._changed:
+                is_changed = self._compare_repository(folder, was_changed)
+                del self._compared[folder]
+                self._compared[folder] = seen, is_changed
+            if is_changed:
                 yield ServiceTrouble(text=_describe_change(folder), since=now)
 
-    def _compare_repository(self, folder: str, seen: _Seen) -> None:
-        """Compare a repository with its outbox; while a process works there, leave it."""
+    def _compare_repository(self, folder: str, was_changed: bool) -> bool | None:
+        """Return whether a repository was changed, None if that is unknown.
+
+        While a process works there, or it cannot be read, one that was changed still is.
+        """
         try:
             is_changed = self._port.is_changed_outside(folder)
         except Exception as error:
             logger.debug("not compared with its outbox", folder=folder, reason=str(error))
-            return
-        if is_changed:
-            self._changed.add(folder)
-        elif is_changed is False:
-            self._changed.discard(folder)
-            self._sound[folder] = seen
-            del self._opened[folder]
+            is_changed = None
+        return True if is_changed is None and was_changed else is_changed
 
 
 def _describe_change(folder: str) -> str:
