@@ -13,8 +13,10 @@ shows the loss, and `mend` removes it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
         def join(self, path: bytes, /) -> bytes: ...
 
 
-__all__ = ["AppendFile", "FramedPayload", "TornRecord"]
+__all__ = ["AppendFile", "FramedPayload", "TornRecord", "open_regular"]
 
 # Bytes that are read at once.
 _READ_AHEAD = 1 << 18
@@ -177,7 +179,7 @@ class AppendFile:
         """Yield a descriptor and the visible size; `_NO_FILE` and 0 without a file."""
         while True:
             try:
-                file = os.open(self._vfs.join(self.name), os.O_RDONLY | os.O_CLOEXEC)
+                file = open_regular(self._vfs.join(self.name), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 yield _NO_FILE, 0
                 return
@@ -211,12 +213,24 @@ class AppendFile:
     def _read_journalled_size(self) -> int | None:
         """Return the size to which a rollback would truncate the file, or None."""
         try:
-            with open(self._vfs.join(b"journal"), "rb") as journal:
+            with open(self._vfs.join(b"journal"), "rb", opener=open_regular) as journal:
                 lines = journal.read().split(b"\n")
         except FileNotFoundError:
             return None
         sizes = [int(size) for name, _, size in (line.partition(b"\0") for line in lines[:-1]) if name == self.name]
         return min(sizes, default=None)
+
+
+def open_regular(path: bytes | str, flags: int) -> int:
+    """Open a file as ``os.open`` does, but raise OSError for a pipe instead of waiting.
+
+    The owner of a repository may put one in place of any file.
+    """
+    file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "Not a file", os.fsdecode(path))
+    return file
 
 
 def join(pieces: Iterable[bytes], least: int) -> Iterator[bytes]:

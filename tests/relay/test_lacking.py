@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, topics
-from hgext.vcsreplicator.outbox.file import Fork
+from hgext.vcsreplicator.outbox.entry import before_first_event
+from hgext.vcsreplicator.outbox.file import Fork, Outbox, outbox_of
 from hgext.vcsreplicator.relay import lacking
-from hgext.vcsreplicator.relay.lacking import find_gone, find_lacking
+from hgext.vcsreplicator.relay.lacking import find_gone, find_lacking, find_trouble
 from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.words.records import ServiceReport
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.memorylog import MemoryLog
+from testing.builders.outboxes import Folder, Transaction, following
 from testing.builders.pushing import RECORDED, Master, new_master, running_relay
 from testing.waiting import eventually
 
@@ -100,6 +102,19 @@ def test_an_outbox_that_cannot_be_read_is_named(master: Master, log: MemoryLog, 
         (store / damaged).write_bytes(b"damaged")
     [finding] = find_lacking([str(master.root)], log, time.time())
     assert "its outbox cannot be read" in finding.text
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", ["outbox.0001.log", "outbox.sent", "outbox.fork", "journal"])
+def test_a_pipe_in_place_of_a_file_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    store = tmp_path / ".hg" / "store"
+    store.mkdir(parents=True)
+    if name != "outbox.0001.log":
+        Outbox(Folder(str(store))).append(Transaction(), following(before_first_event("a", 1), 1))
+    os.mkfifo(store / name)
+    trouble = find_trouble(str(tmp_path), outbox_of(str(tmp_path)), 1.0, "")
+    assert trouble is not None
+    assert f"its outbox cannot be read: [Errno 22] Not a file: '{store / name}'" in trouble.text
 
 
 def troubles(log: MemoryLog) -> list[str] | None:

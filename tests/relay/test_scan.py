@@ -50,3 +50,13 @@ def test_what_cannot_be_read_is_reported_unless_it_is_gone(tmp_path: Path, monke
     assert sorted(error.filename for error in errors) == [closed, control]
     assert list(find_repositories(str(tmp_path / "none"), errors.append)) == []
     assert errors[-1].filename == str(tmp_path / "none")
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_place_of_the_requirements_is_reported_and_not_waited_for(tmp_path: Path) -> None:
+    requires = make(tmp_path / "a") / ".hg" / "requires"
+    requires.unlink()
+    os.mkfifo(requires)
+    errors: list[OSError] = []
+    assert list(find_repositories(str(tmp_path), errors.append)) == []
+    assert [error.filename for error in errors] == [str(requires)]

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING
 
+from pushlog.store.appendfile import open_regular
+
 from ..words.errors import ReplicationError
 from .folder import create_file, read_file, replace_file
 
@@ -59,7 +61,7 @@ class StoredBundles:
     def opened(self, event: str) -> Iterator[Bundle | None]:
         """Open the bundle of an event within the block; give None if none is stored."""
         try:
-            file: IO[bytes] = open(self._folder.join(_bundle_name(event)), "rb")  # noqa: SIM115
+            file: IO[bytes] = open(self._folder.join(_bundle_name(event)), "rb", opener=open_regular)  # noqa: SIM115
         except FileNotFoundError:
             yield None
             return

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pushlog.store.appendfile import AppendFile
+from pushlog.store.appendfile import AppendFile, open_regular
 from pushlog.store.appendfile import TornRecord as TornRecord
 
 from ..words.errors import MalformedEvent, ReplicationError
@@ -191,7 +191,7 @@ class Outbox:
     def sent(self) -> SentMark | None:
         """Read the marker; None if there is none, or none that can be read."""
         try:
-            with open(self._folder.join(SENT), "rb") as file:
+            with open(self._folder.join(SENT), "rb", opener=open_regular) as file:
                 return from_json(SentMark, file.read())
         except (FileNotFoundError, MalformedEvent):
             return None

@@ -7,6 +7,8 @@ import os
 import stat
 from typing import IO, TYPE_CHECKING
 
+from pushlog.store.appendfile import open_regular as open_regular
+
 if TYPE_CHECKING:
     from pushlog.store.appendfile import Folder
 
@@ -23,7 +25,7 @@ class Store:
 
 def create_file(folder: Folder, path: bytes) -> IO[bytes]:
     """Create a file with the mode of the store's files, for the caller to close."""
-    file = open(path, "wb")  # noqa: SIM115
+    file = open(path, "wb", opener=open_regular)  # noqa: SIM115
     try:
         match_mode(folder, file.fileno())
     except BaseException:
@@ -45,7 +47,7 @@ def replace_file(folder: Folder, name: bytes, content: bytes) -> None:
 def read_file(path: bytes) -> bytes:
     """Return the content of a file, empty if it does not exist."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             return file.read()
     except FileNotFoundError:
         return b""

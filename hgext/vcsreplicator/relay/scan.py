@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """All repositories below a folder.
 
-Those in dotted folders and inside other repositories are included. Standard library only, because commands of Mercurial use it
+Those in dotted folders and inside other repositories are included. Nothing heavy is imported, because commands of Mercurial use it
 too.
 """
 
 import os
 import stat
 from collections.abc import Callable, Iterator
+
+from ..outbox.folder import open_regular
 
 _NOT_ENTERED = frozenset({".hg", ".vcsreplicator"})
 
@@ -54,7 +56,7 @@ def _is_complete(control: str) -> bool:
     """
     store = os.path.join(control, "store")
     try:
-        with open(os.path.join(control, "requires"), encoding="ascii", errors="replace") as file:
+        with open(os.path.join(control, "requires"), encoding="ascii", errors="replace", opener=open_regular) as file:
             # Then the rest is in the store, and is written last.
             is_share_safe = "share-safe" in file.read()
         return stat.S_ISDIR(os.stat(store).st_mode) and (
