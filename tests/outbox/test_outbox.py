@@ -101,6 +101,13 @@ def test_a_marker_of_what_the_outbox_does_not_have_is_a_fork(box, tmp_path, sinc
     assert "the log has its event 4" in fork_behind(box).reason
 
 
+def test_a_marker_without_any_event_is_a_fork(box, tmp_path):
+    box.append(Transaction(), entries(1))
+    box.mark_sent(next(box.unsent()).sent())
+    (tmp_path / "outbox.0001.log").write_bytes(b"")
+    assert "the log has its event 1" in fork_behind(box).reason
+
+
 @pytest.mark.parametrize("marked", [1, 3, 4])
 @pytest.mark.parametrize("known", [1, 3, 4, 5])
 def test_a_fork_is_seen_from_wherever_the_marker_and_the_log_stand(box, marked, known):

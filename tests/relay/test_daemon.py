@@ -372,6 +372,22 @@ def test_a_restored_master_is_stopped_until_an_operator_adopts_it(master, log):
     assert (adopted.seq, pushed.seq, pushed.changes.added.count) == (1, 2, 2)
 
 
+def test_a_repository_whose_outbox_is_lost_refuses_pushes_until_it_is_adopted_as_a_new_one(master, log):
+    master.create("one")
+    with running_relay(master.settings(), log):
+        master.commit("one", "a")
+        master.push("one")
+        eventually(lambda: not master.outbox("one").has_unsent())
+        (master.root / "one/.hg/store/outbox.0001.log").unlink()
+        eventually(lambda: master.outbox("one").fork() is not None)
+        master.commit("one", "b")
+        assert "this repository refuses changes: the log has its event 2" in master.push("one", check=False)
+        master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
+        assert RECORDED in master.push("one")
+    [former, latter] = {event.repository: event.path for event in events(log)["one"]}
+    assert former != latter
+
+
 def test_a_master_restored_from_before_an_adoption_can_be_adopted_again(master, log):
     master.create("one")
     master.commit("one", "a")

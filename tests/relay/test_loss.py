@@ -325,7 +325,7 @@ def test_a_loss_counts_though_the_relay_sent_more_while_it_looked(watched: tuple
     fill(log, 2)
     log.act = lambda: sent(log, watch, "two")
     watch.check_partitions()
-    assert not watch.is_confirmed("/one")
+    assert not watch.is_confirmed("/one", "one")
 
 
 def test_what_was_sent_before_a_loss_was_found_is_not_confirmed_after_it(
@@ -338,7 +338,7 @@ def test_what_was_sent_before_a_loss_was_found_is_not_confirmed_after_it(
     watch.check_partitions()
     mark = outbox_file.SentMark(seq=2, id="two", segment=1, end=1, partition=0, offset=9)
     watch.confirm("/two", "two", mark, eras)
-    assert not watch.is_confirmed("/two")
+    assert not watch.is_confirmed("/two", "two")
     assert watch.newest_places() == {}
 
 
@@ -370,7 +370,7 @@ def test_a_check_that_the_log_does_not_answer_leaves_a_doubt(watched: tuple[Inte
     with pytest.raises(Unavailable):
         watch.check_partitions()
     assert watch.is_doubted(0)
-    assert watch.is_confirmed("/one")
+    assert watch.is_confirmed("/one", "one")
 
 
 def test_the_newest_place_stays_the_newest_whichever_send_ends_first(
@@ -391,10 +391,10 @@ def test_an_event_that_takes_the_place_of_the_newest_known_one_shows_a_loss(
     sent(log, watch, "one")
     before = watch.newest_places()
     watch.check_appended(0, 1, before)
-    assert watch.is_confirmed("/one")
+    assert watch.is_confirmed("/one", "one")
     with pytest.raises(Unavailable):
         watch.check_appended(0, 0, before)
-    assert not watch.is_confirmed("/one")
+    assert not watch.is_confirmed("/one", "one")
 
 
 def test_what_was_appended_while_a_loss_was_found_is_sent_again(watched: tuple[Interrupting, loss.LossWatch]) -> None:
@@ -428,7 +428,11 @@ def test_a_partition_without_a_leader_hides_no_loss_in_another() -> None:
     log.lose("events", 1, 1)
     with pytest.raises(Unavailable):
         watch.check_partitions()
-    assert [watch.is_confirmed(f"/{names[partition]}") for partition in (0, 1, 2)] == [True, False, True]
+    assert [watch.is_confirmed(f"/{names[partition]}", names[partition]) for partition in (0, 1, 2)] == [
+        True,
+        False,
+        True,
+    ]
     assert [watch.is_doubted(partition) for partition in (0, 1, 2)] == [True, False, False]
     log.leaderless.clear()
     watch.check_partitions()

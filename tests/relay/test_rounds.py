@@ -29,6 +29,8 @@ class Round:
         self.root = root
         self.jobs: list[tuple[str, str]] = []
         self.confirmed = True
+        # The events that the log is known to have, if not any.
+        self.known: list[str] | None = None
         self.failed: Failure | None = None
         self.unrecovered: Failure | None = None
 
@@ -43,8 +45,8 @@ class Round:
     def finish(self, root: str) -> list[str]:
         return []
 
-    def is_confirmed(self, folder: str) -> bool:
-        return self.confirmed
+    def is_confirmed(self, folder: str, event: str) -> bool:
+        return self.confirmed and (self.known is None or event in self.known)
 
     def add(self, folder: str, job: Job) -> None:
         self.jobs.append((os.path.basename(folder), job.value))
@@ -107,6 +109,38 @@ def test_what_is_unsent_or_perhaps_lost_is_sent(round_: Round) -> None:
     round_.confirmed = True
     os.unlink(marked._folder.join(b"outbox.sent"))
     assert jobs(round_) == [("marked", "send"), ("unsent", "send")]
+
+
+@pytest.mark.parametrize("left", ["nothing", "no file", "one event"])
+def test_an_outbox_that_lacks_what_was_sent_is_looked_at_though_nothing_waits_and_gets_no_new_history(
+    round_: Round, left: str
+) -> None:
+    box, file = round_.create("a", 1), round_.root / "a/.hg/store/outbox.0001.log"
+    one = file.read_bytes()
+    box.append(Transaction(), following(box.newest(), 1))
+    round_.mark(box)
+    assert round_.make(2_000_000_000.0) == ([], [])
+    file.write_bytes(one if left == "one event" else b"")
+    if left == "no file":
+        file.unlink()
+    assert round_.make(2_000_000_000.0)[0] == [("a", "send")]
+
+
+def test_a_store_that_was_restored_with_its_marker_is_looked_at_though_nothing_is_pushed(round_: Round) -> None:
+    box = round_.create("a", 2)
+    round_.known = [box.newest().id]
+    assert round_.make(2_000_000_000.0) == ([], [])
+    round_.known = ["a later one"]
+    assert round_.make(2_000_000_000.0)[0] == [("a", "send")]
+
+
+def test_a_damaged_outbox_is_reported_with_what_to_do_though_nothing_waits(round_: Round) -> None:
+    round_.create("a", 1)
+    file = round_.root / "a/.hg/store/outbox.0001.log"
+    file.write_bytes(file.read_bytes()[:-1])
+    [told] = round_.make(2_000_000_000.0)[1]
+    assert told.startswith("its outbox cannot be read: outbox.0001.log: damaged record at byte")
+    assert told.endswith("or move .hg/store/outbox.* away to start a new history on all mirrors")
 
 
 def test_a_transaction_that_may_be_abandoned_is_recovered_and_the_rest_goes_on(round_: Round) -> None:

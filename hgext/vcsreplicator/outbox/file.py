@@ -179,14 +179,22 @@ class Outbox:
         sent, numbers = self.sent(), self.segments()
         if sent is None:
             return any(self._open_segment(number).tail() for number in numbers)
-        # For thousands of repositories: if the size is enough, nothing is opened.
-        if numbers and numbers[-1] == sent.segment:
-            with contextlib.suppress(FileNotFoundError):
-                if os.stat(self._folder.join(SEGMENT.format(sent.segment).encode())).st_size == sent.end:
-                    return False
         return any(
             self._open_segment(n).tail() > (sent.end if n == sent.segment else 0) for n in numbers if n >= sent.segment
         )
+
+    def is_level(self, sent: SentMark) -> bool:
+        """Return whether the outbox ends where this marker says; read no entries.
+
+        Otherwise events are unsent, or the outbox lacks events that were sent.
+        """
+        if self.segments()[-1:] != [sent.segment]:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            # For thousands of repositories: if the size is enough, nothing is opened.
+            if os.stat(self._folder.join(SEGMENT.format(sent.segment).encode())).st_size == sent.end:
+                return True
+        return self._open_segment(sent.segment).tail() == sent.end
 
     def sent(self) -> SentMark | None:
         """Read the marker; None if there is none, or none that can be read."""
@@ -231,6 +239,12 @@ class Outbox:
         with open(prepared, "r+b") as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
         os.replace(prepared, self._folder.join(SENT))
+
+    def forget_history(self) -> None:
+        """Remove marker and fork of a lost outbox; the caller holds the sending lock."""
+        self.set_fork(None)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._folder.join(SENT))
 
     def send_again(self) -> int | None:
         """Move the marker to before the oldest kept event of the present incarnation.

@@ -57,7 +57,7 @@ def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> Fork | None
 def fork_behind(box: Outbox) -> Fork | None:
     """Return a fork if the outbox's own marker shows more events in the log, or None."""
     sent = box.sent()
-    if sent is None or box.newest() is None or box.fits(sent):
+    if sent is None or box.fits(sent):
         return None
     return Fork(reason=f"the log has its event {sent.seq}, which is not in the outbox (restored from a backup?)")
 

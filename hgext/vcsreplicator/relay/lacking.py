@@ -19,6 +19,11 @@ WAITS = ": events wait in its outbox: "
 
 ADOPT = "bring back the pushes that it lacks if you have them, then run `hg replicateadopt` in it (docs/push.md, Forks)"
 
+# What to do about a damaged outbox, which refuses changes.
+RESTORE = (
+    "; restore the repository from a backup, or move .hg/store/outbox.* away to start a new history on all mirrors"
+)
+
 
 def has_outbox(roots: Iterable[str]) -> bool:
     """Return whether a repository below the roots has an outbox.
@@ -45,8 +50,12 @@ def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrou
             since = os.stat(os.path.join(folder, ".hg", "store", FORK.decode())).st_mtime
             return ServiceTrouble(text=f"{folder}{REFUSES}{fork.reason}; {ADOPT}", since=since, is_urgent=True)
         first = next(box.unsent(), None)
+        if first is None:
+            # What was sent may be damaged, and then no event can follow.
+            box.newest()
     except (OSError, ReplicationError, TornRecord) as error:
-        return ServiceTrouble(text=f"{folder}: its outbox cannot be read: {error}", since=now, is_urgent=True)
+        text = f"{folder}: its outbox cannot be read: {error}{'' if isinstance(error, OSError) else RESTORE}"
+        return ServiceTrouble(text=text, since=now, is_urgent=True)
     if first is None or now - first.entry.event.time <= SILENT:
         return None
     return ServiceTrouble(text=f"{folder}{WAITS}{hint}", since=first.entry.event.time, is_urgent=True)

@@ -42,9 +42,13 @@ NEXT_STEP = "run `hg replicatesync` in it: mirrors then copy what they lack; the
 
 
 class Confirmation(Value):
-    """The era of its partition in which the log had a repository's newest sent event."""
+    """The era of its partition in which the log had a repository's newest sent event.
+
+    `event` is the id of that event.
+    """
 
     repository: str
+    event: str
     partition: int
     era: int
 
@@ -74,10 +78,13 @@ class LossWatch:
         # The partition that failed last when each was checked.
         self._failed = -1
 
-    def is_confirmed(self, folder: str) -> bool:
-        """Return whether the log is known to have this repository's newest sent event."""
+    def is_confirmed(self, folder: str, event: str) -> bool:
+        """Return whether the log is known to have this repository's newest sent event.
+
+        `event` is the id that its marker has; after a restore that is another one than was confirmed.
+        """
         known = self._confirmed.get(folder)
-        return known is not None and known.era == self._eras[known.partition]
+        return known is not None and known.event == event and known.era == self._eras[known.partition]
 
     def doubt(self, folder: str) -> None:
         """Have a repository's partition checked before anything else is sent to it.
@@ -131,7 +138,9 @@ class LossWatch:
             self._check_partition(partition)
         if sent is None:
             return None
-        current = Confirmation(repository=newest.repository, partition=partition, era=self._eras[partition])
+        current = Confirmation(
+            repository=newest.repository, event=sent.id, partition=partition, era=self._eras[partition]
+        )
         if self._confirmed.get(folder) == current:
             return current
         with self._partitions.doubting(partition):
@@ -187,7 +196,7 @@ class LossWatch:
             return
         era = before[sent.partition]
         self._remember(sent, era)
-        self._confirmed[folder] = Confirmation(repository=repository, partition=sent.partition, era=era)
+        self._confirmed[folder] = Confirmation(repository=repository, event=sent.id, partition=sent.partition, era=era)
         if previous is not None:
             self._previous[folder] = previous
 

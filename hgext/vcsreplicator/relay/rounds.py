@@ -81,17 +81,19 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
         if "journal" in names:
             work.add(folder, Job.RECOVER)
             stuck = _describe_failure(folder, Job.RECOVER, "its transaction is not rolled back", unrecovered, now)
-        if not any(name.startswith("outbox.") and name.endswith(".log") for name in names):
+        # With a marker it is no new one, and has lost its outbox.
+        if not any(name.startswith("outbox.") and name.endswith((".log", ".sent")) for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
                 work.add(folder, Job.ANNOUNCE)
                 return stuck, _describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now)
-        elif (is_due := not losses.is_confirmed(folder) or outbox_of(folder).has_unsent()) or "outbox.fork" in names:
-            if is_due:
-                work.add(folder, Job.SEND)
-            hint = SENDS_NOW
-            if failure is not None:
-                hint = failure.reason
-            return find_trouble(folder, outbox_of(folder), now, hint), stuck
+            return (stuck,)
+        box = outbox_of(folder)
+        sent = box.sent()
+        if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.is_level(sent)):
+            work.add(folder, Job.SEND)
+        if is_due or "outbox.fork" in names:
+            hint = SENDS_NOW if failure is None else failure.reason
+            return find_trouble(folder, box, now, hint), stuck
         return (stuck,)
     except FileNotFoundError:  # deleted or renamed meanwhile
         return ()

@@ -74,13 +74,15 @@ def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None
 def adopt(repo: MasterRepository) -> NewestEvent:
     """Take this repository as it is, and return its newest event.
 
-    A copy becomes a new repository, others get a new incarnation. The event returned names the repository's identity. Unsent events
-    that can follow the log's newest event are sent before.
+    A copy becomes a new repository, as does one whose outbox is lost; others get a new incarnation. The event returned names the
+    repository's identity. Unsent events that can follow the log's newest event are sent before.
     """
     box = Outbox(repo.svfs)
     with repo.lock():
         end = capture.read_end(box)
         if end is None:
+            with box.sending(wait=True):
+                box.forget_history()
             writing.announce(repo, Announcement(kind=Type.SYNC), check_first=True)
         else:
             is_copy = end.newest.path != repo.replication_path
