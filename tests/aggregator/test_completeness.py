@@ -2,6 +2,7 @@
 """A successor at a path is announced after its predecessor, also if the predecessor's events are sent or read later."""
 
 from collections.abc import Collection
+from concurrent.futures import wait
 
 import pytest
 
@@ -215,6 +216,21 @@ def test_check_says_why_a_successor_waits_for_a_log_whose_every_answer_is_late(h
         assert not any(map(is_about_events, here.alarms()))
         here.step(session, DEPARTURE_PATIENCE)
     assert here.noticed() == [(2, 1)]
+
+
+def test_an_answer_that_the_loop_takes_late_is_not_a_late_answer_of_the_log(here: Installation) -> None:
+    aggregation = Aggregation(Roster(), {(EVENTS, OLD): 0, (EVENTS, NEW): 0})
+    completeness = Completeness(aggregation, here.log, here.clock, 5.0)
+    completeness.check()
+    here.clock.advance(5.0)
+    hanging = HangingEnds(here.log)
+    completeness.check()
+    hanging.go_on.set()
+    assert completeness._question is not None
+    wait([completeness._question])
+    here.clock.advance(LATE + 2.0)
+    completeness.check()
+    assert completeness.find_failure(0.0) == ""
 
 
 @pytest.mark.parametrize("lost", [False, True])

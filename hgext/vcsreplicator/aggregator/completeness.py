@@ -9,6 +9,7 @@ A session that began without some partitions never finds such a time. It ends as
 """
 
 from concurrent.futures import Future, wait
+from typing import NamedTuple
 
 import structlog
 
@@ -36,6 +37,13 @@ MAKE_FASTER = "a repository at a path that another one had before waits; find ou
 logger = structlog.get_logger()
 
 
+class _Answer(NamedTuple):
+    """The ends of partitions, and the seconds that the log took to say them."""
+
+    ends: dict[int, int]
+    seconds: float
+
+
 class Completeness:
     """Finds that time; used by one thread.
 
@@ -48,7 +56,7 @@ class Completeness:
         self._answers_since = clock.monotonic()
         self._asked, self._asked_at = self._answers_since - interval, 0.0
         # The question that is not answered yet; a thread of its own asks, so that a broker that hangs holds up no other work.
-        self._question: Future[dict[int, int]] | None = None
+        self._question: Future[_Answer] | None = None
         self._ends: dict[int, int] = {}
         # The time that counts once the ends are read; None if they answer only since a short time.
         self._next: float | None = None
@@ -90,21 +98,22 @@ class Completeness:
         self._question = ask_aside("ends", self._find_ends)
         wait([self._question], PAUSE)
 
-    def _find_ends(self) -> dict[int, int]:
+    def _find_ends(self) -> _Answer:
         """Return the ends of all partitions, or of those unread ones that answer."""
-        return find_answered_ends(self._log, EVENTS, self._unread) or self._log.ends(EVENTS, self._unread or None)
+        ends = find_answered_ends(self._log, EVENTS, self._unread) or self._log.ends(EVENTS, self._unread or None)
+        # Here, not where the answer is taken: the loop may do something long meanwhile.
+        return _Answer(ends, self._clock.monotonic() - self._asked)
 
-    def _take_answer(self, question: Future[dict[int, int]]) -> None:
+    def _take_answer(self, question: Future[_Answer]) -> None:
         """Take the ends; those of an earlier question remain that are not read yet.
 
         But the log may have lost records meanwhile.
         """
         try:
-            ends = question.result()
+            ends, seconds = question.result()
         except Unavailable as error:
             self._note_failure(f"{error}; {START_BROKERS}")
             return
-        seconds = self._clock.monotonic() - self._asked
         if seconds > LATE and not self._unread:
             took = f"the log takes {seconds:.0f} s to say how many events it has, which is more than {LATE:g} s"
             self._note_failure(f"topic {EVENTS}: {took}; {MAKE_FASTER}")
