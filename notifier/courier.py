@@ -10,7 +10,6 @@ in the topic `errors` before it is settled. Nothing blocks longer than a second,
 
 import contextlib
 import random
-import shlex
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,11 +26,10 @@ from hgext.vcsreplicator.words.shape import from_json
 from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
 
 from .condition import DestinationCondition
-from .database import is_there
 from .destination import DeliveryOutcome, Destination, DestinationSettings
 from .message import Message, messages
 from .orders import Orders
-from .reading import NoticeReader, group
+from .reading import NoticeReader, describe_missing, group
 from .rejects import REJECTED, Rejects, judged
 from .settings import NotifierSettings
 from .state import StateDatabase
@@ -77,7 +75,8 @@ class Courier:
         the destination becomes Unavailable, so that it stops no other destination: it is reported and retried.
         """
         try:
-            self._expect_database()
+            if missing := describe_missing(self.name, self.settings, self.log):
+                raise Unavailable(missing)
             destination = self.settings.open(self.name, self.clock)
         except (BadConfig, Unavailable) as error:
             self._report_trouble(error)
@@ -90,19 +89,6 @@ class Courier:
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
-
-    def _expect_database(self) -> None:
-        """Raise Unavailable if the destination's database is missing that it had before.
-
-        A new one in its place would have no subscription, and the position would pass notices without a delivery.
-        """
-        path = getattr(self.settings, "database", None)
-        if path is None or is_there(path) or self.log.stored(group(self.name), NOTICES).get(0) is None:
-            return
-        raise Unavailable(
-            f"database: {path} is missing, with the subscriptions and deliveries in it: mount or restore it; to begin without "
-            f"them: install -m 640 /dev/null {shlex.quote(path)}"
-        )
 
     def wake(self) -> None:
         """End the wait for notices, since `stop` is set; any thread may call it."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
@@ -113,6 +113,18 @@ class DestinationSettings(Protocol):
 
     def open(self, name: str, clock: Clock) -> Destination:
         """Create the destination, not yet connected; raises BadConfig."""
+
+
+@runtime_checkable
+class KeepingSettings(Protocol):
+    """Settings of a destination that keeps what its position has passed.
+
+    If this is missing though the destination has a position, the destination waits, and nothing is made in its place.
+    """
+
+    @property
+    def kept_in(self) -> str:
+        """The path of the database."""
 
 
 def settings_class(type_name: str) -> type[DestinationSettings]:

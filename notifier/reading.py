@@ -15,11 +15,14 @@ import structlog
 from prometheus_client import Gauge
 
 from hgext.vcsreplicator.log import NOTICES, Log, Record
+from hgext.vcsreplicator.log.ownership import write_making
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
 from hgext.vcsreplicator.words.retry import FAILOVER
 from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
+from .database import is_there
+from .destination import KeepingSettings
 from .rejects import Rejects
 from .state import StateDatabase
 from .window import Window
@@ -59,6 +62,21 @@ class NoticeMark:
 def group(name: str) -> str:
     """Return the group whose stored position is the destination's."""
     return f"notifier-{name}"
+
+
+def describe_missing(name: str, settings: object, log: Log) -> str | None:
+    """Return what to do if the destination's database is missing that it had before.
+
+    A new one in its place would have no subscription, and the position would pass notices without a delivery.
+    """
+    if not isinstance(settings, KeepingSettings) or is_there(settings.kept_in):
+        return None
+    if log.stored(group(name), NOTICES).get(0) is None:
+        return None
+    return (
+        f"database: {settings.kept_in} is missing, with the subscriptions and deliveries in it: mount or restore it; "
+        f"to begin without them: {write_making(settings.kept_in)}"
+    )
 
 
 class NoticeReader:

@@ -46,6 +46,10 @@ class DeliverySettings:
         absolute(self, "database")
         self.networks()
 
+    @property
+    def kept_in(self) -> str:
+        return self.database
+
     def check_subscriptions(self) -> None:
         """Raise ValueError for an endpoint of the file that no delivery can reach.
 

@@ -17,7 +17,7 @@ import click.testing
 import pytest
 
 from hgext.vcsreplicator.cli import program
-from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavailable
 from notifier import settings as notifier_settings
 from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
@@ -223,6 +223,13 @@ def test_redelivery_away_from_the_notifiers_machine_is_refused(file: Path, tmp_p
     with pytest.raises(ReplicationError, match=r"hooks\.database: .*: expected the notifier's database, found no file"):
         say(file, "deliveries", "redeliver", "1")
     assert [each.name for each in tmp_path.iterdir() if "deliveries" in each.name] == []
+
+
+def test_no_new_database_is_made_for_a_subscription_in_place_of_one_that_vanished(file: Path, log: Log) -> None:
+    log.acknowledge("notifier-hooks", NOTICES, {0: 3})
+    with pytest.raises(Refused, match=r"^\S+: notifier\.hooks\.database: \S+ is missing, .* mount or restore it; .*$"):
+        say(file, "subscription", "add", "late", "https://ci.example/hook")
+    assert not (file.parent / "deliveries.db").exists()
 
 
 @pytest.mark.parametrize(

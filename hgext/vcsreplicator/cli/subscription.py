@@ -14,10 +14,11 @@ from ..words.secrecy import is_secret_header
 from ..words.shape import plain
 from .completion import complete_subscription
 from .display import print_listing
-from .options import TEXT, with_config, with_destination, with_json, with_last, with_yes
+from .options import TEXT, log_of, with_config, with_destination, with_json, with_last, with_yes
 from .requests import find_webhook, open_deliveries, when, who
 
 if TYPE_CHECKING:
+    from notifier.webhook.settings import DeliverySettings
     from notifier.webhook.subscriptions import StoredSubscription
 
 # A new name becomes a label of metrics and a part of lines; older releases accepted any text.
@@ -102,14 +103,31 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
     """Add a subscription; it gets messages about later pushes."""
     subscription = _make_subscription(url, **options)
+    chosen, settings = find_webhook(config, destination)
     try:
-        find_webhook(config, destination)[1].check_scheme(subscription)
+        settings.check_scheme(subscription)
     except ValueError as error:
         raise Refused(str(error)) from error
+    _refuse_to_replace(config, chosen, settings)
     with open_deliveries(config, destination, create=True) as deliveries:
         if not deliveries.subscriptions.add(name, subscription, origin="command", who=who(), now=time.time()):
             raise Refused(f"there is a subscription {name!r} already")
     click.echo(f"{name}: added")
+
+
+def _refuse_to_replace(config: Config, name: str, settings: "DeliverySettings") -> None:
+    """Raise Refused if the database is missing that the destination had before.
+
+    Only then it asks the log.
+    """
+    from notifier.database import is_there
+    from notifier.reading import describe_missing
+
+    if is_there(settings.database):
+        return
+    with log_of(config) as log:
+        if missing := describe_missing(name, settings, log):
+            raise Refused(f"{config.file}: notifier.{name}.{missing}")
 
 
 def _make_subscription(

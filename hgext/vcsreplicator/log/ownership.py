@@ -6,8 +6,10 @@ of their folder. That owner could replace a new file by a link, so no link is fo
 """
 
 import contextlib
+import grp
 import os
 import pwd
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +60,24 @@ def _open_folder(path: str | Path) -> Iterator[int]:
         yield folder
     finally:
         os.close(folder)
+
+
+def write_making(path: str) -> str:
+    """Return what to type to make an empty file that the services can use.
+
+    Root may type it too. The file is for this process' user; if that is root, for the owner of the folder.
+    """
+    user, group = os.geteuid(), os.getegid()
+    if user == 0:
+        with contextlib.suppress(OSError):
+            folder = os.stat(os.path.dirname(path))
+            user, group = folder.st_uid, folder.st_gid
+    owner, its_group = str(user), str(group)
+    with contextlib.suppress(KeyError):
+        owner = pwd.getpwuid(user).pw_name
+    with contextlib.suppress(KeyError):
+        its_group = grp.getgrgid(group).gr_name
+    return f"install -o {owner} -g {its_group} -m 640 /dev/null {shlex.quote(path)}"
 
 
 def name_owner(path: str) -> str:

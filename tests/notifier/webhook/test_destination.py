@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Webhooks from notice to endpoint: retries, order, fairness, pauses, redelivery."""
 
+import os
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
 from prometheus_client import REGISTRY
 
-from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.clock import DAY, SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from notifier.message import messages
+from notifier.reading import describe_missing
 from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.webhook.destination import FILTER_FAILED, WebhookSettings
 from notifier.webhook.statements import LAST_ERROR
@@ -98,13 +102,32 @@ def test_a_database_that_vanished_is_not_made_anew_and_no_notice_passes_it(
             file.unlink()
         publish_pushes(log, "x", 2, 2)
         notifier.start(hooks=settings)
-        assert "is missing, with the subscriptions" in eventually(
-            lambda: notifier.state.conditions()["hooks"].get("trouble") or ""
-        )
+        trouble = eventually(lambda: notifier.state.conditions()["hooks"].get("trouble") or "")
+        assert "is missing, with the subscriptions" in trouble
         assert not Path(settings.database).exists()
         assert notifier.position("hooks") == 1
-        Path(settings.database).touch()
+        subprocess.run(trouble.partition("begin without them: ")[2], shell=True, check=True)
         eventually(lambda: ("x", 2) in endpoint.told)
+
+
+def test_the_advice_for_a_database_that_vanished_makes_it_for_the_owner_of_its_folder(
+    log: Log, settings: WebhookSettings, tmp_path: Path
+) -> None:
+    log.acknowledge("notifier-hooks", NOTICES, {0: 0})
+    folder = tmp_path / "that's it"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        os.chown(folder, 4711, 4712)
+    advice = describe_missing("hooks", replace(settings, database=str(folder / "deliveries.db")), log)
+    assert advice is not None
+    subprocess.run(advice.partition("begin without them: ")[2], shell=True, check=True)
+    made, of = (folder / "deliveries.db").stat(), folder.stat()
+    assert (made.st_uid, made.st_gid, made.st_mode & 0o777) == (of.st_uid, of.st_gid, 0o640)
+
+
+def test_what_must_exist_is_what_the_settings_say_and_not_any_key_that_is_called_database(log: Log) -> None:
+    log.acknowledge("notifier-own", NOTICES, {0: 0})
+    assert describe_missing("own", SimpleNamespace(database="/nowhere/at/all.db"), log) is None
 
 
 def test_failed_delivery_climbs_the_ladder_with_the_same_id(
