@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is written to a broker leaves at once and in order, or not at all."""
+"""What is written to a broker leaves at once and in order, or not at all; its last answer is read."""
 
 import errno
 import socket
@@ -57,6 +57,33 @@ def test_a_request_to_an_end_that_is_closed_ends_the_connection(transport: Given
     assert written.is_closing()
 
 
+class Answers:
+    """A protocol that keeps what it is given."""
+
+    _sensors = None
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Do nothing."""
+
+
+def test_the_last_answer_of_a_broker_that_hangs_up_is_read(transport: Given) -> None:
+    read, loop, far = transport
+    answers = Answers()
+    read._protocol = answers
+    far.send(b"wrong password")
+    far.close()
+    read.resume_reading()
+    while not read.is_closing():
+        loop.poll(timeout_ms=10)
+    assert answers.received == b"wrong password"
+
+
 class Short:
     """A socket with room for a part of the first request: the second attempt fails, the others succeed."""
 
@@ -71,6 +98,10 @@ class Short:
         taken = bytes(data[:4] if self.attempts == 1 else data)
         self.sent += taken
         return len(taken)
+
+    def getpeername(self) -> tuple[str, int]:
+        """Return where the request goes; a log line of the library names it."""
+        return "127.0.0.1", 9092
 
     def shutdown(self, _how: int) -> None:
         """Do nothing."""

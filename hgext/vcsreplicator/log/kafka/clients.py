@@ -10,6 +10,7 @@ For these, this file and `connections` use what is not public.
 
 import functools
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,9 @@ if logging.getLogger("kafka").level == logging.NOTSET:
 
 # Seconds for which the client's thread waits for the rest of a group of records.
 HELD_BACK = 1.0
+
+# What a broker answers that wants a certificate of its clients, and gets none, or one that it does not accept.
+_OWN_CERTIFICATE = re.compile("ALERT_(BAD_|NO_|UNSUPPORTED_)?CERTIFICATE|CERTIFICATE_REQUIRED|ALERT_UNKNOWN_CA")
 
 # On a slow machine the patience may end during the last attempt of many: the same failure under another name.
 TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
@@ -237,6 +241,10 @@ def _describe_error(error: Exception, options: KafkaOptions) -> str:
         return f"not authorized; check the ACLs of this user: {error}"
     if "Authentication" in type(error).__name__:
         return f"authentication failed; check user and password: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"the broker's certificate is not accepted; check its dates and names, and ssl_cafile: {error}"
+    if _OWN_CERTIFICATE.search(str(error)):
+        return f"the broker does not accept this client's certificate; check ssl_certfile: {error}"
     if isinstance(error, (*TIMEOUTS, kafka_errors.KafkaConnectionError)):
         guarded = options.properties.get("security_protocol", "PLAINTEXT") != "PLAINTEXT"
         expected = " (brokers also hang up on a wrong user, password or certificate)" if guarded else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Transports of kafka-python: opened in a limited time, written without a wait."""
+"""Transports of kafka-python: opened in a limited time, written without a wait, read to the end."""
 
 import socket
 import ssl
@@ -59,11 +59,22 @@ class _AtOnce:
             self._write_task = self._net.call_soon(self._write_to_sock)
 
 
-class TCPTransport(_AtOnce, KafkaTCPTransport):  # type: ignore[misc]
+class _ToTheEnd:
+    """A transport that reads the last answer of a broker that hangs up, such as why it refuses a password.
+
+    The library drops what arrived together with the end of the connection.
+    """
+
+    def _sock_recv(self) -> tuple[bytes, Exception | None]:
+        received, error = super()._sock_recv()  # type: ignore[misc]  # of the transport that this is mixed into
+        return received, None if received else error  # the next call meets the end again
+
+
+class TCPTransport(_AtOnce, _ToTheEnd, KafkaTCPTransport):  # type: ignore[misc]
     """A connection without TLS."""
 
 
-class SSLTransport(_AtOnce, KafkaSSLTransport):  # type: ignore[misc]
+class SSLTransport(_AtOnce, _ToTheEnd, KafkaSSLTransport):  # type: ignore[misc]
     """A connection with TLS."""
 
 
