@@ -222,7 +222,7 @@ class AppendFile:
 
 
 def open_regular(path: bytes | str, flags: int) -> int:
-    """Open a file as ``os.open`` does, but raise OSError for a pipe instead of waiting.
+    """Open a file as ``os.open`` does; raise OSError for a pipe, without a wait.
 
     The owner of a repository may put one in place of any file.
     """
