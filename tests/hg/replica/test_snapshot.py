@@ -4,6 +4,7 @@
 import contextlib
 import io
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -187,6 +188,30 @@ def test_a_master_that_lost_history_is_refused(author: Author, tmp_path: Path) -
     author.strip(author.tip)
     with pytest.raises(Diverged, match="expected 6 changesets"):
         take(repo, Wire(author))
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize(
+    "change", ["UPDATE pushlog SET date = date + 1 WHERE id = ?", "DELETE FROM pushlog WHERE id = ?"]
+)
+def test_a_master_whose_push_is_another_than_the_newest_here_is_copied_anew(
+    author: Author, tmp_path: Path, change: str, after: int
+) -> None:
+    """A restored master gives the ids of lost pushes to others, which have the same changesets if these are pushed again."""
+    repo = empty(author, tmp_path / "mirror")
+    take(repo, Wire(author))
+    with contextlib.closing(sqlite3.connect(author.folder / ".hg/pushlog2.db")) as database, database:
+        if change.startswith("DELETE"):
+            database.execute("DELETE FROM changesets WHERE pushid = ?", [author.pushes])
+        database.execute(change, [author.pushes])
+    author.bookmark("other", author.tip)
+    for _ in range(after):
+        author.push()
+    with pytest.raises(Diverged, match=f"the master's push {author.pushes - after} is another one"):
+        take(repo, Wire(author))
+    new = empty(author, tmp_path / "new")
+    take(new, Wire(author))
+    assert equal(new, author)
 
 
 def test_a_master_without_events_says_so(tmp_path: Path) -> None:

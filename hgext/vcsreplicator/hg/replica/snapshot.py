@@ -85,7 +85,8 @@ def take_from(repo: localrepository, peer: IPeer, *, now: float) -> Checkpoint:
     first = _ask_state(peer)
     _expect_history(repo, first)
     _pull(repo, peer, first.after)
-    first_push = api.last_push_id(repo) + 1
+    # From the newest push here on: a restored master may have given its id to another push.
+    first_push = api.last_push_id(repo)
     with tempfile.SpooledTemporaryFile(_SPOOLED) as body:
         answer = _ask(peer, b"replication-state", firstpush=b"%d" % first_push)
         state = _read_header(_MasterState, answer, "state")
@@ -251,10 +252,21 @@ def _set_bookmarks(repo: localrepository, tr: transaction, wanted: Mapping[str, 
 
 
 def _record_pushes(repo: localrepository, tr: transaction, rows: Iterable[bytes]) -> None:
+    """Record the master's pushes, or raise Diverged.
+
+    If there are pushes here, the newest of them must be the master's first.
+    """
+    newest = api.last_push_id(repo)
+    expected = next(api.pushes(repo, newest), None) if newest else None
     for row in rows:
         number, user, date, nodes = json.loads(row)
-        name = user.encode("utf-8", "surrogateescape")
-        api.record_replicated(repo, tr, number, name, date, [node.encode() for node in nodes])
+        push = number, user.encode("utf-8", "surrogateescape"), date, [node.encode() for node in nodes]
+        if expected not in (None, push):
+            break
+        expected = None
+        api.record_replicated(repo, tr, *push)
+    if expected is not None:
+        raise Diverged(f"the master's push {newest} is another one")
 
 
 def _describe(problem: Exception) -> str:
