@@ -82,9 +82,9 @@ def test_after_an_adoption_an_event_of_the_history_before_is_no_fork(box):
     after = entries(2, adopted)
     box.append(Transaction(), before + after)
     known = SimpleNamespace(incarnation=adopted.incarnation, seq=1, event=after[0].event.id)
-    assert fork_between(known, box) is None
+    assert fork_between(known, box.newest(), box) is None
     known.event = before[0].event.id
-    assert "another event 1" in fork_between(known, box).reason
+    assert "another event 1" in fork_between(known, box.newest(), box).reason
 
 
 @pytest.mark.parametrize("since", [0, 1, 5])
@@ -109,22 +109,25 @@ def test_a_marker_without_any_event_is_a_fork(box, tmp_path):
 
 
 @pytest.mark.parametrize("marked", [1, 3, 4])
-@pytest.mark.parametrize("known", [1, 3, 4, 5])
+@pytest.mark.parametrize("known", [1, 3, 4, 5, 6])
 def test_a_fork_is_seen_from_wherever_the_marker_and_the_log_stand(box, marked, known):
     made = entries(6)
     box.append(Transaction(), made)
     box.mark_sent(list(box.unsent())[marked - 1].sent())
     event = made[known - 1].event
-    assert fork_between(SimpleNamespace(incarnation=event.incarnation, seq=known, event=event.id), box) is None
+    assert (
+        fork_between(SimpleNamespace(incarnation=event.incarnation, seq=known, event=event.id), box.newest(), box)
+        is None
+    )
     other = SimpleNamespace(incarnation=event.incarnation, seq=known, event="e" * 32)
-    assert f"another event {known}" in fork_between(other, box).reason
+    assert f"another event {known}" in fork_between(other, box.newest(), box).reason
 
 
 def test_a_fork_is_seen_without_a_marker(box):
     made = entries(3)
     box.append(Transaction(), made)
     known = SimpleNamespace(incarnation=made[0].event.incarnation, seq=2, event="e" * 32)
-    assert "another event 2" in fork_between(known, box).reason
+    assert "another event 2" in fork_between(known, box.newest(), box).reason
 
 
 def test_a_marker_behind_the_end_of_an_outbox_hides_no_fork(box, tmp_path):
@@ -132,7 +135,7 @@ def test_a_marker_behind_the_end_of_an_outbox_hides_no_fork(box, tmp_path):
     box.append(Transaction(), made)
     box.mark_sent(replace(list(box.unsent())[-1].sent(), end=10**6))
     known = SimpleNamespace(incarnation=made[0].event.incarnation, seq=2, event="e" * 32)
-    assert "another event 2" in fork_between(known, box).reason
+    assert "another event 2" in fork_between(known, box.newest(), box).reason
 
 
 def break_one(box, place):
@@ -150,7 +153,8 @@ def test_what_waits_is_not_read_to_see_that_there_is_no_fork(box):
     break_one(box, places[6])
     for newest in made[:5]:  # the log may have more than is marked
         event = newest.event
-        assert fork_between(SimpleNamespace(incarnation=event.incarnation, seq=event.seq, event=event.id), box) is None
+        known = SimpleNamespace(incarnation=event.incarnation, seq=event.seq, event=event.id)
+        assert fork_between(known, box.newest(), box) is None
 
 
 def test_what_waits_is_not_read_to_see_an_adoption(box):
@@ -165,16 +169,16 @@ def test_what_waits_is_not_read_to_see_an_adoption(box):
     known = SimpleNamespace(incarnation=newest.incarnation, seq=2, event=before[1].event.id)
     for marked in (0, 3, 4, 5):
         box.mark_sent(places[marked].sent())
-        assert fork_between(known, box) is None
+        assert fork_between(known, box.newest(), box) is None
 
 
 def test_a_fork_names_the_history_that_the_log_has_instead(box):
     made = entries(2)
     box.append(Transaction(), made)
     known = SimpleNamespace(incarnation="a" * 32, seq=1, event="e" * 32)
-    assert fork_between(known, box).incarnation == known.incarnation
+    assert fork_between(known, box.newest(), box).incarnation == known.incarnation
     known.incarnation = made[0].event.incarnation
-    assert fork_between(known, box).incarnation is None
+    assert fork_between(known, box.newest(), box).incarnation is None
 
 
 def test_a_mark_of_a_fork_is_read_as_it_was_written(box):

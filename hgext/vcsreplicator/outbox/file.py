@@ -211,7 +211,7 @@ class Outbox:
             return False
         try:
             record = segment.last(before=sent.end)
-            return record is not None and _decode_entry(record.payload).event.id == sent.id
+            return record is not None and _decode_end(record.payload).newest.id == sent.id
         except TornRecord:
             with contextlib.suppress(TornRecord):
                 return any(record.end == sent.end for record in segment.records())

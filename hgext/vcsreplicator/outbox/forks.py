@@ -12,6 +12,7 @@ from ..words.event import replaced_incarnations
 from ..words.records import RepositoryState
 from ..words.shape import from_json
 from ..words.value import Value
+from .entry import NewestEvent
 from .file import Fork, Outbox
 
 
@@ -29,15 +30,12 @@ def known_state(log: Log, repository: str) -> RepositoryState | None:
     return None if found is None else from_json(RepositoryState, found)
 
 
-def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> Fork | None:
+def fork_between(known: RepositoryState | SentEvent, newest: NewestEvent, box: Outbox) -> Fork | None:
     """Return why the outbox's events cannot follow the log's; None if they can.
 
-    `known` is the newest event that the log is known to have. The function reads around the marker, where outbox and log should
-    meet: unsent events are not read, however many there are.
+    `known` is the newest event that the log is known to have, `newest` that of the outbox. The function reads around the marker,
+    where outbox and log should meet: unsent events are not read, however many there are.
     """
-    newest = box.newest()
-    if newest is None:
-        return None
     if known.incarnation != newest.incarnation:
         if _is_adopted(known.incarnation, newest.incarnation, box):
             return None
@@ -47,7 +45,8 @@ def fork_between(known: RepositoryState | SentEvent, box: Outbox) -> Fork | None
         return Fork(
             reason=f"the log has its event {known.seq}, the repository is at {newest.seq} (restored from a backup?)"
         )
-    if _find_event_id(known.incarnation, known.seq, box) in (known.event, None):
+    found = newest.id if known.seq == newest.seq else _find_event_id(known.incarnation, known.seq, box)
+    if found in (known.event, None):
         return None
     return Fork(
         reason=f"the log has another event {known.seq} of it (restored from a backup, a copy, or a second relay?)"

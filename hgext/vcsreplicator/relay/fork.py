@@ -71,7 +71,7 @@ class StateWatch:
         seen = self._states.get(newest.repository), self._sent.get(newest.repository)
         # Mostly one event: to compare it with the outbox takes reading.
         distinct = {(each.incarnation, each.seq, each.event): each for each in seen if each is not None}
-        forks = (fork_between(known, box) for known in distinct.values())
+        forks = (fork_between(known, newest, box) for known in distinct.values())
         return next((fork for fork in forks if fork is not None), None)
 
     def state(self, repository: str) -> RepositoryState | None:

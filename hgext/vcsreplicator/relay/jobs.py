@@ -138,11 +138,9 @@ class RepositoryJobs:
         def on_appended(partition: int, offset: int) -> None:
             self._losses.check_appended(partition, offset, before)
 
-        def on_marked(sent: SentMark) -> None:
+        def on_marked(sent: SentMark, entry: Entry) -> None:
             nonlocal before, previous
-            newest = box.newest()
-            if newest is not None:
-                self._losses.confirm(folder, newest.repository, sent, eras, previous)
+            self._losses.confirm(folder, entry.event.repository, sent, eras, previous)
             # Keep the eras: if one ended meanwhile, events sent in it are not confirmed, and are checked again.
             before, previous = self._losses.newest_places(), sent
 

@@ -30,7 +30,7 @@ class EventSender:
 
     `make_bundle` makes the bundle of an entry of the repository in a folder and raises ChangesetsGone; `store_blob` stores a
     bundle that a record cannot hold and raises Unavailable. `on_appended` gets the place of a batch's first record before the
-    marker moves: if it raises, the marker stays. `on_sent` gets each entry that the log has, `on_marked` the marker.
+    marker moves: if it raises, the marker stays. `on_sent` gets each entry that the log has, `on_marked` the marker and its entry.
     """
 
     log: Log
@@ -40,7 +40,7 @@ class EventSender:
     timeout: float = 30.0
     on_appended: Callable[[int, int], None] | None = None
     on_sent: Callable[[Entry], None] | None = None
-    on_marked: Callable[[SentMark], None] | None = None
+    on_marked: Callable[[SentMark, Entry], None] | None = None
 
     def send(self, folder: str, box: Outbox) -> int:
         """Send the unsent entries and return their number.
@@ -60,7 +60,7 @@ class EventSender:
             sent = replace(sent, partition=partition, offset=offset)
             box.move_sent(sent)
             if self.on_marked is not None:
-                self.on_marked(sent)
+                self.on_marked(sent, batch[-1].entry)
             count += len(batch)
             for place in batch:
                 if place.entry.needs is MirrorNeeds.BUNDLE:

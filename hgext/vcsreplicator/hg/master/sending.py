@@ -70,7 +70,7 @@ def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
     newest = box.newest()
     assert newest is not None
     state = known_state(log, newest.repository)
-    fork = fork_between(state, box) if state is not None else None
+    fork = fork_between(state, newest, box) if state is not None else None
     fork = fork or fork_behind(box)
     if fork is not None:
         box.set_fork(fork)
