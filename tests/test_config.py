@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The configuration file: every mistake is one line with file, key and what was expected."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from hgext.vcsreplicator.cli.config import _check_sections
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.errors import BadConfig, TopicMissing
 
 pytestmark = pytest.mark.processes
+
+NESTED = '[relay]\nsocket = "/s"\nsource = "hg://m"\n[relay.roots]\n"/m" = ""\n'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,9 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     ("section", "complaint"),
     [
         ('[mirror.a]\nroot = "/r"\n[mirror.b]\nroot = "/r/"', r"mirror.b.root: /r/ is the root of mirror a"),
+        (f'{NESTED}[mirror.a]\nroot = "/m"\n', "mirror.a.root: /m is /m of [relay.roots]: expected a folder apart"),
+        (f'{NESTED}[mirror.a]\nroot = "/m/a"\n', "mirror.a.root: /m/a lies below /m of [relay.roots]"),
+        (f'{NESTED}[mirror.a]\nroot = "/"\n', "mirror.a.root: / lies above /m of [relay.roots]"),
         ('[mirror.a]\nroot = "/r"\nmaster = "https://dana:secret@host/"', r"mirror.a.master: a password in a URL"),
         (
             '[public.urls]\n[notifier.it]\ntype = "webhook"\ndatabase = "/d"\n'
@@ -109,6 +115,38 @@ def test_a_check_finds_what_would_only_hurt_later(tmp_path: Path, section: str, 
     assert isinstance(result.exception, BadConfig)
     assert complaint in str(result.exception)
     assert "secret" not in str(result.exception)
+
+
+class Hiding:
+    """A log on Kafka whose user may see one topic."""
+
+    def partitions(self, topic: str) -> int:
+        if topic != "events":
+            raise TopicMissing(f"topic {topic}: hidden from this user")
+        return 16
+
+
+@pytest.mark.parametrize(("root", "is_named"), [("/m", False), ("/m/a", True), ("/other", False)])
+def test_a_mirror_below_a_root_of_the_master_is_named_though_they_may_be_on_two_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, is_named: bool
+) -> None:
+    monkeypatch.setattr("hgext.vcsreplicator.cli.config.log_of", lambda _: nullcontext(Hiding()))
+    file = written(tmp_path, f'log = "kafka://127.0.0.1:1"\n{NESTED}[mirror.a]\nroot = "{root}"\n')
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert ("lies below /m of [relay.roots]: expected a folder apart from it, if both are on one" in result.output) == (
+        is_named
+    )
+
+
+def test_topics_that_a_user_of_kafka_may_not_see_are_not_called_missing_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hgext.vcsreplicator.cli.config.log_of", lambda _: nullcontext(Hiding()))
+    file = written(tmp_path, 'log = "kafka://127.0.0.1:1"\n')
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert "notices, errors, or hides them from this user by its ACLs; run: vcsreplicator topics create" in str(
+        result.exception
+    )
 
 
 def test_mirrors_on_two_machines_have_one_root_in_the_file_that_they_share(tmp_path: Path) -> None:

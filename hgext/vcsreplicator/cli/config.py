@@ -2,8 +2,9 @@
 """`vcsreplicator config`: checks the configuration, and shows what is in use."""
 
 import importlib.resources
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import click
 
@@ -47,7 +48,12 @@ def check(file: str, files: tuple[str, ...], as_json: bool) -> None:
 def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], object]) -> None:
     """Report what is right, in order; raise ReplicationError for the first mistake."""
     _check_sections(config)
+    nested = list(_find_nested_roots(config))
+    if nested and config.log.startswith("sqlite:"):  # all on one machine
+        raise BadConfig(f"{config.file}: {nested[0]}")
     report(f"{config.file}: all sections are correct")
+    for text in nested:
+        report(f"{config.file}: {text}, if both are on one machine")
     if "notifier" in config.tables and not config.tables.get("public", {}).get("urls"):
         report(f"{config.file}: [public.urls] is missing or empty: the notifier announces nothing")
     if "log" not in config.tables:
@@ -65,7 +71,8 @@ def _check_all(config: Config, files: tuple[str, ...], report: Callable[[str], o
     for file in files or (None,):
         check_hgrc(file, config, report)
     if missing:
-        raise TopicMissing(f"the log lacks the topics {', '.join(missing)}; run: vcsreplicator topics create")
+        hidden = "" if config.log.startswith("sqlite:") else ", or hides them from this user by its ACLs"
+        raise TopicMissing(f"the log lacks the topics {', '.join(missing)}{hidden}; run: vcsreplicator topics create")
 
 
 @command.command()
@@ -107,6 +114,24 @@ def _check_replication(config: Config) -> None:
     config.settings(VerifySettings, "verify")
     config.settings(BootstrapSettings, "bootstrap")
     _check_blobs(config.blobs, f"{config.file}: blobs")
+
+
+def _find_nested_roots(config: Config) -> Iterator[str]:
+    """Yield the roots of mirrors that lie below or above a root of the relay.
+
+    There the relay would send what the mirror writes. The same folder is no mistake on Kafka, where master and mirrors have one
+    file and mostly one root, each on its own machine.
+    """
+    relay = relay_of(config)
+    if relay is None or "mirror" not in config.tables:
+        return
+    for name, folder in itertools.product(config.names("mirror"), relay.roots):
+        root, master = os.path.realpath(mirror_settings(config, name).root), os.path.realpath(folder)
+        places = {master: "lies below", root: "lies above"}
+        if root == master:
+            places = {root: "is"} if config.log.startswith("sqlite:") else {}
+        if place := places.get(os.path.commonpath([root, master])):
+            yield f"mirror.{name}.root: {root} {place} {folder} of [relay.roots]: expected a folder apart from it"
 
 
 def _check_notices(config: Config) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Transports of kafka-python: opened in a limited time, written without a wait, read to the end."""
+"""Transports of kafka-python: opened in time, written at once, read to the end."""
 
 import socket
 import ssl
@@ -60,9 +60,9 @@ class _AtOnce:
 
 
 class _ToTheEnd:
-    """A transport that reads the last answer of a broker that hangs up, such as why it refuses a password.
+    """A transport that reads the last answer of a broker that hangs up.
 
-    The library drops what arrived together with the end of the connection.
+    It may say why a password is refused. The library drops what arrived together with the end of the connection.
     """
 
     def _sock_recv(self) -> tuple[bytes, Exception | None]:
