@@ -388,6 +388,24 @@ def test_a_repository_whose_outbox_is_lost_refuses_pushes_until_it_is_adopted_as
     assert former != latter
 
 
+@pytest.mark.parametrize("left", [None, b""])
+def test_a_push_before_the_relay_looked_begins_no_new_history_where_the_outbox_is_lost(master, log, left):
+    master.create("one")
+    with running_relay(master.settings(), log):
+        master.commit("one", "a")
+        master.push("one")
+        eventually(lambda: not master.outbox("one").has_unsent())
+    outbox = master.root / "one/.hg/store/outbox.0001.log"
+    outbox.unlink()
+    if left is not None:
+        outbox.write_bytes(left)
+    master.commit("one", "b")
+    assert "this repository refuses changes: the log has its event 2" in master.push("one", check=False)
+    assert master.outbox("one").newest() is None
+    master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
+    assert UNRELAYED in master.push("one")
+
+
 def test_a_master_restored_from_before_an_adoption_can_be_adopted_again(master, log):
     master.create("one")
     master.commit("one", "a")

@@ -177,7 +177,7 @@ def compare_and_begin(
     capture = Capture(repo=repo, path=path, configuration=configuration, end=end)
     if transaction == LIFECYCLE:
         return capture
-    refuse_fork(box)
+    refuse_fork(box, is_empty=end is None)
     refuse_format(repo)
     now = observe.tip(repo)
     if end is None:

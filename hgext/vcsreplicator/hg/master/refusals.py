@@ -86,9 +86,16 @@ def refuse_odd_bookmarks(changes: Changes) -> None:
             )
 
 
-def refuse_fork(box: Outbox) -> None:
-    """Raise Abort while the log has another history than this outbox."""
+def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
+    """Raise Abort while the log has another history than this outbox.
+
+    An outbox that `is_empty` may have lost what was sent; it is not left to the relay to see that later.
+    """
     fork = box.fork()
+    if fork is None and is_empty:
+        from ...outbox.forks import fork_behind
+
+        fork = fork_behind(box)
     if fork is not None:
         raise error.Abort(
             f"this repository refuses changes: {fork.reason}".encode(),
