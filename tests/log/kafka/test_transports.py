@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from kafka.errors import KafkaConnectionError
 from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaTCPTransport
 
 from hgext.vcsreplicator.log.kafka.transports import TCPTransport
 
@@ -78,6 +80,23 @@ def test_the_last_answer_of_a_broker_that_hangs_up_is_read(transport: Given) -> 
     read._protocol = answers
     far.send(b"wrong password")
     far.close()
+    read.resume_reading()
+    while not read.is_closing():
+        loop.poll(timeout_ms=10)
+    assert answers.received == b"wrong password"
+
+
+@pytest.mark.timeout(20)
+def test_an_end_that_closes_tls_alone_ends_the_connection_too(
+    transport: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may close TLS and wait for the same before it closes the socket: then nothing more is there to read."""
+    read, loop, far = transport
+    answers = Answers()
+    read._protocol = answers
+    end = KafkaConnectionError("closed")
+    monkeypatch.setattr(KafkaTCPTransport, "_sock_recv", lambda self: (self._sock.recv(100), end))
+    far.send(b"wrong password")
     read.resume_reading()
     while not read.is_closing():
         loop.poll(timeout_ms=10)

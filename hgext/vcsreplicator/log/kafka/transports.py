@@ -13,6 +13,9 @@ from kafka.net.inet import create_connection
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
+# Seconds for which a connection that has ended is kept, so that its last answer is understood.
+_LAST_ANSWER = 0.5
+
 
 class _PendingSockets:
     """The event loop for one new connection, and the sockets that it tried.
@@ -65,9 +68,13 @@ class _ToTheEnd:
     It may say why a password is refused. The library drops what arrived together with the end of the connection.
     """
 
-    def _sock_recv(self) -> tuple[bytes, Exception | None]:
+    def _sock_recv(self: Any) -> tuple[bytes, Exception | None]:
         received, error = super()._sock_recv()  # type: ignore[misc]  # of the transport that this is mixed into
-        return received, None if received else error  # the next call meets the end again
+        if not received or error is None:
+            return received, error
+        # The next call meets the end again, unless only TLS was closed: then the socket shows nothing more.
+        self._net.call_later(_LAST_ANSWER, lambda: self.abort(error))
+        return received, None
 
 
 class TCPTransport(_AtOnce, _ToTheEnd, KafkaTCPTransport):  # type: ignore[misc]
