@@ -10,7 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -336,6 +336,46 @@ def test_a_release_whose_watermark_was_lost_is_shown_again_without_another_push(
             file.write_text(sound[:-3] if what == "damaged" else sound.replace(author.tip, "1" * 40))
         eventually(lambda: file.exists() and file.read_text() == sound, "the watermark")
         assert bench.notes() == []
+
+
+@pytest.mark.parametrize("name", ["replicated-watermark", "requires", "store/requires"])
+def test_a_pipe_in_place_of_a_file_of_one_repository_holds_up_no_start_of_its_mirror(bench: Bench, name: str) -> None:
+    patient, neighbour = two(bench)
+    push(bench, patient, neighbour)
+    with bench.mirror():
+        bench.wait_applied(patient, neighbour)
+    file = bench.where(patient) / ".hg" / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    with bench.process():
+        push(bench, neighbour)
+        bench.wait_applied(neighbour)
+        bench.release(neighbour)
+        bench.wait_served(neighbour)
+        if name == "replicated-watermark":
+            bench.release(patient)
+            bench.wait_served(patient)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_stands_in_place_of_the_bookmarks_of_the_release_is_replaced_with_its_repository(
+    bench: Bench, make: Callable[[Path], None]
+) -> None:
+    patient = bench.author("patient")
+    patient.push()
+    patient.bookmark("mark", patient.tip)
+    bench.send(patient)
+    bench.release(patient)
+    with bench.process():
+        bench.wait_served(patient)
+        file = bench.where(patient) / ".hg/replicated-bookmarks"
+        shown = file.read_text()
+        file.unlink()
+        make(file)
+        push(bench, patient)
+        bench.release(patient)
+        bench.wait_served(patient)
+        assert file.read_text() == shown != ""
 
 
 class Killed(BaseException):

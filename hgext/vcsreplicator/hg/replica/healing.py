@@ -200,10 +200,15 @@ def _compare(
 
 
 def _keep_serving(repo: localrepository, folder: str) -> None:
-    """Have the copy show what the repository in `folder` shows."""
+    """Have the copy show what the repository in `folder` shows.
+
+    If something else than a file has the name of its bookmarks, which are lost then, the copy shows nothing until its own release.
+    """
     former = vfs.vfs(os.fsencode(os.path.join(folder, ".hg")))
     shown = watermark.read_watermark(former)
-    if shown is not None and shown.fits(repo):
+    bookmarks = former.join(watermark.BOOKMARKS)
+    is_lost = os.path.lexists(bookmarks) and not os.path.isfile(bookmarks)
+    if shown is not None and shown.fits(repo) and not is_lost:
         watermark.write_watermark(repo, shown, bookmarks=watermark.read_bookmarks(former))
 
 

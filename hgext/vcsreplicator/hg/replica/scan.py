@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pushlog.store.appendfile import TornRecord
+from pushlog.store.appendfile import TornRecord, open_regular
 
 from ...mirror.copies import choose
 from ...mirror.settings import MirrorSettings
@@ -43,7 +43,8 @@ def scan(root: str, state: str) -> Iterator[FoundRepository]:
 def is_locked(folder: str) -> bool:
     """Return whether the repository keeps out a Mercurial without the extension."""
     for name in ("requires", "store/requires"):
-        with contextlib.suppress(OSError), open(os.path.join(folder, ".hg", name), "rb") as file:
+        path = os.path.join(folder, ".hg", name)
+        with contextlib.suppress(OSError), open(path, "rb", opener=open_regular) as file:
             if LOCK in file.read().split():
                 return True
     return False
@@ -91,7 +92,8 @@ def _with_served_path(found: FoundRepository) -> FoundRepository:
 def _read_serving(folder: str) -> int:
     """Read the sequence that a sound watermark names; 0 without one."""
     try:
-        with open(os.path.join(folder, ".hg", "replicated-watermark"), "rb") as file:
+        path = os.path.join(folder, ".hg", "replicated-watermark")
+        with open(path, "rb", opener=open_regular) as file:
             found = decode_watermark(file.read(128))
     except OSError:
         return 0

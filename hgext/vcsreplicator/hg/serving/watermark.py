@@ -24,6 +24,8 @@ from mercurial.node import bin, hex
 from mercurial.utils import cborutil
 from mercurial.vfs import abstractvfs
 
+from pushlog.store.appendfile import open_regular
+
 from ...words.errors import Diverged
 from ...words.event import NULL_NODE
 from .. import observe
@@ -53,7 +55,8 @@ class Watermark:
 def read_watermark(vfs: abstractvfs) -> Watermark | None:
     """Read the watermark; None makes a mirror show nothing."""
     try:
-        return decode_watermark(vfs.read(WATERMARK))
+        with open(vfs.join(WATERMARK), "rb", opener=open_regular) as file:
+            return decode_watermark(file.read())
     except OSError:
         return None
 
@@ -122,8 +125,15 @@ def _move_to(repo: localrepository, former: Watermark, length: int) -> None:
 
 
 def read_bookmarks(vfs: abstractvfs) -> bytes:
-    """Read the bookmarks of the release, a line each: node, blank, name in UTF-8."""
-    return vfs.tryread(BOOKMARKS)
+    """Read the bookmarks of the release, a line each: node, blank, name in UTF-8.
+
+    Raises OSError if something else than a file has their name.
+    """
+    try:
+        with open(vfs.join(BOOKMARKS), "rb", opener=open_regular) as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
 
 
 def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
