@@ -378,6 +378,34 @@ def test_what_stands_in_place_of_the_bookmarks_of_the_release_is_replaced_with_i
         assert file.read_text() == shown != ""
 
 
+@pytest.mark.parametrize("name", ["bookmarks", "replicated-bookmarks"])
+@pytest.mark.parametrize("how", ["lost", "older"])
+def test_bookmarks_that_were_lost_or_replaced_by_older_ones_are_found_without_another_push(
+    bench: Bench, name: str, how: str
+) -> None:
+    patient = bench.author("patient")
+    patient.push()
+    patient.bookmark("mark", patient.tip)
+    bench.send(patient)
+    bench.release(patient)
+    with bench.mirror(check_interval=0.2):
+        bench.wait_served(patient)
+        file = bench.where(patient) / ".hg" / name
+        older = file.read_text()
+        patient.push()
+        patient.bookmark("mark", patient.tip)
+        bench.send(patient)
+        bench.release(patient)
+        bench.wait_served(patient)
+        sound = file.read_text()
+        if how == "lost":
+            file.unlink()
+        else:
+            file.write_text(older)
+        eventually(lambda: file.exists() and file.read_text() == sound != older, "the bookmarks")
+        eventually(lambda: equal(bench, patient) and bench.notes() == [], "the repository whole")
+
+
 class Killed(BaseException):
     """Instead of a kill."""
 

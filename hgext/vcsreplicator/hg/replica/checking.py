@@ -10,6 +10,7 @@ from mercurial.localrepo import localrepository
 
 from pushlog import versions
 
+from ...mirror.checkpoint import Checkpoint
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import Check, Checked, FingerprintPair, Look
 from ...words.errors import ReplicationError, Unavailable
@@ -93,7 +94,7 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
         if checkpoint is not None:
             is_other = checkpoint.repository != wanted.repository
             lower = checkpoint if checkpoint.seq < wanted.seq else None
-        problem = _verify(repo)
+        problem = _verify(repo) or _compare_bookmarks(repo, checkpoint)
         is_still = problem is None and _observe_store(wanted.folder) == before
         if is_still and (seen := _read_shown(repo)) is not None:
             before = _observe_store(wanted.folder)  # its lock is what has changed
@@ -109,6 +110,17 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
     if _observe_store(wanted.folder) != before or _has_journal(wanted.folder) or is_other:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)
     return Checked(repository=wanted.repository, problem=problem, lower=lower, shown=shown)
+
+
+def _compare_bookmarks(repo: localrepository, checkpoint: Checkpoint | None) -> str | None:
+    """Return what is wrong with the bookmarks, if every event is released.
+
+    They are in two files then: one of them was lost, or replaced by an older copy.
+    """
+    shown = watermark.read_watermark(repo.vfs)
+    if checkpoint is None or shown is None or shown.seq != checkpoint.seq or not shown.fits(repo):
+        return None
+    return None if watermark.shows_present_bookmarks(repo) else "its bookmarks are not those of its release"
 
 
 def _read_shown(repo: localrepository) -> int | None:

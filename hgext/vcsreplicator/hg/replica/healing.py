@@ -133,7 +133,7 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
                 with locked(repo):
                     replicated.record(repo, successor)
             if former.incarnation == checkpoint.incarnation:
-                _keep_serving(repo, folder)
+                _keep_serving(repo, folder, checkpoint.seq)
         _keep_hgrc(repo, folder)
         repositories.close(made)
         repositories.close(folder)
@@ -199,8 +199,8 @@ def _compare(
     return checkpoint
 
 
-def _keep_serving(repo: localrepository, folder: str) -> None:
-    """Have the copy show what the repository in `folder` shows.
+def _keep_serving(repo: localrepository, folder: str, seq: int) -> None:
+    """Have the copy, which is at event `seq`, show what the repository in `folder` shows.
 
     If something else than a file has the name of its bookmarks, which are lost then, the copy shows nothing until its own release.
     """
@@ -209,7 +209,9 @@ def _keep_serving(repo: localrepository, folder: str) -> None:
     bookmarks = former.join(watermark.BOOKMARKS)
     is_lost = os.path.lexists(bookmarks) and not os.path.isfile(bookmarks)
     if shown is not None and shown.fits(repo) and not is_lost:
-        watermark.write_watermark(repo, shown, bookmarks=watermark.read_bookmarks(former))
+        # Those of the copy are as the master's, if it shows them all.
+        kept = None if shown.seq == seq else watermark.read_bookmarks(former)
+        watermark.write_watermark(repo, shown, bookmarks=kept)
 
 
 def _keep_hgrc(repo: localrepository, folder: str) -> None:

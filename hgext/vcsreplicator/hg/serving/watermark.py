@@ -136,10 +136,19 @@ def read_bookmarks(vfs: abstractvfs) -> bytes:
         return b""
 
 
+def shows_present_bookmarks(repo: localrepository) -> bool:
+    """Return whether the bookmarks of the release are the present ones."""
+    return set(_read_present_bookmarks(repo).splitlines()) == set(read_bookmarks(repo.vfs).splitlines())
+
+
+def _read_present_bookmarks(repo: localrepository) -> bytes:
+    present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
+    return present.tryread(b"bookmarks")
+
+
 def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:
     """Write the release's bookmarks; those on unreleased changesets as shown before."""
-    present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
-    now, former = present.tryread(b"bookmarks") if given is None else given, read_bookmarks(repo.vfs)
+    now, former = _read_present_bookmarks(repo) if given is None else given, read_bookmarks(repo.vfs)
     if moved:
         now = _moved_back(now, moved)
     if length < len(repo.changelog):
