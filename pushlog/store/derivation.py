@@ -21,6 +21,10 @@ from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 
 SALVAGED = b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n"
+LOST = b"pushlog.log lacks push %d, which pushlog2.db has: it is an older copy"
+LOST_HINT = (
+    b"put the newest pushlog.log back; or move it away, and pushlog2.db counts; or 'hg repairpushlog' drops the push"
+)
 
 
 # Plain classes: every push makes them anew, and a NamedTuple takes five times as long to make.
@@ -72,7 +76,7 @@ def derive(
             derived.adoption, unused = _adopt_database(log, connection, tr)
             derived.facts.update({fact.id: fact for fact in unused})
         else:
-            late = _apply_new_facts(log, connection, tr, *state)
+            late = _apply_new_facts(log, connection, tr, *state, kept=None if note else {fact.id for fact in edits})
     except UnknownVersion as other:
         hint = b"use the version that wrote it; or move the file away, and what pushlog2.db has counts"
         raise error.Abort(str(other).encode(), hint=hint) from other
@@ -91,19 +95,43 @@ def derive(
 
 
 def _apply_new_facts(
-    log: Pushlog, connection: sqlite3.Connection, tr: Transaction, position: int, fingerprint: int
+    log: Pushlog,
+    connection: sqlite3.Connection,
+    tr: Transaction,
+    position: int,
+    fingerprint: int,
+    kept: set[int] | None,
 ) -> set[int]:
     """Apply what was appended after ``position`` and return its ids.
 
-    If SQLite comes from another or a longer file, everything is applied again, and no ids are returned.
+    If SQLite comes from another or a longer file, everything is applied again, and no ids are returned. Raises Abort if a push
+    would be lost by that, other than those ``kept``; None allows it, after a rollback.
     """
     is_descended = position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
     facts = list(log.facts(position if is_descended else 0, tr))
     if not is_descended:
+        if kept is not None:
+            _refuse_loss(log, connection, tr, facts, kept)
         database.clear(connection)
     for fact in facts:
         database.apply(connection, fact, log.revision_of)
     return {fact.id for fact in facts} if is_descended else set()
+
+
+def _refuse_loss(
+    log: Pushlog, connection: sqlite3.Connection, tr: Transaction, facts: list[entry.Fact], kept: set[int]
+) -> None:
+    """Raise Abort if a changeset that was here before has its push in SQLite alone.
+
+    A rollback takes the changesets with it, so the file is an older copy then, or has lost its end. It is not known which pushes
+    were undone on purpose, so none is brought back without an operator.
+    """
+    latest, length = {fact.id: fact for fact in facts}, tr.changes[b"origrepolen"]
+    named = {node for fact in latest.values() if isinstance(fact, entry.Push) for node in fact.nodes}
+    for push in database.pushes(connection, 0, database.last_id(connection)):
+        for node in () if push.id in kept else push.nodes:
+            if node not in named and (revision := log.revision_of(node)) is not None and revision < length:
+                raise error.Abort(LOST % push.id, hint=LOST_HINT)
 
 
 def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> tuple[Adoption, list[entry.Fact]]:

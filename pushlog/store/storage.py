@@ -4,7 +4,8 @@
 An append-only file is the truth, and SQLite is derived from it. Rules of this module, which hold after a kill at any point:
 
 1. The file commits with Mercurial's transaction. SQLite is written in a transaction of its own that is committed after
-  Mercurial's: it can lag behind the file, and is never ahead of it (except after ``hg rollback``).
+  Mercurial's: it can lag behind the file, and is never ahead of it, except after ``hg rollback``; if it is, and
+  changesets that are still here would lose their push, the writer refuses.
 2. A reader takes no lock on the repository and writes nothing. It sees SQLite plus the facts of the file that SQLite lacks.
 3. A writer (`session`), holding the store lock, first brings SQLite up to date with the file, and records an operator's changes of
   SQLite in the file (`derivation`).

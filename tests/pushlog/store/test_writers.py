@@ -279,6 +279,85 @@ def test_a_copy_of_the_database_from_before_gets_what_it_lacks(place, server):
     assert server.errors() == []
 
 
+@pytest.fixture
+def older(place, server):
+    """The server, its file replaced by a copy from before its last push; and the file as it was."""
+    file = server.folder / ".hg" / "store" / "pushlog.log"
+    copy = file.read_bytes()
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    newest = file.read_bytes()
+    file.write_bytes(copy)
+    place("source").commit(b"e")
+    return server, file, newest
+
+
+def test_an_older_copy_of_the_file_refuses_pushes_instead_of_losing_one(place, older):
+    server, file, newest = older
+    with pytest.raises(error.Abort, match=r"pushlog\.log lacks push 4, which pushlog2.db has") as refused:
+        place("source").push_to(server)
+    assert b"hg repairpushlog" in refused.value.hint
+    assert len(server.repository) == 4
+    file.write_bytes(newest)
+    place("source").push_to(server)
+    assert list(server.rows()) == [1, 2, 3, 4, 5]
+    assert server.errors() == []
+
+
+def test_without_the_older_copy_of_the_file_the_database_counts(place, older):
+    server, file, _newest = older
+    file.unlink()
+    place("source").push_to(server)
+    (server.folder / ".hg" / "pushlog2.db").unlink()
+    assert list(server.rows()) == [1, 2, 3, 4, 5]
+    assert server.errors() == []
+
+
+def test_after_a_repair_an_older_copy_of_the_file_counts(place, older):
+    server, _file, _newest = older
+    repository = server.repository
+    assert checking.repairpushlog(repository.ui, repository) == 0
+    place("source").push_to(server)
+    assert len(server.rows()) == 4
+    assert len(server.errors()) == 1
+
+
+def test_an_operator_s_row_is_recorded_where_the_database_is_of_another_file(place, server):
+    node = server.commit(b"in no push")
+    server.sql("UPDATE pushlog_state SET fingerprint = 0")
+    server.sql("INSERT INTO pushlog VALUES (7, 'operator', 1)")
+    server.sql("INSERT INTO changesets VALUES (7, 3, ?)", node)
+    place("source").commit(b"d")
+    place("source").push_to(server)
+    assert server.rows()[7] == ("operator", [node])
+    assert server.errors() == []
+
+
+def test_a_rollback_takes_back_a_push_of_changesets_that_were_here_before(server):
+    node = server.commit(b"in no push")
+    before, log = server.rows(), Pushlog(server.repository)
+    with log.repo.lock(), log.repo.transaction(b"test") as tr:
+        session_of(log, tr).insert(entry.Push(id=4, user="bob", date=1, nodes=(node,)))
+    assert server.rows()[4] == ("bob", [node])
+    server.repository.rollback()
+    assert server.rows() == before
+    assert len(server.repository) == 4
+
+
+def test_a_push_that_was_rolled_back_without_the_extension_does_not_come_back(place, server, monkeypatch):
+    fourth = place("source").commit(b"d")
+    place("source").push_to(server)
+    with monkeypatch.context() as without:
+        without.setattr(stripping, "rollback", lambda orig, repo, *arguments: orig(repo, *arguments))
+        server.repository.rollback()
+    assert len(server.repository) == 3
+    monkeypatch.setitem(os.environb, b"USER", b"bob")
+    place("source").push_to(server)
+    assert [push for push in server.rows().values() if fourth in push[1]] == [("bob", [fourth])]
+    assert len(server.rows()) == 4
+    assert server.errors() == []
+
+
 def test_a_push_is_dated_by_the_clock_whatever_date_new_changesets_are_given(place, server):
     """The settings of `place` date changesets to 2017."""
     before = int(time.time())
