@@ -39,6 +39,7 @@ from .formats import refuse_content, refuse_format
 from .pushes import has_fetched, public_markers, push_entry, pusher_connection
 from .refusals import (
     fitting,
+    name_unreadable,
     refuse_fork,
     refuse_odd_bookmarks,
     refuse_odd_markers,
@@ -213,6 +214,8 @@ def read_end(box: Outbox) -> OutboxEnd | None:
     """Read what the newest entry says, or raise Abort if it cannot be read."""
     try:
         return box.end()
+    except OSError as problem:
+        raise name_unreadable(problem) from problem
     except (TornRecord, MalformedEvent) as problem:
         raise error.Abort(
             f"this repository refuses changes: {problem}".encode(),

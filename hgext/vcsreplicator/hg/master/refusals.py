@@ -91,16 +91,27 @@ def refuse_fork(box: Outbox, *, is_empty: bool = False) -> None:
 
     An outbox that `is_empty` may have lost what was sent; it is not left to the relay to see that later.
     """
-    fork = box.fork()
-    if fork is None and is_empty:
-        from ...outbox.forks import fork_behind
+    try:
+        fork = box.fork()
+        if fork is None and is_empty:
+            from ...outbox.forks import fork_behind
 
-        fork = fork_behind(box)
+            fork = fork_behind(box)
+    except OSError as problem:
+        raise name_unreadable(problem) from problem
     if fork is not None:
         raise error.Abort(
             f"this repository refuses changes: {fork.reason}".encode(),
             hint=b"see 'hg help replicateadopt'",
         )
+
+
+def name_unreadable(problem: OSError) -> error.Abort:
+    """Return the refusal where a file of the outbox cannot be read.
+
+    Mercurial answers an OSError over HTTP as an internal error.
+    """
+    return error.Abort(f"this repository refuses changes: {problem}".encode("utf-8", "surrogateescape"))
 
 
 def refuse_unavailable_log(box: Outbox, line: RelayLine | None, patience: float) -> None:
