@@ -200,9 +200,9 @@ def _compare(
 
 
 def _keep_serving(repo: localrepository, folder: str, seq: int) -> None:
-    """Have the copy, which is at event `seq`, show what the repository in `folder` shows.
+    """Have the copy show what the repository in `folder` shows.
 
-    If something else than a file has the name of its bookmarks, which are lost then, the copy shows nothing until its own release.
+    The copy is at event `seq`. If something else than a file has the name of its bookmarks, which are lost then, the copy shows nothing until its own release.
     """
     former = vfs.vfs(os.fsencode(os.path.join(folder, ".hg")))
     shown = watermark.read_watermark(former)
