@@ -49,10 +49,10 @@ class AppendFile:
 
     ``vfs`` is ``repo.svfs``, which gives new files their modes; for readers, it may be any `Folder`. A method that takes ``tr``,
     the caller's own open transaction, sees its uncommitted records too. Without it the method sees committed records only, even
-    while another process writes.
+    while another process writes. A payload of more than ``limit`` bytes is damage, and is not read.
     """
 
-    def __init__(self, vfs: Folder, name: bytes, magic: bytes):
+    def __init__(self, vfs: Folder, name: bytes, magic: bytes, *, limit: int | None = None):
         if len(magic) != 4:
             raise ValueError(f"{name!r}: magic must have 4 bytes, got {magic!r}")
         if not name.endswith(b".log") or b"/" in name:
@@ -60,6 +60,7 @@ class AppendFile:
         self.name = name
         self._vfs = vfs
         self._magic = magic
+        self._limit = limit
 
     def append(self, tr: Transaction, payloads: Iterable[bytes]) -> int:
         """Append records under ``tr`` and return the file's new size.
@@ -104,7 +105,7 @@ class AppendFile:
                 position = start - block_start
                 need = frames.FRAME_BYTES
                 if len(block) - position >= frames.HEAD_BYTES:
-                    need += frames.size_in_head(block, position)
+                    need += self._bound(frames.size_in_head(block, position), start)
                 if len(block) - position < (wanted := min(need, end - start)):
                     wanted = min(max(wanted, _READ_AHEAD), end - start)
                     block, block_start = _read_block(file, start, wanted), start
@@ -146,7 +147,7 @@ class AppendFile:
             if end < frames.FRAME_BYTES:
                 raise TornRecord(self.name, 0, "shorter than a frame")
             size_at_end = _read_block(file, end - frames.SIZE_BYTES, frames.SIZE_BYTES)
-            start = end - frames.FRAME_BYTES - frames.size_at_end(size_at_end)
+            start = end - frames.FRAME_BYTES - self._bound(frames.size_at_end(size_at_end), end)
             if start < 0:
                 raise TornRecord(self.name, end, "the size at its end is too large")
             return self._decode_frame(_read_block(file, start, end - start), 0, start)
@@ -167,6 +168,12 @@ class AppendFile:
     def _find_vfs(self) -> abstractvfs:
         """Return the store's vfs, which a writer has given."""
         return cast("abstractvfs", self._vfs)
+
+    def _bound(self, size: int, position: int) -> int:
+        """Return the size of a payload; raise TornRecord if it is too large."""
+        if self._limit is not None and size > self._limit:
+            raise TornRecord(self.name, position, f"a record of {size} bytes")
+        return size
 
     def _encode(self, payload: bytes) -> bytes:
         return frames.encode(self._magic, payload)

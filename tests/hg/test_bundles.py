@@ -24,6 +24,20 @@ def test_a_push_that_sends_its_own_events_keeps_the_rules_of_the_repositories_it
     assert b"HGRCSKIPREPO" not in encoding.environ
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", ["store/00changelog.i", "store/requires", "bookmarks", "requires"])
+def test_a_pipe_in_place_of_a_file_that_mercurial_opens_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    initialize()
+    opener, control = RepositoryOpener(skip_hgrc=False), tmp_path / ".hg"
+    repository = factory.repository(ui_module.ui.load(), os.fsencode(tmp_path), create=True)
+    with repository.lock():  # a link to nothing
+        opener.open(str(tmp_path))
+    (control / name).unlink(missing_ok=True)
+    os.mkfifo(control / name)
+    with pytest.raises(OSError, match=f"Not a file: '{control / name}'"):
+        opener.open(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("what", "named"),
     [

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The outbox without Mercurial: what is unsent, what is kept, and what a lost marker costs."""
 
+import contextlib
 import os
+import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import pytest
 from hgext.vcsreplicator.hg.master import refusals
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, new_id
-from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark
+from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark, TornRecord
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
@@ -237,3 +239,38 @@ def test_an_event_that_fits_the_outbox_fits_a_record():
 
 def test_identifiers_are_new_each_time():
     assert len({new_id() for _ in range(100)} | {os.urandom(16).hex()}) == 101
+
+
+@pytest.mark.parametrize("name", ["outbox.sent", "outbox.fork"])
+def test_of_a_huge_file_no_more_is_read_than_an_outbox_writes(box, tmp_path, name):
+    made = entries(1)
+    box.append(Transaction(), made)
+    with open(tmp_path / name, "wb") as file:
+        file.truncate(HUGE)
+    with bounded_memory():
+        assert [place.entry for place in box.unsent()] == made
+        box.fork()
+
+
+@pytest.mark.parametrize("read", ["newest", "unsent"])
+def test_a_record_that_claims_more_than_one_may_hold_is_not_read(box, tmp_path, read):
+    with open(tmp_path / "outbox.0001.log", "wb") as file:
+        file.write(b"OBX1" + (HUGE - 16).to_bytes(4, "big"))
+        file.truncate(HUGE - 4)
+        file.seek(0, os.SEEK_END)
+        file.write((HUGE - 16).to_bytes(4, "big"))
+    with bounded_memory(), pytest.raises(TornRecord, match=f"a record of {HUGE - 16} bytes"):
+        box.newest() if read == "newest" else list(box.unsent())
+
+
+HUGE = 1 << 28
+
+
+@contextlib.contextmanager
+def bounded_memory():
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()

@@ -22,6 +22,7 @@ from pushlog import versions
 
 from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry
+from ..outbox.folder import refuse_pipes
 from ..words.digest import node_set
 from . import requirement
 
@@ -78,7 +79,12 @@ class RepositoryOpener:
             raise ChangesetsGone(f"{folder}: cannot be opened: {problem}") from problem
 
     def open(self, folder: str) -> localrepository:
-        """Open the repository, unfiltered, as it is on disk now."""
+        """Open the repository, unfiltered, as it is on disk now.
+
+        Raises OSError where a pipe lies: Mercurial would wait for its writer.
+        """
+        for part in (".hg", os.path.join(".hg", "store")):
+            refuse_pipes(os.path.join(folder, part))
         return versions.factory.repository(self._ui.copy(), os.fsencode(folder)).unfiltered()
 
 

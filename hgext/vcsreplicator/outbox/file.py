@@ -32,7 +32,7 @@ from ..words.event import Tip, event_names
 from ..words.shape import from_json, to_json
 from ..words.value import Value
 from .entry import NEWEST_MEMBERS, Entry, NewestEvent, OutboxEnd
-from .folder import Store, create_file, match_mode, read_file, replace_file
+from .folder import FILE_LIMIT, Store, create_file, match_mode, read_file, replace_file
 
 if TYPE_CHECKING:
     from pushlog.store.appendfile import Folder
@@ -200,7 +200,7 @@ class Outbox:
         """Read the marker; None if there is none, or none that can be read."""
         try:
             with open(self._folder.join(SENT), "rb", opener=open_regular) as file:
-                return from_json(SentMark, file.read())
+                return from_json(SentMark, file.read(FILE_LIMIT))
         except (FileNotFoundError, MalformedEvent):
             return None
 
@@ -273,7 +273,7 @@ class Outbox:
         numbers = self.segments()
         if len(numbers) < 3 or (sent := self.sent()) is None:
             return []
-        undo = read_file(self._folder.join(b"undo"))
+        undo = read_file(self._folder.join(b"undo"), limit=-1)
         removed = []
         for number in numbers[:-2]:
             name = SEGMENT.format(number).encode()
@@ -334,7 +334,7 @@ class Outbox:
         return segment if segment.tail(tr) < SEGMENT_SIZE else self._open_segment(numbers[-1] + 1)
 
     def _open_segment(self, number: int) -> AppendFile:
-        return AppendFile(self._folder, SEGMENT.format(number).encode(), MAGIC)
+        return AppendFile(self._folder, SEGMENT.format(number).encode(), MAGIC, limit=RECORD_LIMIT)
 
 
 def outbox_of(folder: str) -> Outbox:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from typing import IO, TYPE_CHECKING
@@ -11,6 +13,9 @@ from pushlog.store.appendfile import open_regular as open_regular
 
 if TYPE_CHECKING:
     from pushlog.store.appendfile import Folder
+
+# Bytes that are read of a file: a foreign or damaged repository may hold a huge one.
+FILE_LIMIT = 1 << 13
 
 
 class Store:
@@ -44,13 +49,22 @@ def replace_file(folder: Folder, name: bytes, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def read_file(path: bytes) -> bytes:
-    """Return the content of a file, empty if it does not exist."""
+def read_file(path: bytes, limit: int = FILE_LIMIT) -> bytes:
+    """Return the content of a file, at most so many bytes; empty without one."""
     try:
         with open(path, "rb", opener=open_regular) as file:
-            return file.read()
+            return file.read(limit)
     except FileNotFoundError:
         return b""
+
+
+def refuse_pipes(folder: str) -> None:
+    """Raise OSError if a pipe or a device lies in a folder, if it can be read."""
+    with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(folder) as entries:
+        for entry in entries:
+            # Mercurial's locks are links to nothing.
+            if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry.path):
+                raise OSError(errno.EINVAL, "Not a file", entry.path)
 
 
 def match_mode(folder: Folder, descriptor: int) -> None:
