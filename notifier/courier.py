@@ -26,7 +26,7 @@ from hgext.vcsreplicator.words.shape import from_json
 from hgext.vcsreplicator.words.wire import ID, names_of, read_connection
 
 from .condition import DestinationCondition
-from .destination import DeliveryOutcome, Destination, DestinationSettings
+from .destination import DeliveryOutcome, Destination, DestinationSettings, KeepingDestination
 from .message import Message, messages
 from .orders import Orders
 from .reading import NoticeReader, describe_missing, group
@@ -144,6 +144,7 @@ class _DeliveryLoop:
             window=self.window,
             rejects=self.rejects,
             state=state,
+            keeper=destination if isinstance(destination, KeepingDestination) else None,
         )
         self.orders = Orders(
             name=self.name,

@@ -76,6 +76,17 @@ class Database:
         except sqlite3.Error as error:
             raise Unavailable(f"{self._key}: {error}") from error
 
+    def run_unsynced(self, statement: str, arguments: Sequence[Any] = ()) -> None:
+        """Execute a statement, outside `writing`, that a power cut may undo.
+
+        A power cut undoes none before it, nor does the end of the process undo it.
+        """
+        self.run("PRAGMA synchronous=NORMAL")
+        try:
+            self.run(statement, arguments)
+        finally:
+            self.run("PRAGMA synchronous=FULL")
+
     def run_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Execute a statement for each row of arguments, within `writing`."""
         try:

@@ -127,6 +127,27 @@ class KeepingSettings(Protocol):
         """The path of the database."""
 
 
+@runtime_checkable
+class KeepingDestination(Protocol):
+    """A destination whose database says itself which position it has reached.
+
+    Its reader begins there if the log's position is newer, so that a database that was restored from a copy gets what it lacks.
+    Methods raise Unavailable.
+    """
+
+    def read_reached(self) -> tuple[int, str | None] | None:
+        """Return the position and its mark, as recorded; None if nothing is."""
+
+    def note_reached(self, position: int, mark: str | None) -> None:
+        """Record that everything before the position is kept.
+
+        A power cut may leave an earlier record, never a later one.
+        """
+
+    def describe_kept(self) -> str:
+        """Return what a copy may have set back, in numbers, and how to look at it."""
+
+
 def settings_class(type_name: str) -> type[DestinationSettings]:
     """Return the settings class of a `type`; raises KeyError for an unknown one."""
     module, _, name = DESTINATIONS[type_name].partition(":")

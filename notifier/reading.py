@@ -2,7 +2,8 @@
 """The notices that one destination reads, and the position that it stores.
 
 Rules of this file: the position is stored only after everything before it is settled; a loss in the log is kept as a reject
-before the reader passes over it.
+before the reader passes over it. A destination with a database records the position there before the log does, and begins at
+that record if it is older: a database restored from a copy gets what was accepted after the copy.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from hgext.vcsreplicator.words.retry import FAILOVER
 from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
 from .database import is_there
-from .destination import KeepingSettings
+from .destination import KeepingDestination, KeepingSettings
 from .rejects import Rejects
 from .state import StateDatabase
 from .window import Window
@@ -93,12 +94,15 @@ class NoticeReader:
         window: Window,
         rejects: Rejects,
         state: StateDatabase,
+        keeper: KeepingDestination | None = None,
     ) -> None:
         self._name, self._log, self._clock, self._chance = name, log, clock, chance
         self._window, self._rejects, self._state = window, rejects, state
+        self._keeper = keeper
+        position, mark = self._find_start(position)
         self._read_to = position
         self._taken: deque[NoticeMark] = deque()
-        self._settled = self._unproven = self._read_mark(position)
+        self._settled = self._unproven = self._read_mark(position, mark)
         start = position if self._unproven is None else self._unproven.offset
         self._first_end = log.ends(NOTICES)[0]
         self._reader = log.reader({(NOTICES, 0): start})
@@ -143,8 +147,10 @@ class NoticeReader:
             return
         while self._taken and self._taken[0].offset < position:
             self._settled = self._taken.popleft()
-        metadata = {} if self._settled is None else {0: to_json(self._settled).decode("ascii")}
+        mark = None if self._settled is None else to_json(self._settled).decode("ascii")
+        self._note_reached(position, mark)
         try:
+            metadata = {} if mark is None else {0: mark}
             self._log.acknowledge(group(self._name), NOTICES, {0: position}, metadata=metadata)
         except Unavailable as error:
             self.rest(error)
@@ -180,9 +186,45 @@ class NoticeReader:
             return RENEW_EVERY
         return STORE_EVERY if self._window.waiting else 0.0
 
-    def _read_mark(self, position: int) -> NoticeMark | None:
+    def _find_start(self, stored: int) -> tuple[int, str | None]:
+        """Return the position to begin at, and its mark.
+
+        It is that of the destination's own database if this is older, with the mark there: offsets mean nothing after a loss in the
+        log. If the log's is older (a kill between the two, a log from a copy), notices repeat. A database without a position, of
+        an earlier release, is taken for complete.
+        """
+        mark = self._log.metadata(group(self._name), NOTICES).get(0)
+        if self._keeper is None:
+            return stored, mark
+        reached = self._keeper.read_reached()
+        if reached is None:
+            self._keeper.note_reached(stored, mark)
+        if reached is None or reached[0] >= stored:
+            return stored, mark
+        kept = self._keeper.describe_kept()
+        logger.warning(
+            "database is older than the position",
+            position=stored,
+            reached=reached[0],
+            notices=stored - reached[0],
+            reason=f"these notices are read again; subscriptions are as they were then: {kept}",
+        )
+        return reached
+
+    def _note_reached(self, position: int, mark: str | None) -> None:
+        """Record the position in the destination's database, if it has one.
+
+        If this fails, the next start begins too early, which repeats and never skips.
+        """
+        if self._keeper is None:
+            return
+        try:
+            self._keeper.note_reached(position, mark)
+        except Unavailable as error:
+            logger.warning("reached position not recorded", reason=str(error))
+
+    def _read_mark(self, position: int, stored: str | None) -> NoticeMark | None:
         """Return the newest settled notice, as stored; None if unknown or expired."""
-        stored = self._log.metadata(group(self._name), NOTICES).get(0)
         try:
             mark = None if stored is None else from_json(NoticeMark, stored.encode())
         except MalformedEvent:
@@ -237,6 +279,7 @@ class NoticeReader:
         )
         self._rejects.keep(reason, b"", self._read_to, None, is_counted=False)
         logger.error("log lost records", reason=reason)
+        self._note_reached(beginning, None)
         self._log.acknowledge(group(self._name), NOTICES, {0: beginning})
         self._window.go_back(beginning)
         self._taken.clear()

@@ -105,6 +105,18 @@ class Deliveries:
                 assert cursor.lastrowid is not None
                 yield WaitingDelivery(now, cursor.lastrowid, each.id, _list_orders(replay, *message.orders), 0)
 
+    def read_reached(self) -> tuple[int, str | None] | None:
+        """Return the position of which these rows are, and its mark; None if unknown."""
+        rows = self._db.rows(sql.REACHED)
+        return (int(rows[0][0]), rows[0][1]) if rows else None
+
+    def note_reached(self, position: int, mark: str | None) -> None:
+        """Record that all rows of notices before the position are here.
+
+        A power cut may leave the record before.
+        """
+        self._db.run_unsynced(sql.NOTE_REACHED, (position, mark))
+
     def queued(self) -> list[WaitingDelivery]:
         """Return everything that waits, in the order of its arrival."""
         return [

@@ -80,6 +80,17 @@ class Webhooks:
             return [outcome for delivery in batch for outcome in self._accepted_alone(delivery)]
         return [DeliveryOutcome(number=delivery.number) for delivery in batch]
 
+    def read_reached(self) -> tuple[int, str | None] | None:
+        return self._deliveries.read_reached()
+
+    def note_reached(self, position: int, mark: str | None) -> None:
+        self._deliveries.note_reached(position, mark)
+
+    def describe_kept(self) -> str:
+        kept = self._deliveries.subscriptions.all()
+        paused = sum(each.paused_reason is not None for each in kept)
+        return f"{len(kept)} subscriptions, {paused} of them paused; compare: vcsreplicator subscription list"
+
     def find_troubles(self) -> Sequence[ServiceTrouble]:
         """Return which subscriptions are failing, or were paused for that."""
         found = []

@@ -49,6 +49,11 @@ CREATE TABLE IF NOT EXISTS history (
     what TEXT NOT NULL,
     who TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS reached (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    position INTEGER NOT NULL,
+    mark TEXT
+);
 """
 
 ADD_SUBSCRIPTION = "INSERT INTO subscriptions (name, origin, content, created_at) VALUES (?, ?, ?, ?)"
@@ -64,6 +69,9 @@ FAILING = "UPDATE subscriptions SET failing_since = ? WHERE id = ?"
 HISTORY = "INSERT INTO history (time, subscription, what, who) VALUES (?, ?, ?, ?)"
 READ_HISTORY = "SELECT time, subscription, what, who FROM history ORDER BY id DESC LIMIT ?"
 LAST_HISTORY = "SELECT COALESCE(MAX(id), 0) FROM history"
+
+REACHED = "SELECT position, mark FROM reached"
+NOTE_REACHED = "INSERT OR REPLACE INTO reached (one, position, mark) VALUES (1, ?, ?)"
 
 ADD_MESSAGE = """INSERT INTO messages (id, replay, repository, repo_url, type, sequence, previous, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id, replay) DO NOTHING"""

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A database of webhooks that is older than its destination's position."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import structlog
+
+from hgext.vcsreplicator.log import NOTICES, Log
+from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.reading import group
+from notifier.webhook.deliveries import Deliveries
+from notifier.webhook.destination import WebhookSettings
+from notifier.webhook.subscription import Subscription
+from testing.builders.endpoint import Endpoint
+from testing.builders.notices import publish_pushes
+from testing.builders.notifying import FAST, Notifier
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as endpoint:
+        yield endpoint
+
+
+class Hooks:
+    """A webhook destination at work; `deliver` starts and stops it."""
+
+    def __init__(self, log: Log, notifier: Notifier, endpoint: Endpoint, folder: Path) -> None:
+        self.log, self.notifier, self.endpoint = log, notifier, endpoint
+        self.file, self.copy = folder / "deliveries.db", folder / "copy.db"
+        self.settings = WebhookSettings(
+            database=str(self.file), jitter=0, allow=("127.0.0.0/8",), allow_http=True, patience=FAST
+        )
+        with closing(Deliveries(self.settings.database)) as deliveries:
+            wanted = Subscription(url=endpoint.url)
+            deliveries.subscriptions.add("ci", wanted, origin="command", who="dana", now=1.0)
+
+    def deliver(self) -> list[int]:
+        """Start, deliver all there is, and stop; return the sequences that came, in order."""
+        self.endpoint.requests.clear()
+        self.notifier.start(hooks=self.settings)
+        eventually(lambda: self.reached == self.log.ends(NOTICES)[0], "the database to reach the end")
+        self.notifier.settled("hooks")
+        with closing(Deliveries(self.settings.database)) as deliveries:
+            eventually(lambda: not deliveries.counts().get("queued"))
+        self.notifier.stop()
+        return [sequence for _, sequence in self.endpoint.told]
+
+    def back_up(self) -> None:
+        with closing(sqlite3.connect(self.file)) as source, closing(sqlite3.connect(self.copy)) as target:
+            source.backup(target)
+
+    def restore(self) -> None:
+        for file in self.file.parent.glob("deliveries.db*"):
+            file.unlink()
+        shutil.copy(self.copy, self.file)
+
+    def run(self, statement: str) -> list[tuple[object, ...]]:
+        with closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
+            return connection.execute(statement).fetchall()
+
+    @property
+    def reached(self) -> int:
+        """The position in the database; -1 if it has none."""
+        with closing(Deliveries(self.settings.database)) as deliveries:
+            found = deliveries.read_reached()
+        return -1 if found is None else found[0]
+
+
+@pytest.fixture
+def hooks(log: Log, notifier: Notifier, endpoint: Endpoint, tmp_path: Path) -> Hooks:
+    return Hooks(log, notifier, endpoint, tmp_path)
+
+
+def test_a_database_restored_from_a_copy_gets_the_deliveries_that_it_lacks_in_order(hooks: Hooks) -> None:
+    publish_pushes(hooks.log, "x", 1, 2)
+    assert hooks.deliver() == [1, 2]
+    hooks.back_up()
+    publish_pushes(hooks.log, "x", 3, 6)
+    assert hooks.deliver() == [3, 4, 5, 6]
+    hooks.restore()
+    publish_pushes(hooks.log, "x", 7, 7)
+    assert hooks.deliver() == [3, 4, 5, 6, 7]
+    assert hooks.deliver() == []
+    assert hooks.notifier.errors() == []
+
+
+def test_a_line_says_what_a_restored_database_sets_back(hooks: Hooks) -> None:
+    publish_pushes(hooks.log, "x", 1, 2)
+    hooks.deliver()
+    hooks.back_up()
+    publish_pushes(hooks.log, "x", 3, 6)
+    hooks.deliver()
+    hooks.restore()
+    with structlog.testing.capture_logs() as lines:
+        hooks.deliver()
+        hooks.deliver()
+    [line] = [line for line in lines if line["event"] == "database is older than the position"]
+    assert (line["log_level"], line["notices"]) == ("warning", 4)
+    assert "1 subscriptions, 0 of them paused" in line["reason"]
+
+
+def test_a_notifier_killed_before_the_log_had_its_position_delivers_nothing_twice(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_pushes(hooks.log, "x", 1, 2)
+    hooks.deliver()
+    publish_pushes(hooks.log, "x", 3, 4)
+    acknowledge = hooks.log.acknowledge
+
+    def stop_here(*_: object, **__: object) -> None:
+        raise Unavailable("killed")
+
+    monkeypatch.setattr(hooks.log, "acknowledge", stop_here)
+    hooks.notifier.start(hooks=hooks.settings)
+    eventually(lambda: hooks.reached == 4)
+    hooks.notifier.stop()
+    monkeypatch.setattr(hooks.log, "acknowledge", acknowledge)
+    assert hooks.notifier.position("hooks") == 2
+    publish_pushes(hooks.log, "x", 5, 5)
+    assert set(hooks.deliver()) <= {3, 4, 5}  # 3 and 4 only if they were stopped before they were sent
+    assert hooks.run("SELECT COUNT(*) FROM deliveries") == [(5,)]
+
+
+def test_a_log_restored_from_an_older_copy_than_the_database_is_not_sent_whole(hooks: Hooks) -> None:
+    publish_pushes(hooks.log, "x", 1, 2)
+    hooks.deliver()
+    lost = {"offset": 8, "sha256": "0" * 64}
+    hooks.run(f"UPDATE reached SET position = 9, mark = '{json.dumps(lost)}'")
+    publish_pushes(hooks.log, "x", 3, 3)
+    assert hooks.deliver() == [3]
+    assert hooks.notifier.errors() == []
+
+
+def test_a_reject_names_what_a_restored_database_lacks_and_the_log_has_no_more(hooks: Hooks, tmp_path: Path) -> None:
+    publish_pushes(hooks.log, "x", 1, 2)
+    hooks.deliver()
+    hooks.back_up()
+    publish_pushes(hooks.log, "x", 3, 6)
+    hooks.deliver()
+    hooks.restore()
+    with closing(sqlite3.connect(tmp_path / "log.db", isolation_level=None)) as log:
+        notices = "SELECT s.id FROM streams s JOIN topics t ON t.id = s.topic WHERE t.name = ?"
+        [(stream,)] = log.execute(notices, (NOTICES,))
+        log.execute("DELETE FROM records WHERE stream = ? AND offset < 4", (stream,))
+        log.execute("UPDATE streams SET beginning = 4 WHERE id = ?", (stream,))
+    assert hooks.deliver() == [5, 6]
+    assert [error.reason for error in hooks.notifier.errors()] == [
+        "notices 2 to 3 left the log before they were delivered to hooks"
+    ]
+
+
+def test_a_database_of_the_former_version_is_taken_for_complete(hooks: Hooks) -> None:
+    publish_pushes(hooks.log, "x", 1, 3)
+    hooks.deliver()
+    hooks.run("DROP TABLE reached")
+    hooks.run("DELETE FROM deliveries")
+    publish_pushes(hooks.log, "x", 4, 4)
+    assert hooks.deliver() == [4]
+    assert hooks.reached == 4
+
+
+def test_the_database_of_a_former_version_has_the_position_once_it_was_opened(hooks: Hooks) -> None:
+    publish_pushes(hooks.log, "x", 1, 2)
+    hooks.log.acknowledge(group("hooks"), NOTICES, {0: 2})
+    hooks.deliver()
+    assert hooks.reached == 2
+    assert hooks.run("SELECT COUNT(*) FROM deliveries") == [(0,)]
+
+
+def test_a_restored_database_of_another_log_gets_everything(hooks: Hooks) -> None:
+    """Offsets mean nothing then: the notice that it had reached is not there."""
+    publish_pushes(hooks.log, "x", 1, 2)
+    hooks.deliver()
+    hooks.run("UPDATE reached SET mark = replace(mark, 'sha256\":\"', 'sha256\":\"0')")
+    hooks.back_up()
+    publish_pushes(hooks.log, "x", 3, 4)
+    hooks.deliver()
+    hooks.restore()
+    hooks.run("DELETE FROM messages")
+    hooks.run("DELETE FROM deliveries")
+    assert hooks.deliver() == [1, 2, 3, 4]
+    [error] = hooks.notifier.errors()
+    assert "the log lost notices" in error.reason
+    assert hooks.deliver() == []
+
+
+def test_notices_that_no_subscription_wants_are_not_read_again_at_each_start(hooks: Hooks) -> None:
+    hooks.run("UPDATE subscriptions SET removed_at = 2")
+    publish_pushes(hooks.log, "x", 1, 3)
+    hooks.deliver()
+    assert hooks.reached == hooks.notifier.position("hooks") == 3
+
+
+def test_a_position_that_cannot_be_recorded_in_the_database_is_read_again_at_the_next_start(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_pushes(hooks.log, "x", 1, 1)
+    hooks.deliver()
+    publish_pushes(hooks.log, "x", 2, 2)
+
+    def fail(*_: object) -> None:
+        raise Unavailable("database: disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Deliveries, "note_reached", fail)
+        hooks.notifier.start(hooks=hooks.settings)
+        hooks.notifier.settled("hooks")
+        hooks.notifier.stop()
+    assert (hooks.notifier.position("hooks"), hooks.reached) == (2, 1)
+    assert set(hooks.deliver()) <= {2}
+    assert hooks.run("SELECT COUNT(*) FROM deliveries") == [(2,)]
