@@ -105,7 +105,7 @@ class AppendFile:
                 position = start - block_start
                 need = frames.FRAME_BYTES
                 if len(block) - position >= frames.HEAD_BYTES:
-                    need += self._bound(frames.size_in_head(block, position), start)
+                    need += self._check_size(frames.size_in_head(block, position), start)
                 if len(block) - position < (wanted := min(need, end - start)):
                     wanted = min(max(wanted, _READ_AHEAD), end - start)
                     block, block_start = _read_block(file, start, wanted), start
@@ -147,7 +147,7 @@ class AppendFile:
             if end < frames.FRAME_BYTES:
                 raise TornRecord(self.name, 0, "shorter than a frame")
             size_at_end = _read_block(file, end - frames.SIZE_BYTES, frames.SIZE_BYTES)
-            start = end - frames.FRAME_BYTES - self._bound(frames.size_at_end(size_at_end), end)
+            start = end - frames.FRAME_BYTES - self._check_size(frames.size_at_end(size_at_end), end)
             if start < 0:
                 raise TornRecord(self.name, end, "the size at its end is too large")
             return self._decode_frame(_read_block(file, start, end - start), 0, start)
@@ -169,7 +169,7 @@ class AppendFile:
         """Return the store's vfs, which a writer has given."""
         return cast("abstractvfs", self._vfs)
 
-    def _bound(self, size: int, position: int) -> int:
+    def _check_size(self, size: int, position: int) -> int:
         """Return the size of a payload; raise TornRecord if it is too large."""
         if self._limit is not None and size > self._limit:
             raise TornRecord(self.name, position, f"a record of {size} bytes")

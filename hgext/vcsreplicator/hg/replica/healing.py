@@ -202,7 +202,8 @@ def _compare(
 def _keep_serving(repo: localrepository, folder: str, seq: int) -> None:
     """Have the copy show what the repository in `folder` shows.
 
-    The copy is at event `seq`. If something else than a file has the name of its bookmarks, which are lost then, the copy shows nothing until its own release.
+    The copy is at event `seq`. If something else than a file has the name of the former's bookmarks, these are lost, and the copy
+    shows nothing until its own release.
     """
     former = vfs.vfs(os.fsencode(os.path.join(folder, ".hg")))
     shown = watermark.read_watermark(former)
