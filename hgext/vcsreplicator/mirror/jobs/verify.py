@@ -86,14 +86,22 @@ class _VerifyJob:
 
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[RepositoryState]:
     """Return the repositories that the mirror must have; with `paths` only those."""
-    wanted = (state for state in picture.states.values() if not paths or state.path in paths)
-    return sorted((state for state in wanted if must_have(picture, mirror, state)), key=lambda state: state.path)
+    known = picture.roster.mirror(mirror) if picture.roster else None
+    replaced = picture.find_replaced()
+    found = (
+        state
+        for state in picture.states.values()
+        if (not paths or state.path in paths)
+        and not state.deleted
+        and state.repository not in replaced
+        and (known is None or known.carries(state.path))
+    )
+    return sorted(found, key=lambda state: state.path)
 
 
 def must_have(picture: Picture, mirror: str, state: RepositoryState) -> bool:
-    """Return whether the mirror carries the repository and it is not deleted."""
-    known = picture.roster.mirror(mirror) if picture.roster else None
-    return not state.deleted and (known is None or known.carries(state.path))
+    """Return whether the mirror carries the repository and it is neither deleted nor replaced."""
+    return any(each.repository == state.repository for each in carried(picture, mirror, (state.path,)))
 
 
 def compare(
