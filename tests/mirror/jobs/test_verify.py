@@ -94,7 +94,7 @@ class Round:
                     self.clock.advance(delay or 0.0)
 
         self._monkeypatch.setattr(verify.crew, "work", work)
-        verify.compare(
+        self.ended = verify.compare(
             SETTINGS,
             self.log,
             options or OPTIONS,
@@ -165,6 +165,7 @@ def test_a_repository_whose_path_another_one_has_taken_is_no_alarm(round_: Round
     if when == "before":
         round_.state(successor)
         assert round_.runs(there) == [ComparisonOutcome.EQUAL]
+        assert round_.ended.left_out == 0
     else:
         assert round_.runs(RECREATED, lambda: round_.state(successor), RECREATED, RECREATED) == []
 
