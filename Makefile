@@ -17,7 +17,7 @@ SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 # import what all need takes a second of a processor. The other pure tests run in `make test`.
 PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes and not more" \
 	--hypothesis-profile=quick
-CHECKS := check-mirror check-aggregator check-notifier check-docs check-types check-style
+CHECKS := check-aggregator check-mirror check-notifier check-docs check-types check-style
 TESTS_OF_check-mirror := tests/mirror tests/status tests/words tests/outbox
 TESTS_OF_check-aggregator := tests/aggregator tests/relay tests/log
 TESTS_OF_check-notifier := tests/notifier tests/house

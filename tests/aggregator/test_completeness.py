@@ -143,11 +143,14 @@ def test_a_successor_waits_while_a_partition_does_not_answer_and_a_minute_longer
     assert here.noticed() == IN_ORDER
 
 
-def test_an_answer_that_came_late_is_no_answer_of_the_time_before(here: Installation) -> None:
+def test_an_answer_that_came_late_is_no_answer_of_the_time_before(
+    here: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The relay may have stopped to wait for the partition meanwhile."""
     with here.session() as session:
         here.begin(session, 0)
         hanging = HangingEnds(here.log)
+        monkeypatch.setattr("hgext.vcsreplicator.aggregator.completeness.PAUSE", 0.01)
         here.step(session, 10.0)
         here.push(here.successor, Type.CREATED)
         here.step(session, 30.0)
@@ -218,12 +221,15 @@ def test_check_says_why_a_successor_waits_for_a_log_whose_every_answer_is_late(h
     assert here.noticed() == [(2, 1)]
 
 
-def test_an_answer_that_the_loop_takes_late_is_not_a_late_answer_of_the_log(here: Installation) -> None:
+def test_an_answer_that_the_loop_takes_late_is_not_a_late_answer_of_the_log(
+    here: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     aggregation = Aggregation(Roster(), {(EVENTS, OLD): 0, (EVENTS, NEW): 0})
     completeness = Completeness(aggregation, here.log, here.clock, 5.0)
     completeness.check()
     here.clock.advance(5.0)
     hanging = HangingEnds(here.log)
+    monkeypatch.setattr("hgext.vcsreplicator.aggregator.completeness.PAUSE", 0.01)
     completeness.check()
     hanging.go_on.set()
     assert completeness._question is not None
@@ -255,11 +261,12 @@ def test_a_time_counts_once_what_the_log_had_then_is_read_or_lost(here: Installa
     assert aggregation.succession.read_at == asked
 
 
-def test_a_broker_that_hangs_holds_up_no_other_work(here: Installation) -> None:
+def test_a_broker_that_hangs_holds_up_no_other_work(here: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     with here.session() as session:
         here.step(session, 90.0)
         read_at = session.aggregation.succession.read_at
         hanging = HangingEnds(here.log)
+        monkeypatch.setattr("hgext.vcsreplicator.aggregator.completeness.PAUSE", 0.01)
         here.push(here.former, Type.CREATED)
         here.step(session, 20.0)
         assert here.noticed() == [(1, 1)]

@@ -128,6 +128,7 @@ def test_an_idle_aggregator_asks_at_each_sign_of_life_for_the_ends_of_state_and_
     assert log.asked == {STATE: 10, EVENTS: 10}
 
 
+@pytest.mark.more
 def test_positions_that_rest_are_stored_again_once_an_hour(log: CountingLog) -> None:
     clock = log._clock
     assert isinstance(clock, HandClock)

@@ -22,6 +22,7 @@ from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
 from testing.builders.memorylog import MemoryCopy, MemoryLog
 from testing.clock import HandClock
+from testing.seeds import ends
 
 SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)
 
@@ -190,7 +191,7 @@ def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_hist
 
 
 @pytest.mark.parametrize("is_cut_off", [False, True])
-@pytest.mark.parametrize("taken", range(9))
+@pytest.mark.parametrize("taken", ends(range(9)))
 def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the_present_history(
     taken: int, monkeypatch: pytest.MonkeyPatch, *, is_cut_off: bool
 ) -> None:

@@ -101,6 +101,11 @@ class Master:
         return [wire.decode(record.value).event.id for record in reader.poll(0.0) if record.value]
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_work, "TICK", 0.01)
+
+
 @pytest.fixture
 def master(tmp_path: Path, log: MemoryLog) -> Iterator[Master]:
     stop = threading.Event()

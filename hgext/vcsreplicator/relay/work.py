@@ -40,6 +40,8 @@ RECOVERY_RETRIES = 5
 OFTEN = 4
 # Failures of a repository in a row that are logged as warnings; further ones are errors.
 QUIET_FAILURES = 3
+# Seconds between two looks at which tasks are due.
+TICK = 0.1
 
 
 @dataclass(slots=True)
@@ -248,7 +250,7 @@ class Work:
         return outcomes
 
     def _start_due_tasks(self) -> None:
-        while self._has_tasks.wait() and not self._stop.wait(0.1):
+        while self._has_tasks.wait() and not self._stop.wait(TICK):
             with self._changed:
                 for folder, task in list(self._tasks.items()):
                     self._start_task(folder, task)

@@ -17,6 +17,7 @@ from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain, pushed
 from testing.builders.fed_aggregation import START, FedAggregation
+from testing.seeds import ends
 
 
 def inactive(name: str) -> Mirror:
@@ -766,7 +767,7 @@ def test_an_adopted_history_replaces_a_long_queue_in_transactions_of_bounded_siz
     assert list(fed.topics[PENDING]) == [f"{new.repository}/1"]
 
 
-@pytest.mark.parametrize("written", range(1, 16))
+@pytest.mark.parametrize("written", ends(range(1, 16)))
 def test_a_kill_while_an_adopted_history_replaces_a_long_queue_costs_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
@@ -1055,7 +1056,7 @@ def test_what_a_mirror_said_while_it_was_removed_does_not_count_when_it_is_added
     assert fed.aggregation.roster.mirrors[1].state.value == "active"
 
 
-@pytest.mark.parametrize("written", [None, 1, 2, 3])
+@pytest.mark.parametrize("written", ends([None, 1, 2, 3]))
 def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch, written: int | None
 ) -> None:

@@ -1138,6 +1138,7 @@ def test_a_mirror_follows_the_roster_of_a_log_that_went_back(bench: Bench) -> No
         source.join(60)
 
 
+@pytest.mark.more
 def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
     chain = Chain("r")
     bench.log.append([NewRecord(topic=EVENTS, key=chain.repository, value=wire.encode(e)) for e in chain.take(3000)])

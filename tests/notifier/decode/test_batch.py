@@ -91,6 +91,7 @@ def test_repeats_are_seen_within_a_run_and_from_one_to_the_next(tools: Tools, tm
         ("b.ndjson.zst", b"no zstd"),
     ],
 )
+@pytest.mark.more
 def test_a_broken_file_is_named_and_leaves_no_output_and_no_id(
     name: str, content: bytes, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

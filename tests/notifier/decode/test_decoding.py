@@ -166,6 +166,7 @@ def test_there_is_a_golden_file_for_every_kind_of_error() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in cases() if name.startswith("decoded")])
+@pytest.mark.more
 def test_decoded_attributes_match_their_schema_and_are_in_the_body(name: str, tools: Tools) -> None:
     result = decode(cases()[name], tools)
     assert isinstance(result, Decoded)
