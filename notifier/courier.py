@@ -170,9 +170,13 @@ class _DeliveryLoop:
             has_read = self.read()
             if self.condition.trouble is not None and self.window.idle(self.clock.monotonic()):
                 self.connect()
-            self.begin()
-            # While notices come, the next are read instead of a wait: the destination works meanwhile.
-            self.collect(BUSY_WAIT if self.window.in_flight and not has_read else 0)
+            if has_read:
+                # What was confirmed during the read makes room. The destination works while the next notices are read.
+                self.collect(0)
+                self.begin()
+            else:
+                self.begin()
+                self.collect(BUSY_WAIT if self.window.in_flight else 0)
             self.reader.store_position()
             self.report()
         self.drain()

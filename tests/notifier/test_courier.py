@@ -883,6 +883,33 @@ def test_line_about_a_delivery_names_message_repository_sequence_and_event(
             assert line["message"].startswith(event.id)
 
 
+def test_room_that_a_confirmation_makes_during_a_read_is_used_before_the_next_read(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_pushes(turns.log, "r", 1, 3 * reading.BATCH)
+    confirmed: list[Delivery] = []
+    tried: list[int] = []
+    read = turns.loop.read
+
+    def read_meanwhile() -> bool:
+        tried.append(len(turns.destination.tried))
+        confirmed[:], turns.destination._submitted = turns.destination._submitted, []
+        return read()
+
+    def answer(_: Scripted, timeout: float) -> list[DeliveryOutcome]:
+        if timeout:
+            turns.courier.stop.set()
+        found = [DeliveryOutcome(number=delivery.number) for delivery in confirmed]
+        confirmed.clear()
+        return found
+
+    monkeypatch.setattr(turns.loop, "read", read_meanwhile)
+    monkeypatch.setattr(Scripted, "outcomes", answer)
+    monkeypatch.setattr(courier, "DRAIN", 0.0)
+    turns.loop.work()
+    assert tried[:3] == [0, 1, 2]
+
+
 def test_no_confirmation_is_waited_for_while_notices_come(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     """A destination that works meanwhile would have nothing to do while the next notices are read."""
     publish_pushes(turns.log, "r", 1, 2 * reading.BATCH + 1)
