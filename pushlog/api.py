@@ -50,12 +50,19 @@ def has_fetched(repo: localrepository) -> bool:
 
 
 def record_replicated(
-    repo: localrepository, tr: Transaction, pushid: int, user: bytes, date: int, nodes: Sequence[bytes]
+    repo: localrepository,
+    tr: Transaction,
+    pushid: int,
+    user: bytes,
+    date: int,
+    nodes: Sequence[bytes],
+    *,
+    last: int | None = None,
 ) -> None:
     """Record a push, within ``tr``, as another repository recorded it.
 
     ``nodes`` are 40 hex digits each. The same row again is a no-op. Aborts with one line if the id is taken by another
-    push, or a changeset by another id.
+    push, or a changeset by another id, and if the pushlog ends before the push ``last``, which was recorded before.
     """
     push = entry.Push(
         id=pushid,
@@ -70,6 +77,8 @@ def record_replicated(
             return
         if present is not None:
             raise error.Abort(b"pushlog: push %d is recorded as another push already" % pushid)
+        if last is not None and (newest := session.last_id()) < last:
+            raise error.Abort(b"pushlog: its files are older copies: they end with push %d, not %d" % (newest, last))
         session.insert(push)
     except sqlite3.Error as problem:
         raise error.Abort(b"pushlog: cannot record push %d: %s" % (pushid, str(problem).encode())) from problem

@@ -89,6 +89,10 @@ class PushlogTransaction:
         """Return the push with this id, if there is one."""
         return self._on_sound_database(lambda: database.push(self.connection, number))
 
+    def last_id(self) -> int:
+        """Return the newest id, 0 without one."""
+        return self._on_sound_database(lambda: database.last_id(self.connection))
+
     def insert(self, push: entry.Push) -> None:
         """Record a push of another repository.
 

@@ -406,6 +406,23 @@ def test_bookmarks_that_were_lost_or_replaced_by_older_ones_are_found_without_an
         eventually(lambda: equal(bench, patient) and bench.notes() == [], "the repository whole")
 
 
+@pytest.mark.parametrize("found_by", ["reading", "push"])
+def test_pushes_that_both_files_of_the_pushlog_lack_are_brought_again(bench: Bench, found_by: str) -> None:
+    patient = bench.author("patient")
+    push(bench, patient)
+    with bench.mirror(check_interval=0.2 if found_by == "reading" else 0):
+        bench.wait_applied(patient)
+        files = [bench.where(patient) / ".hg" / name for name in ("store/pushlog.log", "pushlog2.db")]
+        older = [file.read_bytes() for file in files]
+        push(bench, patient)
+        bench.wait_applied(patient)
+        for file, content in zip(files, older, strict=True):
+            file.write_bytes(content)
+        if found_by == "push":
+            push(bench, patient)
+        eventually(lambda: equal(bench, patient) and bench.notes() == [], "the repository whole")
+
+
 class Killed(BaseException):
     """Instead of a kill."""
 

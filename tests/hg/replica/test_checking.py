@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror reads its repositories through while pushes arrive: damage is found, and what a push does is never taken for it."""
 
+import contextlib
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from mercurial import context
 from mercurial.node import nullid
 
-from hgext.vcsreplicator.hg.replica import checking
+from hgext.vcsreplicator.hg.replica import checking, replicated
 from hgext.vcsreplicator.hg.replica.checking import check
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
 from hgext.vcsreplicator.hg.replica.work import TaskRunner
@@ -188,6 +191,39 @@ def test_a_transaction_that_lasts_all_the_time_leaves_the_check_undecided(one: O
     with locked(repo), repo.transaction(b"long"):
         found = one.check()
     assert (found.problem, found.is_undecided) == (None, True)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # a strip's
+def test_a_push_that_was_stripped_or_rolled_back_is_not_missed(bench: Bench, one: One) -> None:
+    one.apply(3)
+    one.author.strip(one.author.tip)
+    one.apply(4)
+    assert one.check().problem is None
+    one.author.push(files(3))
+    one.apply(5)
+    bench.hg(one.author, "rollback", "--config", "extensions.pushlog=", "--config", "ui.rollback=yes")
+    found = bench.found()[one.author.repository].checkpoint
+    assert (found and found.seq, found and found.push) == (5, 3)
+    assert one.check().problem is None
+    one.apply(5)
+
+
+def test_a_pushlog_in_use_and_a_checkpoint_without_a_push_are_no_loss(one: One) -> None:
+    pushlog = one.folder / ".hg" / "store" / "pushlog.log"
+    pushlog.rename(pushlog.with_suffix(".away"))
+    with contextlib.closing(sqlite3.connect(one.folder / ".hg" / "pushlog2.db")) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        one.repositories.ui.setconfig(b"pushlog", b"timeoutro", b"1")
+        assert one.check().problem is None
+    (one.folder / ".hg" / "pushlog2.db").unlink()
+    assert one.check().problem == "its pushlog ends with push 0, not 2"
+    repo = one.runner.repositories.open(str(one.folder))
+    found = replicated.read(repo)
+    assert found is not None
+    with locked(repo):
+        replicated.record(repo, replace(found, push=None))
+    assert one.check().problem is None
 
 
 def damage(folder: Path, what: str) -> None:

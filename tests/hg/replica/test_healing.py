@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.hg.replica import healing
+from hgext.vcsreplicator.hg.replica.checking import check
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.serving import watermark
+from hgext.vcsreplicator.mirror.task import Check
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.author import Author
@@ -29,6 +32,21 @@ def test_a_repair_on_a_mirror_without_a_master_leaves_the_ack_where_the_reposito
     assert after.trouble is not None
     assert "master is not set: there is nothing to heal from" in after.trouble.note
     assert (after.checkpoint, after.folder, after.serving) == (before.checkpoint, before.folder, author.seq)
+
+
+def test_a_copy_after_its_newest_push_was_stripped_misses_no_push(bench: Bench, worker: Any) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    author.push()
+    author.push()
+    author.strip(author.tip)
+    assert worker.perform(author).trouble is None
+    assert worker.perform(author, heal=Reason.CORRUPT).trouble is None
+    author.push()
+    healed = worker.perform(author)
+    assert (healed.trouble, healed.serving) == (None, author.seq)
+    wanted = Check(repository=author.repository, folder=str(bench.home(author)), seq=author.seq, serving=author.seq)
+    assert check(OpenRepositories(prepare(), 1), bench.settings(), wanted).problem is None
 
 
 def restrict(author: Author, user: str) -> None:

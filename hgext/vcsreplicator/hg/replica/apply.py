@@ -97,7 +97,7 @@ def _apply_event(
         with _raising_malformed():
             unbundle(repo, tr, bundle, UNPACKED_LIMIT if item.inline else BUNDLE_LIMIT)
     _move_phases_and_bookmarks(repo, tr, event)
-    _record_push(repo, tr, event, since.length)
+    _record_push(repo, tr, event, since.length, checkpoint.push)
     observed = observe.observe(repo, tr, since=since, push=event.changes.push)
     tip = observe.tip(repo)
     if advance(checkpoint.digest, event.type, observed) != event.digest or tip != event.after:
@@ -116,13 +116,14 @@ def _move_phases_and_bookmarks(repo: localrepository, tr: transaction, event: Ev
         observe.move_bookmarks(repo, tr, {each.name: each.node for each in changes.bookmarks})
 
 
-def _record_push(repo: localrepository, tr: transaction, event: Event, first: int) -> None:
+def _record_push(repo: localrepository, tr: transaction, event: Event, first: int, last: int | None) -> None:
+    """Record the push of an event; the newest one before it, `last`, must be there."""
     push = event.changes.push
     if push is None:
         return
     changelog = repo.changelog
     nodes = [changelog.node(rev).hex().encode() for rev in range(first, len(changelog))]
-    api.record_replicated(repo, tr, push.id, push.user.encode("utf-8", "surrogateescape"), push.date, nodes)
+    api.record_replicated(repo, tr, push.id, push.user.encode("utf-8", "surrogateescape"), push.date, nodes, last=last)
 
 
 def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -> None:

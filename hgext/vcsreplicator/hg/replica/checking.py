@@ -2,13 +2,14 @@
 """A comparison with the master, and a check of every revision; without a lock."""
 
 import os
+import sqlite3
 from dataclasses import replace
 
 from mercurial import error, verify
 from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
 
-from pushlog import versions
+from pushlog import api, versions
 
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.settings import MirrorSettings
@@ -94,7 +95,7 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
         if checkpoint is not None:
             is_other = checkpoint.repository != wanted.repository
             lower = checkpoint if checkpoint.seq < wanted.seq else None
-        problem = _verify(repo) or _compare_bookmarks(repo, checkpoint)
+        problem = _verify(repo) or _compare_bookmarks(repo, checkpoint) or _find_lost_pushes(repo, checkpoint)
         is_still = problem is None and _observe_store(wanted.folder) == before
         if is_still and (seen := _read_shown(repo)) is not None:
             before = _observe_store(wanted.folder)  # its lock is what has changed
@@ -121,6 +122,21 @@ def _compare_bookmarks(repo: localrepository, checkpoint: Checkpoint | None) -> 
     if checkpoint is None or shown is None or shown.seq != checkpoint.seq or not shown.fits(repo):
         return None
     return None if watermark.shows_present_bookmarks(repo) else "its bookmarks are not those of its release"
+
+
+def _find_lost_pushes(repo: localrepository, checkpoint: Checkpoint | None) -> str | None:
+    """Return what is wrong if the pushlog ends before the newest push applied.
+
+    Its files are older copies, or lost. A strip or a rollback leaves no such difference: a stripped push keeps its id, and the
+    checkpoint is rolled back with the pushlog.
+    """
+    if checkpoint is None or checkpoint.push is None:
+        return None
+    try:
+        last = api.last_push_id(repo)
+    except sqlite3.OperationalError:
+        return None  # another process holds it
+    return f"its pushlog ends with push {last}, not {checkpoint.push}" if last < checkpoint.push else None
 
 
 def _read_shown(repo: localrepository) -> int | None:
