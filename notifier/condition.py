@@ -72,14 +72,15 @@ class DestinationCondition:
         self,
         window: Window,
         position: int | None,
+        mark: str | None,
         destination: object = None,
         *,
         replays: Sequence[Mapping[str, int]] = (),
     ) -> None:
         """Store the condition and report it to the log, if a report is due.
 
-        A destination with parts that fail alone says which do. `replays` say how far each is. A failure to store the
-        condition is only logged.
+        A destination with parts that fail alone says which do. `mark` is the position's, should the log lose both. `replays` say
+        how far each is. A failure to store the condition is only logged.
         """
         now = self._clock.monotonic()
         if now - self._reported_at < REPORT_INTERVAL:
@@ -97,6 +98,7 @@ class DestinationCondition:
         condition = {
             "paused": window.paused,
             "position": position,
+            "mark": mark,
             "waiting": window.waiting,
             "oldest": None if oldest is None else oldest.id,
             "oldest_age": round(age, 1),

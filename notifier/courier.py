@@ -85,7 +85,7 @@ class Courier:
         with contextlib.ExitStack() as opened:
             opened.callback(destination.close)
             state = opened.enter_context(contextlib.closing(self._open_state()))
-            loop = _DeliveryLoop(self, destination, state, self._first_position())
+            loop = _DeliveryLoop(self, destination, state, self._first_position(state))
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
@@ -108,23 +108,40 @@ class Courier:
     def _report_trouble(self, error: ReplicationError) -> None:
         """Report a destination that cannot start, for monitoring and `destination list`."""
         self.started.set()
-        stored = self.log.stored(group(self.name), NOTICES).get(0)
-        if stored is not None:  # Kafka forgets a position that is not stored for a week
-            metadata = self.log.metadata(group(self.name), NOTICES)
-            self.log.acknowledge(group(self.name), NOTICES, {0: stored}, metadata=metadata)
         with contextlib.closing(self._open_state()) as state:
+            stored, mark = self._find_position(state)
+            if stored is not None:  # Kafka forgets a position that is not stored for a week
+                self._store(stored, mark)
             condition = DestinationCondition(self.name, self.log, state, self.clock, since=self._failing_since)
             condition.note_outage(error)
             self._failing_since = condition.since
-            condition.report(Window(self.settings.patience), stored)
+            condition.report(Window(self.settings.patience), stored, mark)
 
-    def _first_position(self) -> int:
+    def _first_position(self, state: StateDatabase) -> int:
+        position, mark = self._find_position(state)
+        if position is None:
+            known = self.log.beginnings(NOTICES) if self.settings.start_at == "beginning" else self.log.ends(NOTICES)
+            position = known[0]
+        self._store(position, mark)
+        return position
+
+    def _find_position(self, state: StateDatabase) -> tuple[int | None, str | None]:
+        """Return the stored position and its mark; None at the very first start.
+
+        If the log lost them (Kafka forgets them after a week without the notifier, and with the topic), those that were last
+        reported count: some notices may repeat, and none is passed over.
+        """
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:
-            return stored
-        known = self.log.beginnings(NOTICES) if self.settings.start_at == "beginning" else self.log.ends(NOTICES)
-        self.log.acknowledge(group(self.name), NOTICES, {0: known[0]})
-        return known[0]
+            return stored, self.log.metadata(group(self.name), NOTICES).get(0)
+        reported = state.conditions().get(self.name, {})
+        position, mark = reported.get("position"), reported.get("mark")
+        if position is not None:
+            logger.warning("the log lost the position", position=position, reason="the last reported one counts")
+        return position, mark
+
+    def _store(self, position: int, mark: str | None) -> None:
+        self.log.acknowledge(group(self.name), NOTICES, {0: position}, metadata={} if mark is None else {0: mark})
 
 
 class _DeliveryLoop:
@@ -182,7 +199,8 @@ class _DeliveryLoop:
         self.drain()
 
     def report(self) -> None:
-        self.condition.report(self.window, self.reader.stored, self.destination, replays=self.orders.list_replays())
+        reader, replays = self.reader, self.orders.list_replays()
+        self.condition.report(self.window, reader.stored, reader.stored_mark, self.destination, replays=replays)
 
     def connect(self) -> None:
         """Connect, and note it if the destination answers.

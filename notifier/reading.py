@@ -109,7 +109,7 @@ class NoticeReader:
         self._untaken: deque[Record] = deque()
         self._stored_at = float("-inf")
         self._failures, self._rests_until = 0, 0.0
-        self.stored = self._read_to
+        self.stored, self.stored_mark = self._read_to, mark
         self.skipped = state.skipped(name, self._read_to)
 
     def records(self, wait: float) -> Iterator[Record]:
@@ -155,7 +155,7 @@ class NoticeReader:
         except Unavailable as error:
             self.rest(error)
             return
-        self.stored, self._stored_at = position, now
+        self.stored, self.stored_mark, self._stored_at = position, mark, now
         POSITION.labels(self._name).set(position)
 
     @property
@@ -285,4 +285,4 @@ class NoticeReader:
         self._taken.clear()
         self._settled = None
         self._first_end = min(self._first_end, end)
-        self.stored, self.skipped = beginning, skipped
+        self.stored, self.stored_mark, self.skipped = beginning, None, skipped

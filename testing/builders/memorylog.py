@@ -126,6 +126,7 @@ class MemoryLog(Log):
         """The stored positions of a group are gone."""
         with self._changed:
             self._stored.pop((group, topic), None)
+            self._metadata.pop((group, topic), None)
 
     def lose(self, topic: str, partition: int, count: int) -> None:
         """The newest records of a partition of a topic that is not compacted are gone."""

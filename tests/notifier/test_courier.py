@@ -89,7 +89,7 @@ class Turns:
 
     def begin(self) -> _DeliveryLoop:
         """As after a restart."""
-        return _DeliveryLoop(self.courier, self.destination, self.state, self.courier._first_position())
+        return _DeliveryLoop(self.courier, self.destination, self.state, self.courier._first_position(self.state))
 
     def take(self, turns: int = 1) -> None:
         for _ in range(turns):
@@ -541,6 +541,55 @@ def test_the_note_of_the_newest_settled_notice_is_kept_while_its_destination_can
     before = turns.log.metadata(group("it"), NOTICES)
     turns.courier._report_trouble(Unavailable("away"))
     assert turns.log.metadata(group("it"), NOTICES) == before != {}
+
+
+def stop_and_lose_position(turns: Turns) -> None:
+    turns.loop.report()
+    turns.loop.close()
+    turns.log.forget(group("it"), NOTICES)
+
+
+def test_a_destination_whose_position_the_log_lost_goes_on_where_it_was(turns: Turns) -> None:
+    turns.destination.start_at = "end"
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(8)
+    stop_and_lose_position(turns)
+    publish_pushes(turns.log, "x", 4, 6)
+    with structlog.testing.capture_logs() as lines:
+        turns.loop = turns.begin()
+    turns.take(8)
+    assert turns.destination.told("x") == [1, 2, 3, 4, 5, 6]
+    assert ("the log lost the position", 3) in [(line["event"], line.get("position")) for line in lines]
+
+
+@pytest.mark.parametrize("count", [1, 5], ids=["shorter", "grown past the position"])
+def test_a_destination_names_the_loss_of_notices_with_its_position_and_sends_what_there_is(
+    turns: Turns, count: int
+) -> None:
+    turns.destination.start_at = "end"
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(8)
+    stop_and_lose_position(turns)
+    turns.log.lose(NOTICES, 0, 3)
+    publish_pushes(turns.log, "y", 1, count)
+    turns.loop = turns.begin()
+    turns.take(12)
+    assert turns.destination.told("y") == [*range(1, count + 1)]
+    [error] = [from_json(ErrorRecord, record.value or b"") for record in turns.log.records(ERRORS)]
+    assert "the log lost notices" in error.reason
+
+
+def test_a_destination_that_cannot_start_keeps_the_position_that_the_log_lost(turns: Turns) -> None:
+    turns.destination.start_at = "end"
+    publish_pushes(turns.log, "x", 1, 3)
+    turns.take(8)
+    stop_and_lose_position(turns)
+    turns.courier._report_trouble(Unavailable("away"))
+    turns.log.forget(group("it"), NOTICES)
+    publish_pushes(turns.log, "x", 4, 5)
+    turns.loop = turns.begin()
+    turns.take(8)
+    assert turns.destination.told("x") == [1, 2, 3, 4, 5]
 
 
 def test_a_reject_names_exactly_the_notices_that_expired_unread(turns: Turns) -> None:
