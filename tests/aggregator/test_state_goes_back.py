@@ -6,12 +6,13 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator.aggregator import session as sessions
-from hgext.vcsreplicator.aggregator.loading import GROUP
+from hgext.vcsreplicator.aggregator.loading import GROUP, load_roster
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
@@ -320,6 +321,47 @@ def test_a_kill_at_the_first_sign_of_life_after_a_loss_of_state_repeats_no_notic
     here.restart(lambda: None)
     here.step()
     assert here.told() == chained(chain)
+
+
+@pytest.mark.parametrize("decided", [False, True], ids=["loaded", "decided since"])
+def test_a_roster_that_was_lost_under_a_running_aggregator_is_written_again(*, decided: bool) -> None:
+    here, chain = Installation(), Chain("x")
+    emptied: MemoryCopy = ({(ROSTER, 0): {}}, {(ROSTER, 0): 0}, {})
+    here.step()
+    here.restart(lambda: None)
+    here.step()
+    if decided:
+        ask(here.log, Verb.ADD, "beta")
+        here.step()
+    roster = here.session.aggregation.roster
+    here.log.restore(ROSTER, emptied)
+    here.step()
+    assert load_roster(here.log) == roster
+    here.restart(lambda: None)
+    send(here.log, chain.take(2))
+    here.step()
+    assert here.told() == []
+    here.step(chain)
+    assert bool(here.told()) != decided  # `beta` never served it
+
+
+def test_a_start_names_a_roster_that_lost_its_newest_version() -> None:
+    here = Installation()
+    older = here.log.copied(ROSTER)
+    here.step()
+    newest = here.session.aggregation.roster.version
+    with structlog.testing.capture_logs() as lines:
+        here.restart(lambda: here.log.restore(ROSTER, older))
+    named = [(line["version"], line["newest"]) for line in lines if "roster lost" in line["event"]]
+    assert named == [(0, newest)]
+
+
+def test_a_roster_that_stands_is_not_written_again() -> None:
+    here = Installation()
+    here.step()
+    before = here.log.ends(ROSTER)
+    here.step()
+    assert here.log.ends(ROSTER) == before
 
 
 def test_a_state_that_stands_is_not_written_again() -> None:

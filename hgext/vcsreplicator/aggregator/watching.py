@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from prometheus_client import Gauge
 
-from ..log import NOTICES, STATE, Log, NewRecord, Record
+from ..log import NOTICES, ROSTER, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
 from ..words.errors import Unavailable
 from ..words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat
@@ -45,6 +45,28 @@ CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLD
 logger = structlog.get_logger()
 
 
+class OwnTopic:
+    """A topic that the aggregator alone writes; `is_lost` once it lacks records."""
+
+    def __init__(self) -> None:
+        self._newest, self._due, self.is_lost = -1, 0, False
+
+    def note_written(self, offsets: Sequence[int]) -> None:
+        """Take the offsets of new records: one that is assigned twice has lost the earlier record."""
+        if offsets:
+            self.is_lost |= offsets[0] <= self._newest
+            self._newest = offsets[-1]
+
+    def note_end(self, end: int, *, is_counted: bool = False) -> None:
+        """Compare the end with the last one, which counts for a topic that is rarely written.
+
+        Records that were written since do not count, because a log may show a transaction a moment after its commit.
+        """
+        if end < self._due:
+            self.is_lost, self._newest = True, end - 1
+        self._due = max(self._newest + 1, end if is_counted else 0)
+
+
 class Watch:
     """Sends a heartbeat every `beat` seconds; used by one thread.
 
@@ -74,7 +96,7 @@ class Watch:
         # When each alarm began, by this machine's clock.
         self._since: dict[Alarm, float] = {}
         self._found: tuple[Alarm, ...] = ()
-        self._state_newest, self._state_due, self._is_state_lost = -1, 0, False
+        self._state, self._roster = OwnTopic(), OwnTopic()
         self._notices_end: int | None = None
         # The newest end of notices that the log said.
         self._known_end: int | None = None
@@ -84,14 +106,9 @@ class Watch:
         self._silence.heard((record.key or "").partition("/")[0], record.offset, self._clock.monotonic())
 
     def note_written(self, messages: Sequence[NewRecord], places: Sequence[tuple[int, int]]) -> None:
-        """Take the records that a transaction wrote, and their offsets.
-
-        A topic that assigns an offset twice has lost the earlier record.
-        """
-        offsets = [offset for message, (_, offset) in zip(messages, places, strict=True) if message.topic == STATE]
-        if offsets:
-            self._is_state_lost |= offsets[0] <= self._state_newest
-            self._state_newest = offsets[-1]
+        """Take the records that a transaction wrote, and their offsets."""
+        for topic, own in ((STATE, self._state), (ROSTER, self._roster)):
+            own.note_written([at for message, (_, at) in zip(messages, places, strict=True) if message.topic == topic])
         if any(message.topic == NOTICES for message in messages):
             self._notices_end = None
 
@@ -103,8 +120,8 @@ class Watch:
     def beat(self) -> bool:
         """Send a heartbeat if it is due; return whether it was.
 
-        Writing it also shows whether another aggregator took over. It is put off while the log does not say where `state` ends: it
-        would stand for notices whose state may be lost.
+        Writing it also shows whether another aggregator took over. It is put off while the log does not say where `state` and
+        `roster` end: it would stand for notices whose state may be lost.
         """
         now = self._clock.monotonic()
         if now - self._beat_at < self._interval:
@@ -115,13 +132,13 @@ class Watch:
             self._renewed = now
             aggregation.renew()
         notices = self._find_notices_end()
-        if notices is None or not self._check_state_end():
+        if notices is None or not self._check_ends():
             # From here on: the log may have taken longer than AGAIN, and the loop must do other work in between.
             self._beat_at = self._clock.monotonic() - max(0.0, self._interval - AGAIN)
             return False
-        self._restore_state()
+        self._restore()
         self._commit(self._make_beat(notices))
-        self._restore_state()
+        self._restore()
         self._survey(now)
         return True
 
@@ -185,29 +202,35 @@ class Watch:
             return None
         return end
 
-    def _check_state_end(self) -> bool:
-        """Find out whether `state` ends earlier than at the last check.
+    def _check_ends(self) -> bool:
+        """Find out whether `state` or `roster` ends earlier than at the last check.
 
-        Newer records do not count, because a log may show a transaction a moment after its commit. Returns whether the log answers.
+        Returns whether the log answers.
         """
-        end = self._find_end(STATE)
-        if end is None:
+        state, roster = self._find_end(STATE), self._find_end(ROSTER)
+        if state is None or roster is None:
             return False
-        if end < self._state_due:
-            self._is_state_lost, self._state_newest = True, end - 1
-        self._state_due = self._state_newest + 1
+        self._state.note_end(state)
+        self._roster.note_end(roster, is_counted=True)
         return True
 
-    def _restore_state(self) -> None:
-        """Write all states again if `state` lost some, as after the log was restored."""
-        if not self._is_state_lost:
+    def _restore(self) -> None:
+        """Write the roster or all states again if the log lost some, as after it was restored."""
+        if self._roster.is_lost:
+            logger.error(
+                "topic roster lost records: the roster is written again", version=self._aggregation.roster.version
+            )
+            self._aggregation.write_roster_again()
+            self._commit()
+            self._roster.is_lost = False
+        if not self._state.is_lost:
             return
         logger.error("topic state lost records: all states are written again")
         names = list(self._aggregation.repositories)
         for first in range(0, len(names), BATCH_STATES):
             self._aggregation.write_again(names[first : first + BATCH_STATES])
             self._commit()
-        self._is_state_lost = False
+        self._state.is_lost = False
 
     def _log_alarms(self, now: float) -> None:
         """Log each alarm when it begins, and when it ends.

@@ -148,6 +148,10 @@ class Aggregation:
         """Write the states of these repositories with the next batch."""
         self._memory.output.dirty.update((name, self.repositories[name]) for name in names)
 
+    def write_roster_again(self) -> None:
+        """Write the present roster with the next batch, if there is one."""
+        self._membership.write_again()
+
     # Watching
 
     @property

@@ -63,6 +63,11 @@ class RosterMembership:
         for name in [name for name, behind in self._behind.items() if not behind]:
             self._set_roster(rosters.promoted(self.roster, name, now=now))
 
+    def write_again(self) -> None:
+        """Write the present version again, unless none was ever decided."""
+        if self.roster.version:
+            self._set_roster(self.roster)
+
     def _find_behind(self, mirror: Mirror) -> Iterator[tuple[str, int]]:
         for repository in self._memory.repositories.values():
             state = repository.state
