@@ -158,6 +158,16 @@ class Outbox:
         sent = self.sent()
         return self._read_places(sent.segment, sent.end) if sent is not None else self.kept()
 
+    def extent(self) -> tuple[int, int] | None:
+        """Return the newest segment and its committed size; None without an entry."""
+        numbers = self.segments()
+        end = self._open_segment(numbers[-1]).tail() if numbers else 0
+        return (numbers[-1], end) if end else None
+
+    def since(self, segment: int, end: int) -> Iterator[Place]:
+        """Read the committed entries behind this byte of a segment, oldest first."""
+        return self._read_places(segment, end)
+
     def kept(self) -> Iterator[Place]:
         """Read the committed entries that are still there, sent or not, oldest first."""
         return self._read_places(0, 0)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's watch for changes that a Mercurial without the extension made.
 
-The next change announces them. Until then mirrors lack them: so they are a trouble.
+Mirrors lack them until they are announced, so they are a trouble. The next change announces changesets; bookmarks and phases alone
+are announced by an operator.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import structlog
 
 from ..words.records import ServiceTrouble
+from .bookmarks import BookmarkWatch
 from .port import MasterPort
 
 logger = structlog.get_logger()
@@ -29,7 +31,7 @@ class OutsideWatch:
     """Remembers how each changelog compared with its outbox; used by one thread."""
 
     def __init__(self, port: MasterPort) -> None:
-        self._port = port
+        self._port, self._bookmarks = port, BookmarkWatch()
         # The changelog that was compared and whether it was changed, those compared longest ago first.
         self._compared: dict[str, _Comparison] = {}
 
@@ -41,6 +43,7 @@ class OutsideWatch:
         """
         there, left = dict.fromkeys(folders, _NEVER), {True: AT_ONCE, False: AT_ONCE}
         known = {folder: last for folder, last in self._compared.items() if folder in there}
+        self._bookmarks.begin_round(there)
         self._compared = {folder: last for folder, last in there.items() if folder not in known} | known
         for folder, (compared, is_changed) in list(self._compared.items()):
             seen, was_changed = _observe_changelog(folder), bool(is_changed)
@@ -49,8 +52,10 @@ class OutsideWatch:
                 is_changed = self._compare_repository(folder, was_changed)
                 del self._compared[folder]
                 self._compared[folder] = seen, is_changed
-            if is_changed:
-                yield ServiceTrouble(text=_describe_change(folder), since=now)
+            is_moved = self._bookmarks.is_moved(folder)
+            if is_changed or is_moved:
+                text = _describe_change(folder) if is_changed else _describe_move(folder)
+                yield ServiceTrouble(text=text, since=now)
 
     def _compare_repository(self, folder: str, was_changed: bool) -> bool | None:
         """Return whether a repository was changed, None if that is unknown.
@@ -72,9 +77,16 @@ def _describe_change(folder: str) -> str:
     )
 
 
+def _describe_move(folder: str) -> str:
+    return (
+        f"{folder}: its bookmarks or phases were moved without the extension, and mirrors lack that, also after the next push; "
+        f"announce it now: hg -R {shlex.quote(folder)} replicatesync"
+    )
+
+
 def _observe_changelog(folder: str) -> _Seen:
     try:
-        found = os.stat(os.path.join(folder, ".hg", "store", "00changelog.i"))
+        found = os.stat(f"{folder}/.hg/store/00changelog.i")
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
