@@ -118,14 +118,16 @@ def test_an_aggregator_of_an_older_release_refuses_to_start_and_fences_none(log:
     newer.commit([])
 
 
-def test_an_idle_aggregator_asks_at_each_sign_of_life_for_the_ends_of_state_and_events_alone(log: CountingLog) -> None:
+def test_an_idle_aggregator_asks_at_each_sign_of_life_for_the_ends_of_state_and_events_and_rarely_roster(
+    log: CountingLog,
+) -> None:
     clock = log._clock
     assert isinstance(clock, HandClock)
     session = open_session(log)
     step(session, clock, 2)
     log.asked.clear()
     step(session, clock, 10)
-    assert log.asked == {STATE: 10, EVENTS: 10}
+    assert log.asked == {STATE: 10, EVENTS: 10, ROSTER: 1}
 
 
 @pytest.mark.more

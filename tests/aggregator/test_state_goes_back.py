@@ -12,6 +12,7 @@ from hgext.vcsreplicator.aggregator import session as sessions
 from hgext.vcsreplicator.aggregator.loading import GROUP, load_roster
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
+from hgext.vcsreplicator.aggregator.watching import ROSTER_INTERVAL
 from hgext.vcsreplicator.log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, STATE, NewRecord, topics
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -335,6 +336,7 @@ def test_a_roster_that_was_lost_under_a_running_aggregator_is_written_again(*, d
         here.step()
     roster = here.session.aggregation.roster
     here.log.restore(ROSTER, emptied)
+    here.clock.advance(ROSTER_INTERVAL)
     here.step()
     assert load_roster(here.log) == roster
     here.restart(lambda: None)
@@ -360,6 +362,7 @@ def test_a_roster_that_stands_is_not_written_again() -> None:
     here = Installation()
     here.step()
     before = here.log.ends(ROSTER)
+    here.clock.advance(ROSTER_INTERVAL)
     here.step()
     assert here.log.ends(ROSTER) == before
 

@@ -38,6 +38,8 @@ RENEW_INTERVAL = 3600.0
 
 # Seconds after which a heartbeat that was put off is tried again.
 AGAIN = 1.0
+# Seconds between two questions where `roster` ends, which is rarely written.
+ROSTER_INTERVAL = 30.0
 
 # Alarms that the heartbeat carries, for readers without the log lines.
 CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER, UNREAD)
@@ -52,13 +54,18 @@ class OwnTopic:
         self._newest, self._due, self.is_lost = -1, 0, False
 
     def note_written(self, offsets: Sequence[int]) -> None:
-        """Take the offsets of new records: one that is assigned twice has lost the earlier record."""
+        """Take the offsets of new records.
+
+        A topic that assigns an offset twice has lost the earlier record.
+        """
         if offsets:
             self.is_lost |= offsets[0] <= self._newest
             self._newest = offsets[-1]
 
     def note_end(self, end: int, *, is_counted: bool = False) -> None:
-        """Compare the end with the last one, which counts for a topic that is rarely written.
+        """Compare the end with the one that is due.
+
+        With `is_counted` the last end counts, as for a topic that is rarely written.
 
         Records that were written since do not count, because a log may show a transaction a moment after its commit.
         """
@@ -97,6 +104,7 @@ class Watch:
         self._since: dict[Alarm, float] = {}
         self._found: tuple[Alarm, ...] = ()
         self._state, self._roster = OwnTopic(), OwnTopic()
+        self._roster_at = float("-inf")
         self._notices_end: int | None = None
         # The newest end of notices that the log said.
         self._known_end: int | None = None
@@ -136,9 +144,9 @@ class Watch:
             # From here on: the log may have taken longer than AGAIN, and the loop must do other work in between.
             self._beat_at = self._clock.monotonic() - max(0.0, self._interval - AGAIN)
             return False
-        self._restore()
+        self._restore_topics()
         self._commit(self._make_beat(notices))
-        self._restore()
+        self._restore_topics()
         self._survey(now)
         return True
 
@@ -207,15 +215,19 @@ class Watch:
 
         Returns whether the log answers.
         """
-        state, roster = self._find_end(STATE), self._find_end(ROSTER)
-        if state is None or roster is None:
+        end, now = self._find_end(STATE), self._clock.monotonic()
+        if end is None:
             return False
-        self._state.note_end(state)
-        self._roster.note_end(roster, is_counted=True)
+        self._state.note_end(end)
+        if now - self._roster_at >= ROSTER_INTERVAL:
+            if (end := self._find_end(ROSTER)) is None:
+                return False
+            self._roster.note_end(end, is_counted=True)
+            self._roster_at = now
         return True
 
-    def _restore(self) -> None:
-        """Write the roster or all states again if the log lost some, as after it was restored."""
+    def _restore_topics(self) -> None:
+        """Write the roster and all states again if the log lost some of them."""
         if self._roster.is_lost:
             logger.error(
                 "topic roster lost records: the roster is written again", version=self._aggregation.roster.version
