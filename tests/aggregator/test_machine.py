@@ -27,7 +27,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import RepositoryState
-from hgext.vcsreplicator.words.roster import MirrorRole, RosterRequest, Verb
+from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.chains import Chain, identifier
@@ -111,7 +111,7 @@ class World(RuleBasedStateMachine):
                 self.serve_what_is_released(mirror)
 
     @rule(
-        what=st.sampled_from(("rename", "delete", "adopt", "repeat", "fork", "newer")),
+        what=st.sampled_from(("rename", "delete", "replace", "adopt", "repeat", "fork", "newer")),
         name=st.sampled_from(NAMES),
         number=st.integers(1, 9),
     )
@@ -126,6 +126,9 @@ class World(RuleBasedStateMachine):
             case "delete":
                 self.send(chain.next(Type.DELETED))
                 self.chains[name].append(Chain(name, generation=chain.generation + 1))
+                self.send(self.chains[name][-1].next())
+            case "replace":  # removed without a word, and made again
+                self.chains[name].append(Chain(chain.path, generation=chain.generation + 1))
                 self.send(self.chains[name][-1].next())
             case "adopt":
                 detail = {"reason": "adopted", "replaces": chain.incarnation}
@@ -248,11 +251,26 @@ class World(RuleBasedStateMachine):
         self.settle()
         assert self.violations(complete=True) == []
         assert not [record for record in self.log.records("pending") if record.value is not None]
+        assert self.replaced() == []
+        assert self.session is not None
+        roster = self.session.aggregation.roster
+        assert [mirror.name for mirror in roster.mirrors if mirror.state is MirrorState.JOINING] == []
 
     def violations(self, *, complete: bool) -> list[str]:
         """The broken promises; where `state` lost its newest records, releases without a notice may go back with it."""
         found = check(steps_of(self.log.journal), complete=complete).violations
         return [text for text in found if not (self.has_state_gone_back and "release went back" in text)]
+
+    def replaced(self) -> list[str]:
+        """The repositories that count as living at a path where a later one is released."""
+        newest: dict[str, RepositoryState] = {}
+        for record in self.log.records(STATE):
+            if record.key != IDENTITY and record.value:
+                state = from_json(RepositoryState, record.value)
+                newest[state.repository] = state
+        living = [state for state in newest.values() if not state.deleted]
+        latest = {state.path: state.generation for state in sorted(living, key=lambda state: state.generation)}
+        return [state.repository for state in living if state.generation < latest[state.path]]
 
     def settle(self) -> None:
         """Everything gets through: every mirror follows and serves, and where none gates it is allowed."""
@@ -289,8 +307,14 @@ class World(RuleBasedStateMachine):
         return restored
 
     def apply(self, mirror: str, name: str, count: int) -> None:
-        """The mirror applies the next events of all repositories that have this name, newer incarnations instead of older."""
+        """The mirror applies the next events of all repositories that have this name, newer incarnations instead of older.
+
+        It begins none that has ended.
+        """
         for chain in self.chains[name]:
+            state = self.state(chain)
+            if (mirror, chain.repository) not in self.levels and state and state.deleted and state.noticed >= state.seq:
+                continue
             followed, applied = self.levels.get((mirror, chain.repository), (chain, 0))
             if self.chains[name].index(chain) > self.chains[name].index(followed):
                 followed, applied = chain, 0
@@ -452,6 +476,20 @@ def test_streams_go_on_after_a_state_that_was_lost_before_any_position_was_store
     world.work_goes_on(26, 0)
     world.at_the_log("state goes back", is_seen=False)
     world.teardown()
+
+
+def test_a_mirror_that_joins_later_needs_nothing_of_a_repository_that_was_replaced() -> None:
+    world = World()
+    world.found({"alpha"}, 0.0)
+    world.push("a", 2)
+    world.at_the_master("replace", "a", 1)
+    for _ in range(4):
+        world.apply("alpha", "a", 9)
+        world.serve_what_is_released("alpha")
+        world.at_the_aggregator("long time")
+    world.ask(Verb.ADD, "beta")
+    world.teardown()
+    assert ("beta", world.chains["a"][0].repository) not in world.levels
 
 
 def explore(examples: int, steps: int) -> None:

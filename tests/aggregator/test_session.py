@@ -13,7 +13,7 @@ from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.records import Ack, ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import Ack, ErrorRecord, Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.aggregating import all_noticed, ask, send
@@ -138,3 +138,61 @@ def test_what_waits_for_the_next_transaction_waits_for_no_group_time(monkeypatch
         for _ in chains:
             session.step(0.0)
         assert all_noticed(log, chains)
+
+
+class KillingLog(MemoryLog):
+    """Makes one transaction fail, before or after it took effect; the session is lost with it."""
+
+    def __init__(self, clock: HandClock, number: int, *, is_written: bool) -> None:
+        super().__init__(clock)
+        self.number, self.is_written, self.commits = number, is_written, 0
+
+    def commit(self, *arguments: Any) -> list[tuple[int, int]]:
+        self.commits += 1
+        if self.commits == self.number:
+            self.fail_commits.append(self.is_written)
+        return super().commit(*arguments)
+
+    def state(self, chain: Chain) -> RepositoryState | None:
+        values = [record.value for record in self.log_of(chain) if record.value]
+        return from_json(RepositoryState, values[-1]) if values else None
+
+    def log_of(self, chain: Chain) -> list[Any]:
+        return [record for record in self.records(STATE) if record.key == chain.repository]
+
+
+def replace_repository(number: int, *, is_written: bool) -> tuple[KillingLog, list[RepositoryState | None]]:
+    """A repository is replaced without a word, and the transaction of this number fails."""
+    clock, old, new = HandClock(), Chain("x"), Chain("x", generation=2)
+    log = KillingLog(clock, number, is_written=is_written)
+    log.create(topics(partitions=2))
+    settings, session = AggregatorSettings(group_time=0.0, beat=5.0), None
+    ask(log, Verb.ADD, "alpha")
+    send(log, [*old.take(2), *new.take(1)])
+    for _ in range(40):
+        for chain in (old, new):
+            known = log.state(chain)
+            acknowledge(log, chain.ack("alpha", len(chain.events), known.released if known else 0))
+        try:
+            session = session or Session.load(settings, log, log.transactor(GROUP), clock)
+            session.step(0.0)
+        except Unavailable:
+            session = None
+        states = [log.state(old), log.state(new)]
+        if states[1] and states[0]:
+            assert states[0].deleted is bool(states[1].released)
+        clock.advance(5.0)
+    return log, states
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["lost", "without an answer"])
+def test_a_kill_at_any_transaction_ends_a_replaced_repository_exactly_with_the_release_of_its_successor(
+    is_written: bool,
+) -> None:
+    log, whole = replace_repository(0, is_written=is_written)
+    assert [state and (state.noticed, state.deleted) for state in whole] == [(2, True), (1, False)]
+    told = [notice.event.id for notice in notices(log)]
+    for number in range(1, log.commits + 1):
+        log, states = replace_repository(number, is_written=is_written)
+        assert states == whole
+        assert [notice.event.id for notice in notices(log)] == told

@@ -134,17 +134,6 @@ class Picture:
             )
         return max(found, key=lambda state: (state.repository == named, not state.deleted, state.generation))
 
-    def find_replaced(self) -> set[str]:
-        """Return the repositories at whose path a later one was released.
-
-        Such a one was removed by hand, without an event that says so.
-        """
-        latest: dict[str, int] = {}
-        for state in self.states.values():
-            if state.released:
-                latest[state.path] = max(state.generation, latest.get(state.path, 0))
-        return {name for name, state in self.states.items() if state.generation < latest.get(state.path, 0)}
-
     def detached(self) -> list[Ack]:
         """Return the levels of detached repositories, sorted by mirror."""
         return sorted((ack for ack in self.acks.values() if ack.detached), key=lambda ack: (ack.mirror, ack.repository))

@@ -139,6 +139,7 @@ class RepositoryState:
     left by events that are not noticed yet. `fork` is the id of the newest event that did not fit the chain, `forked_at` the time
     by the log of the first one. `source` is the master that sent the newest event, as its record says. `served_by` is how many
     mirrors gated the newest notice, all of which served it; None if that is not known, as of a state of an older aggregator.
+    `deleted` if the newest event deletes it, or if a later repository was released at its path.
     """
 
     repository: str

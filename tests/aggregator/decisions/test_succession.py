@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Who waits for whom at a path: what holds a successor for ever is named, with what ends it."""
 
+from dataclasses import replace
+
 import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms, survey
+from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat
-from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.roster import MirrorState, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.unexpected import Fault
 from testing.builders.aggregating import ask, send
@@ -171,3 +174,146 @@ def test_the_adopted_history_of_a_successor_waits_as_its_creation_did() -> None:
     fed.commit()
     told = [(notice.event.generation, notice.event.seq) for notice in fed.notices]
     assert told == [(1, 1), (1, 2), (1, 3), (2, 1)]
+
+
+def replaced(fed: FedAggregation, *, pushes: int = 1) -> tuple[Chain, Chain]:
+    """A repository that was removed without a word, and another one made at its path, which every mirror shows."""
+    old, new = Chain("x"), Chain("x", generation=2)
+    fed.event(*old.take(1 + pushes), *new.take(1))
+    fed.ack(old.ack("alpha", 1 + pushes), new.ack("alpha", 1))
+    fed.commit()
+    fed.now += DEPARTURE_PATIENCE
+    assert fed.commit() == [1]
+    return old, new
+
+
+def test_a_mirror_that_joins_need_not_have_a_repository_that_went_without_a_word() -> None:
+    fed = FedAggregation("alpha")
+    _, new = replaced(fed)
+    fed.ask(Verb.ADD, "beta")
+    fed.ack(new.ack("beta", 1))
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
+
+
+def test_a_mirror_that_is_joining_waits_no_more_for_a_repository_that_went_without_a_word() -> None:
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    fed.event(*old.take(2))
+    fed.ack(old.ack("alpha", 2))
+    fed.commit()
+    fed.ask(Verb.ADD, "beta")
+    fed.event(*new.take(1))
+    fed.ack(new.ack("alpha", 1), new.ack("beta", 1))
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.JOINING
+    fed.now += DEPARTURE_PATIENCE
+    fed.commit()
+    assert fed.aggregation.roster.mirrors[1].state is MirrorState.ACTIVE
+
+
+def test_a_repository_that_went_without_a_word_ends_in_the_transaction_that_releases_its_successor() -> None:
+    fed, old, new = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    fed.event(*old.take(2), *new.take(1))
+    fed.ack(old.ack("alpha", 2), new.ack("alpha", 1, 0))
+    fed.commit()
+    assert not fed.state(old).deleted
+    fed.now += DEPARTURE_PATIENCE
+    fed.aggregation.decide(fed.now)
+    fed.write()
+    assert (fed.state(old).deleted, fed.state(old).noticed, fed.state(new).released) == (True, 2, 1)
+
+
+def test_a_repository_that_an_older_aggregator_left_living_ends_at_the_start() -> None:
+    fed = FedAggregation("alpha")
+    old, _ = replaced(fed)
+    fed.topics[STATE][old.repository] = to_json(replace(fed.state(old), deleted=False))
+    fed.restart()
+    fed.write()
+    assert fed.state(old).deleted
+
+
+def test_each_of_several_repositories_that_replaced_one_another_ends_once_its_notices_are_out() -> None:
+    fed, chains = FedAggregation("alpha"), [Chain("x", generation=number) for number in (1, 2, 3)]
+    for chain in chains:
+        fed.event(*chain.take(2))
+    living = []
+    for _ in range(6):
+        for chain in chains:
+            fed.ack(chain.ack("alpha", 2, fed.state(chain).released if fed.topics[STATE] else 0))
+        fed.commit()
+        living.append([not fed.state(chain).deleted for chain in chains])
+        fed.now += DEPARTURE_PATIENCE
+    told = [(notice.event.generation, notice.event.seq) for notice in fed.notices]
+    assert told == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]
+    assert (living[0], living[-1]) == ([True] * 3, [False, False, True])
+
+
+def test_a_late_event_of_a_repository_whose_path_is_taken_is_announced_and_brings_it_not_back() -> None:
+    fed = FedAggregation("alpha")
+    old, new = replaced(fed)
+    fed.event(old.next())
+    fed.commit()
+    assert (fed.state(old).seq, fed.state(old).deleted) == (3, True)
+    third = Chain("x", generation=3)
+    fed.event(new.next(Type.DELETED), third.next())
+    fed.ack(new.ack("alpha", 2), third.ack("alpha", 1))
+    fed.commit()
+    assert fed.state(third).released == 0
+    fed.ack(old.ack("alpha", 3))
+    assert fed.commit() == [3]
+    fed.commit()
+    assert [fed.state(chain).deleted for chain in (old, new, third)] == [True, True, False]
+
+
+def test_the_creation_of_a_repository_whose_path_is_taken_already_begins_no_life() -> None:
+    fed, new, newest = FedAggregation("alpha"), Chain("x", generation=2), Chain("x", generation=3)
+    fed.event(*newest.take(1))
+    fed.ack(newest.ack("alpha", 1))
+    assert fed.commit() == [1]
+    fed.event(*new.take(2))
+    fed.ack(new.ack("alpha", 2))
+    assert fed.commit() == [1, 2]
+    assert [fed.state(chain).deleted for chain in (new, newest)] == [True, False]
+
+
+@pytest.mark.parametrize("leaves", ["moves on itself", "its successor moves on", "its successor is deleted"])
+def test_a_repository_that_was_not_lost_lives_on(leaves: str) -> None:
+    """It was moved by hand, and is put back or renamed with its next event."""
+    fed = FedAggregation("alpha")
+    old, new = replaced(fed)
+    if leaves == "moves on itself":
+        old.path = "y"
+        fed.event(old.next(Type.RENAMED, detail={"from": "x"}))
+    else:
+        if leaves == "its successor is deleted":
+            fed.event(new.next(Type.DELETED))
+        else:
+            new.path = "y"
+            fed.event(new.next(Type.RENAMED, detail={"from": "x"}))
+        fed.ack(new.ack("alpha", 2))
+        fed.commit()
+        fed.event(old.next())
+    fed.ack(old.ack("alpha", 3))
+    fed.commit()
+    fed.restart()
+    fed.write()
+    assert (fed.state(old).noticed, fed.state(old).deleted) == (3, False)
+
+
+def test_a_restored_master_that_goes_back_to_a_former_path_ends_no_repository() -> None:
+    """Its generation there is lower than that of the path that it left again."""
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    fed.event(*chain.take(1))
+    chain.path = "y"
+    fed.event(chain.next(Type.RENAMED, detail={"from": "x"}))
+    chain.path = "x"
+    fed.event(chain.next(Type.RENAMED, detail={"from": "y"}, generation=3))
+    fed.ack(replace(chain.ack("alpha", 3), floor=3))
+    fed.commit()
+    restored = Chain("x", incarnation=2)
+    fed.event(restored.next(Type.SYNC, detail={"reason": "adopted", "replaces": chain.incarnation}))
+    fed.ack(restored.ack("alpha", 1))
+    fed.commit()
+    fed.restart()
+    fed.write()
+    assert (fed.state(restored).generation, fed.state(restored).deleted) == (1, False)

@@ -9,7 +9,8 @@ Pure means: no log, no clock, no thread. Rules of this room:
 - An event that changes URL or visibility is released once everything before it in its repository is announced. A repository's
   creation at a path, or its rename to it, is released once the notices of the repositories that lived there before are written,
   those of their departure included. If such a repository leaves without any event, the release follows after DEPARTURE_PATIENCE;
-  if none is known, once all is read that the log had (`succession`).
+  if none is known, once all is read that the log had (`succession`). The release of the later one marks such a repository
+  as deleted.
 - Which mirrors gate is asked at the moment of the decision, by the path that the repository has now.
 - If no mirror gates, nothing is released, unless the roster allows it.
 - Every record that cannot be used becomes an ErrorRecord in the same transaction that passes it. So does one that causes an

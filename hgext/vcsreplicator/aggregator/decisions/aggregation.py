@@ -85,6 +85,8 @@ class Aggregation:
                 repository.end_loading()
                 if repository.state is not None:
                     self.succession.note(repository.state)
+        for path in self.succession.paths:
+            self._decisions.end_replaced(path)
         self.events.newer.sort()
         self.levels.is_loaded = True
         self._membership.survey()

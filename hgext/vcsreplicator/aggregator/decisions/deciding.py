@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The next releases and notices, until a batch is full. Pure."""
 
+from dataclasses import replace
+
 from ...log import EVENTS, NOTICES, PENDING, NewRecord
 from ...words import shape
 from ...words.errors import MalformedEvent, UnknownEvent
@@ -68,6 +70,18 @@ class Decisions:
             self._overtake(repository, repository.drop_newest(), adopted, now)
         return not repository.queue
 
+    def end_replaced(self, path: str) -> None:
+        """Mark the repositories as deleted that a later one has replaced at the path.
+
+        Call this with the release that shows the later one. Events of theirs that still come are announced, and do not bring them
+        back while that one is there.
+        """
+        for repository in self._succession.find_replaced(path):
+            assert repository.state is not None
+            repository.state = replace(repository.state, deleted=True)
+            self._memory.output.dirty[repository.id] = repository
+            self._membership.survey()
+
     def _decide(self, repository: Repository, now: float) -> bool:
         if repository.id in self._memory.poison.repositories:
             return True
@@ -98,6 +112,7 @@ class Decisions:
                 repository.release(held, roster.version)
                 output.dirty[repository.id] = repository
                 output.releases += 1
+                self.end_replaced(held.event.path)
             before = output.notices
             for held, proof in repository.announceable(gating, allow_empty=roster.allow_empty):
                 if output.notices >= self._limit or output.is_full:

@@ -198,6 +198,7 @@ class EventIntake:
         source = source if len(source) <= SOURCE_LIMIT else ""
         repository.state = follow(repository.state, event, arrival, self._membership.roster.version, source)
         self._succession.note(repository.state)
+        self._decisions.end_replaced(event.path)
         repository.add(HeldEvent.arrived(event, record, now))
         repository.newest_at = now
         output = self._memory.output

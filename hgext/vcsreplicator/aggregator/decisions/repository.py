@@ -324,9 +324,21 @@ class Repository:
             return False
         if any(stay.path == path and stay.generation < generation for stay in state.stays):
             return True
-        if state.path != path or state.generation >= generation or state.deleted:
+        if state.path != path or state.generation >= generation:
             return False
+        if state.deleted:
+            return state.noticed < state.seq
         return True if self.queue or self.newer or self.is_stored_newer else None
+
+    def find_generation(self, path: str) -> int:
+        """Return the generation with which mirrors may show it at the path, or 0."""
+        state = self.state
+        if state is None or not state.released:
+            return 0
+        for stay in state.stays:
+            if stay.until > state.released:
+                return stay.generation if stay.path == path else 0
+        return state.generation if state.path == path and not state.deleted else 0
 
     def release(self, held: HeldEvent, version: int) -> None:
         """Allow mirrors to serve this event."""

@@ -76,6 +76,23 @@ class Succession:
         self._unproven[repository.id] = held
         return True
 
+    def find_replaced(self, path: str) -> list[Repository]:
+        """Find the repositories that never left the path, where a later one is shown.
+
+        They were removed without an event that says so.
+        """
+        names = self._paths.get(path, ())
+        if len(names) < 2:
+            return []
+        there = [self._repositories[name] for name in sorted(names)]
+        newest = max(each.find_generation(path) for each in there)
+        return [each for each in there if _lives_below(each.state, path, newest)]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that several repositories have or had."""
+        return [path for path, names in self._paths.items() if len(names) > 1]
+
     @property
     def is_unproven(self) -> bool:
         """Whether a successor waits only because its predecessor may not be read."""
@@ -93,6 +110,10 @@ class Succession:
                 path, since = held.event.path, held.since
                 found.append(Wait(successor=repository, path=path, predecessors=predecessors, since=since))
         yield from sorted(found, key=lambda wait: (wait.since, wait.successor.id))
+
+
+def _lives_below(state: RepositoryState | None, path: str, generation: int) -> bool:
+    return state is not None and state.path == path and state.generation < generation and not state.deleted
 
 
 def _holds_path(other: Repository, held: HeldEvent, read_at: float) -> bool:

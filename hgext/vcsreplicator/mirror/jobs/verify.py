@@ -86,23 +86,14 @@ class _VerifyJob:
 
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[RepositoryState]:
     """Return the repositories that the mirror must have; with `paths` only those."""
-    known = picture.roster.mirror(mirror) if picture.roster else None
-    found = (state for state in _list_living(picture) if known is None or known.carries(state.path))
-    return sorted((state for state in found if not paths or state.path in paths), key=lambda state: state.path)
-
-
-def _list_living(picture: Picture) -> list[RepositoryState]:
-    """List the repositories that are neither deleted nor replaced."""
-    replaced = picture.find_replaced()
-    return [state for state in picture.states.values() if not state.deleted and state.repository not in replaced]
+    wanted = (state for state in picture.states.values() if not paths or state.path in paths)
+    return sorted((state for state in wanted if must_have(picture, mirror, state)), key=lambda state: state.path)
 
 
 def must_have(picture: Picture, mirror: str, state: RepositoryState) -> bool:
-    """Return whether the mirror carries the repository.
-
-    It must have none that is deleted or replaced.
-    """
-    return any(each.repository == state.repository for each in carried(picture, mirror, (state.path,)))
+    """Return whether the mirror carries the repository and it is not deleted."""
+    known = picture.roster.mirror(mirror) if picture.roster else None
+    return not state.deleted and (known is None or known.carries(state.path))
 
 
 def compare(
@@ -123,9 +114,8 @@ def compare(
     while it works, and `foretell` once, with the first verdict that becomes true if `patience` changes nothing.
     """
     with closing(Follower(events)) as follower:
-        picture = follower.update()
-        jobs = [_VerifyJob(state=state) for state in carried(picture, settings.name, paths)]
-        left_out = len(_list_living(picture)) - len(jobs) if not paths else 0
+        jobs = [_VerifyJob(state=state) for state in carried(follower.update(), settings.name, paths)]
+        left_out = sum(not state.deleted for state in follower.picture.states.values()) - len(jobs) if not paths else 0
         comparing = _Comparing(
             settings=settings,
             options=options,
