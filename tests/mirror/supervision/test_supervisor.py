@@ -1225,3 +1225,16 @@ def test_a_repair_that_takes_long_is_not_slow_work(bench: Bench) -> None:
     assert bench.pool.given[-1] is repair
     [note] = bench.notes.detached()
     assert note.reason is Reason.DIVERGED
+
+
+def test_a_backup_shows_a_repository_that_was_replaced_up_to_its_last_event(bench: Bench) -> None:
+    """Its state ended without an event that deletes it, before this mirror read any."""
+    bench.settings = replace(bench.settings, backup=True)
+    bench.start({0: 0})
+    events = Chain("r").take(2)
+    over = replace(state_of(events[1]), deleted=True, released=2, noticed=2)
+    bench.mirror.control.load(STATE, over.repository, to_json(over))
+    bench.read(*events)
+    bench.answer(bench.pool.given[-1], done=2, checkpoint=checkpoint(events[1]), folder="/x", serving=0)
+    bench.passes(1)
+    assert bench.pool.given[-1].busy.released == 2

@@ -35,9 +35,16 @@ class Departures:
     def is_deleted(self, repository: str) -> bool:
         return repository in self._deleted
 
-    def is_finished(self, repository: str) -> bool:
-        """Return whether the repository's deletion is noticed."""
-        return repository in self._finished
+    def has_ended(self, checkpoint: Checkpoint) -> bool:
+        """Return whether this is the last state of a repository that has ended.
+
+        It was deleted, or replaced by a later one at its path.
+        """
+        state = self._finished.get(checkpoint.repository)
+        if state is None:
+            return False
+        is_last = checkpoint.incarnation == state.incarnation and checkpoint.seq >= state.seq
+        return checkpoint.deleted or is_last
 
     def is_past(self, event: Event) -> bool:
         """Return whether the event precedes or is the deletion of a deleted repository.

@@ -139,7 +139,7 @@ class TaskDispatch:
                 following.master_path = after.path
             following.path = after.path
             self._table.occupy(following)
-            if after.deleted and self._departures.is_finished(following.id):  # it was released long ago
+            if self._departures.has_ended(after):  # it was released long ago
                 following.released, following.incarnation = after.seq, after.incarnation
         if outcome.serving > following.serving:
             self._maintenance.mark_cold(following)
