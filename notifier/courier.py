@@ -118,7 +118,10 @@ class Courier:
             condition.report(Window(self.settings.patience), stored, mark)
 
     def _first_position(self, state: StateDatabase) -> int:
-        position, mark = self._find_position(state)
+        stored = self.log.stored(group(self.name), NOTICES).get(0)
+        if stored is not None:
+            return stored
+        position, mark = self._find_reported(state)
         if position is None:
             known = self.log.beginnings(NOTICES) if self.settings.start_at == "beginning" else self.log.ends(NOTICES)
             position = known[0]
@@ -126,14 +129,18 @@ class Courier:
         return position
 
     def _find_position(self, state: StateDatabase) -> tuple[int | None, str | None]:
-        """Return the stored position and its mark; None at the very first start.
-
-        If the log lost them (Kafka forgets them after a week without the notifier, and with the topic), those that were last
-        reported count: some notices may repeat, and none is passed over.
-        """
+        """Return the stored position and its mark; None at the very first start."""
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:
             return stored, self.log.metadata(group(self.name), NOTICES).get(0)
+        return self._find_reported(state)
+
+    def _find_reported(self, state: StateDatabase) -> tuple[int | None, str | None]:
+        """Return what was last reported of both; None at the very first start.
+
+        They count if the log lost the stored ones (Kafka forgets them after a week without the notifier, and with the topic): some
+        notices may repeat, and none is passed over.
+        """
         reported = state.conditions().get(self.name, {})
         position, mark = reported.get("position"), reported.get("mark")
         if position is not None:

@@ -220,6 +220,20 @@ def silent(on_call: OnCall, entry: Entry) -> None:
     on_call.cluster.start("mirror-beta")
     entry.do("vcsreplicator roster join MIRROR", MIRROR="beta")
     eventually(lambda: "active" in line_of("beta", entry.do("vcsreplicator roster list")), every=0.5)
+    lose_the_disk(on_call, entry)
+
+
+def lose_the_disk(on_call: OnCall, entry: Entry) -> None:
+    """The mirror beta comes back on an empty disk."""
+    [root] = [Path(each["root"]) for each in on_call.cluster.about["mirrors"] if each["name"] == "beta"]
+    on_call.cluster.stop("mirror-beta")
+    entry.do("vcsreplicator roster deactivate MIRROR --yes", MIRROR="beta")
+    shutil.rmtree(root)
+    root.mkdir()
+    entry.do("vcsreplicator bootstrap MIRROR", MIRROR="beta")
+    on_call.cluster.start("mirror-beta")
+    eventually(lambda: "active" in line_of("beta", entry.do("vcsreplicator roster list")), every=0.5)
+    assert on_call.cluster.cli("verify", "beta").returncode == 0
 
 
 def line_of(word: str, text: str) -> str:
