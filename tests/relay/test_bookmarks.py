@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Bookmarks and phases that a Mercurial without the extension moves are found, and no others."""
 
+import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +27,15 @@ class Watched:
             master.commit("one", text)
         master.push("one")
         self.hg("bookmark", "-r", "0", "known")
+        assert not self.is_moved()
+
+    @property
+    def store(self) -> str:
+        return f"{self.folder}/.hg/store"
+
+    def become_old(self) -> None:
+        """Let the store's folder be older than a tick of any clock, and be looked at."""
+        os.utime(self.store, (0, os.stat(self.store).st_mtime - 100))
         assert not self.is_moved()
 
     def hg(self, *arguments: str) -> None:
@@ -127,8 +138,35 @@ def test_while_a_process_works_there_what_is_known_stands(one: Watched) -> None:
 
 
 def test_nothing_is_read_while_no_process_took_a_lock(one: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    one.become_old()
     monkeypatch.setattr("hgext.vcsreplicator.relay.bookmarks.outbox_of", lambda _folder: pytest.fail("read"))
     assert not one.is_moved()
+
+
+def test_a_move_in_the_same_tick_as_the_look_before_it_is_found(one: Watched) -> None:
+    one.hg("bookmark", "-r", "0", "another")
+    tick = os.stat(one.store).st_mtime_ns
+    assert not one.is_moved()
+    one.hg(*BLIND, *MOVES["new"])
+    os.utime(one.store, ns=(tick, tick))
+    assert one.is_moved()
+
+
+def test_the_watch_remembers_many_bookmarks_in_little_memory(one: Watched) -> None:
+    node = one.master.operate("-R", one.folder, "log", "-r", "0", "-T", "{node}")
+    marks = Path(one.folder, ".hg/bookmarks")
+    marks.write_text("".join(f"{node} release-{number:010}\n" for number in range(10_000)))
+    tracemalloc.start()
+    try:
+        watch = BookmarkWatch()
+        assert not watch.is_moved(one.folder)
+        assert tracemalloc.get_traced_memory()[0] < 10_000 * 40
+    finally:
+        tracemalloc.stop()
+    one.hg("bookmark", "-d", "release-0000000007")
+    assert not watch.is_moved(one.folder)
+    one.hg(*BLIND, "bookmark", "-d", "release-0000000008")
+    assert watch.is_moved(one.folder)
 
 
 def test_a_round_reads_some_repositories_and_the_next_one_others(one: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

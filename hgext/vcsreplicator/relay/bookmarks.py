@@ -3,15 +3,19 @@
 
 No event and no pushlog says what a repository's bookmarks and phases are, so the watch knows them from its first look on: what was
 moved before the relay started is not found. Bookmarks must be those of then, moved as the newer events say. Phases need the
-changelog, which is not opened: they must be those of then if no newer event added changesets or moved phases.
+changelog, which is not opened: they must be those of then if no newer event added changesets or moved phases. Of a bookmark only
+hashes of its name and node are kept: 16 bytes, where there may be 100,000 in a repository.
 
 A look reads files without a lock, and counts only if no process worked there meanwhile. Mercurial changes none of these files
-without the store's lock, and each lock changes the time of the store's folder: while that stays, nothing is read.
+without the store's lock, and each lock changes the time of the store's folder: while that stays, nothing is read. A lock taken in
+the same tick of the file system's clock as the look changes no time: a folder that was young is looked at again.
 """
 
+import itertools
 import os
 import zlib
-from collections.abc import Container
+from array import array
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -19,6 +23,7 @@ import structlog
 from ..outbox.entry import Entry
 from ..outbox.file import Outbox, TornRecord, outbox_of
 from ..outbox.folder import read_file
+from ..words.clock import Clock, SystemClock
 from ..words.errors import ReplicationError
 from ..words.event import Type
 
@@ -28,6 +33,8 @@ logger = structlog.get_logger()
 AT_ONCE = 1000
 # Bytes that are read of a file.
 LIMIT = 64 * 1024 * 1024
+# Seconds after a folder's time in which a change may leave that time as it is: the longest tick of a file system's clock.
+TICK = 2.0
 # Those of the phases that are replicated, as their roots begin in the file; without a root a changeset is public.
 _ROOTS = (b"1 ", b"2 ")
 
@@ -37,22 +44,25 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """Bookmarks (name to node) and a checksum of phases, at an outbox's end.
+    """Bookmarks and a checksum of phases, at an outbox's end.
 
-    `end` is its newest segment and that one's size; None without an event. `phases` is None if moved phases were not announced, and
-    newer events touched phases.
+    `end` is its newest segment and that one's size; None without an event. `bookmarks` is what `_pack_marks` returns.
+    `phases` is None if moved phases were not announced, and newer events touched phases.
     """
 
     end: tuple[int, int] | None
-    bookmarks: dict[bytes, bytes]
+    bookmarks: bytes
     phases: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What mirrors get of a repository by its events, and whether the files differ."""
+    """What mirrors get of a repository by its events, and whether the files differ.
 
-    stamp: _Stamp
+    `stamp` is None if the folder was young.
+    """
+
+    stamp: _Stamp | None
     announced: _Look
     is_moved: bool
 
@@ -60,7 +70,8 @@ class _Known:
 class BookmarkWatch:
     """Remembers the bookmarks and phases of each repository; used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._known: dict[str, _Known] = {}
         self._left = AT_ONCE
 
@@ -80,8 +91,9 @@ class BookmarkWatch:
             stamp = _read_stamp(folder)
             if (known is None or known.stamp != stamp) and self._left:
                 self._left -= 1
+                is_young = abs(self._clock.now() - stamp[-1] / 1e9) < TICK
                 if (found := _look_again(folder, stamp, known)) is not None:
-                    known = self._known[folder] = found
+                    known = self._known[folder] = replace(found, stamp=None) if is_young else found
         except (OSError, ReplicationError, TornRecord) as error:
             logger.debug("bookmarks not compared", folder=folder, reason=str(error))
         return known is not None and known.is_moved
@@ -124,16 +136,16 @@ def _apply_entries(known: _Known, seen: _Look, entries: list[Entry]) -> _Look:
     types = {entry.event.type for entry in entries}
     if Type.SYNC in types or (Type.STRIPPED in types and not known.is_moved):
         return seen
-    before, bookmarks = known.announced, dict(known.announced.bookmarks)
+    before, marks = known.announced, _unpack_marks(known.announced.bookmarks)
     for bookmark in (bookmark for entry in entries for bookmark in entry.event.changes.bookmarks):
-        name = bookmark.name.encode("utf-8", "surrogateescape")
-        bookmarks.pop(name, None)
+        name = hash(bookmark.name.encode("utf-8", "surrogateescape"))
+        marks.pop(name, None)
         if bookmark.node is not None:
-            bookmarks[name] = bookmark.node.encode()
+            marks[name] = hash(bookmark.node.encode())
     phases = before.phases
     if any(entry.event.changes.added or entry.event.changes.phases for entry in entries):
         phases = None if known.is_moved else seen.phases
-    return replace(before, end=seen.end, bookmarks=bookmarks, phases=phases)
+    return replace(before, end=seen.end, bookmarks=_pack_marks(marks), phases=phases)
 
 
 def _look_at(folder: str, box: Outbox) -> _Look:
@@ -144,9 +156,19 @@ def _look_at(folder: str, box: Outbox) -> _Look:
     # Its newest segment is read last: if an event came meanwhile, the stamp has changed.
     return _Look(
         end=box.extent(),
-        bookmarks={name: node for node, _, name in (line.partition(b" ") for line in lines)},
+        bookmarks=_pack_marks({hash(name): hash(node) for node, _, name in (line.partition(b" ") for line in lines)}),
         phases=zlib.crc32(b"\n".join(roots)),
     )
+
+
+def _pack_marks(marks: Mapping[int, int]) -> bytes:
+    """Return the hashes of names and nodes, sorted, in 16 bytes a bookmark."""
+    return array("q", itertools.chain.from_iterable(sorted(marks.items()))).tobytes()
+
+
+def _unpack_marks(packed: bytes) -> dict[int, int]:
+    hashes = array("q", packed)
+    return dict(zip(hashes[::2], hashes[1::2], strict=True))
 
 
 def _read_lines(path: bytes) -> list[bytes]:
