@@ -13,6 +13,8 @@ from typing import Any
 from mercurial.localrepo import localrepository
 from mercurial.utils import cborutil
 
+from .store.appendfile import open_regular
+
 REPLICATED_DATA = b"replicated-data"
 
 
@@ -44,7 +46,8 @@ def web_limit(repo: localrepository) -> int | None:
     if getattr(repo, "_pushlog_limit", None) is not None:
         return visible_limit(repo)
     try:
-        data = repo.vfs.read(REPLICATED_DATA)
+        with open(repo.vfs.join(REPLICATED_DATA), "rb", opener=open_regular) as file:
+            data = file.read()
         fields = cborutil.decodeall(data)[0] if data else {}
     except (FileNotFoundError, cborutil.CBORDecodeError, IndexError):
         return None

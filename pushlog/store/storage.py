@@ -27,7 +27,7 @@ from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 
 from . import connections, database, entry
-from .appendfile import AppendFile, FramedPayload, TornRecord
+from .appendfile import AppendFile, FramedPayload, TornRecord, open_regular
 from .connections import sqlite3
 
 FILE, MAGIC = b"pushlog.log", b"PLG1"
@@ -124,7 +124,8 @@ class Pushlog:
     def note(self) -> dict[str, Any]:
         """Return the content of the note, empty without one."""
         try:
-            note = json.loads(self.repo.svfs.read(NOTE))
+            with open(self.repo.svfs.join(NOTE), "rb", opener=open_regular) as file:
+                note = json.load(file)
         except (FileNotFoundError, ValueError):
             return {}
         return note if isinstance(note, dict) else {}

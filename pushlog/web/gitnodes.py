@@ -20,6 +20,7 @@ from mercurial.localrepo import localrepository
 from mercurial.revlogutils import constants
 
 from .. import versions
+from ..store.appendfile import open_regular
 
 FILE = b"pushlog-git"
 # Bytes of a record.
@@ -72,7 +73,7 @@ class GitNodes:
         if not self._found:
             return
         with contextlib.suppress(OSError):
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
             try:
                 for first, records in _group_runs(self._found):
                     os.pwrite(file, records, first * _RECORD)
@@ -93,7 +94,7 @@ class GitNodes:
 
     def _read_block(self, number: int) -> bytes:
         with contextlib.suppress(OSError):
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            file = open_regular(self._path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 return os.pread(file, _BLOCK_RECORDS * _RECORD, number * _BLOCK_RECORDS * _RECORD)
             finally:

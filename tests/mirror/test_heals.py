@@ -378,6 +378,28 @@ def test_what_stands_in_place_of_the_bookmarks_of_the_release_is_replaced_with_i
         assert file.read_text() == shown != ""
 
 
+@pytest.mark.parametrize("name", ["bookmarks", "hgrc"])
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_stands_in_place_of_a_file_that_mercurial_reads_is_replaced_with_its_repository(
+    bench: Bench, make: Callable[[Path], None], name: str
+) -> None:
+    patient, neighbour = two(bench)
+    patient.push()
+    patient.bookmark("mark", patient.tip)
+    bench.send(patient)
+    bench.release(patient)
+    with bench.process():
+        bench.wait_served(patient)
+        file = bench.where(patient) / ".hg" / name
+        file.unlink(missing_ok=True)
+        make(file)
+        push(bench, patient, neighbour)
+        for author in (patient, neighbour):
+            bench.release(author)
+        bench.wait_served(patient, neighbour)
+        assert equal(bench, patient)
+
+
 @pytest.mark.parametrize("name", ["bookmarks", "replicated-bookmarks"])
 @pytest.mark.parametrize("how", ["lost", "older"])
 def test_bookmarks_that_were_lost_or_replaced_by_older_ones_are_found_without_another_push(

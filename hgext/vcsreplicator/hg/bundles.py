@@ -22,7 +22,7 @@ from pushlog import versions
 
 from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry
-from ..outbox.folder import refuse_pipes
+from ..outbox.folder import refuse_repository_pipes
 from ..words.digest import node_set
 from . import requirement
 
@@ -81,10 +81,9 @@ class RepositoryOpener:
     def open(self, folder: str) -> localrepository:
         """Open the repository, unfiltered, as it is on disk now.
 
-        Raises OSError where a pipe lies: Mercurial would wait for its writer.
+        Raises OSError where a pipe lies.
         """
-        for part in (".hg", os.path.join(".hg", "store")):
-            refuse_pipes(os.path.join(folder, part))
+        refuse_repository_pipes(folder)
         return versions.factory.repository(self._ui.copy(), os.fsencode(folder)).unfiltered()
 
 

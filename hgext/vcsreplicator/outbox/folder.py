@@ -58,6 +58,15 @@ def read_file(path: bytes, limit: int = FILE_LIMIT) -> bytes:
         return b""
 
 
+def refuse_repository_pipes(folder: str) -> None:
+    """Raise OSError where a pipe lies in a repository's folder.
+
+    Mercurial, which opens its files by their names, would wait for the pipe's writer.
+    """
+    for part in (".hg", ".hg/store", ".hg/cache"):
+        refuse_pipes(os.path.join(folder, part))
+
+
 def refuse_pipes(folder: str) -> None:
     """Raise OSError if a pipe or a device lies in a folder, if it can be read."""
     with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(folder) as entries:

@@ -89,3 +89,17 @@ def test_notes_of_what_happens_below_the_roots_are_taken(tmp_path):
     intents.confine(replace(moved, to_root=roots[1], to_path="x/one"), roots[0], roots)
     aside = f"{roots[0]}/.vcsreplicator/deleted/{'a' * 32}"
     intents.confine(replace(moved, kind="deleted", to=aside), roots[0], roots)
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_place_of_a_note_or_a_generation_is_named_and_not_waited_for(tmp_path):
+    root = str(tmp_path)
+    for kind, file in (
+        ("intents", creation.intent_file(root, "one")),
+        ("generations", os.path.join(root, creation.NOTES, "generations", creation.name_of("one"))),
+    ):
+        creation.make_folder(root, kind)
+        os.mkfifo(file)
+    for act in (intents.read, creation.next_generation):
+        with pytest.raises(OSError, match="Not a file: "):
+            act(root, "one")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Repositories that a worker keeps open, and others move."""
 
+import os
 from typing import Any
 
 import pytest
@@ -38,3 +39,16 @@ def test_a_repository_that_moves_while_its_caches_are_filled_leaves_nothing_behi
     assert written
     assert present.exists()
     assert not former.exists()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["bookmarks", "store/phaseroots", "cache/rbc-names-v1"])
+def test_a_pipe_in_place_of_a_file_of_an_open_repository_is_named_and_not_waited_for(bench: Bench, name: str) -> None:
+    author = bench.author("one")
+    author.push()
+    repositories, file = OpenRepositories(prepare(), 4), author.folder / ".hg" / name
+    repositories.open(str(author.folder))
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    with pytest.raises(OSError, match=f"Not a file: '{file}'"):
+        repositories.open(str(author.folder))

@@ -210,6 +210,17 @@ def test_a_repository_that_cannot_be_opened_is_no_mistake_of_the_client(ask: Ask
     assert ask("/known").startswith("200 ")
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["requires", "store/00changelog.i", "cache/tags2-served"])
+def test_a_pipe_in_place_of_a_file_of_a_repository_holds_up_no_page(ask: Ask, root: Path, name: str) -> None:
+    file = root / "known/.hg" / name
+    file.unlink(missing_ok=True)
+    file.parent.mkdir(exist_ok=True)
+    os.mkfifo(file)
+    assert ask("/known").startswith("500 ")
+    assert f"Not a file: '{file}'" in (root.parent / "log").read_text()
+
+
 def test_a_repository_that_an_extension_refuses_is_no_mistake_of_the_client(ask: Ask, root: Path) -> None:
     refusal = "raise error.Abort(b'missing: guard', hint=b'upgrade')"
     (root / "refuses.py").write_text(f"from mercurial import error\ndef reposetup(ui, repo):\n    {refusal}\n")

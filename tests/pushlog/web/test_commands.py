@@ -452,6 +452,20 @@ def test_replicated_data_limits_web_answers(copy, limit):
     assert max(map(int, answer["pushes"]), default=0) == allowed
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["replicated-data", "pushlog2.db", "cache/pushlog-git", "store/pushlog.log", "store/pushlog-strip.log"]
+)
+def test_a_pipe_in_place_of_a_file_of_the_pushlog_holds_up_no_page(copy, name):
+    site, file = Site(copy), copy / ".hg" / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    try:
+        assert site.get("/json-pushes", "startID=0&full=1")[0] in (200, 500)
+    except OSError as problem:
+        assert "Not a file" in str(problem)  # noqa: PT017
+
+
 HOSTILE = [
     "<script>alert(1)</script>",
     "\"'><img src=x onerror=alert(1)>",

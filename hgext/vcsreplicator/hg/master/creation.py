@@ -21,6 +21,7 @@ from typing import Any
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
+from ...outbox.folder import open_regular
 from .. import settings
 
 # The folder of notes below a root.
@@ -70,7 +71,10 @@ def take_just_created(repo: localrepository) -> bool:
 def next_generation(root: str, path: str) -> int:
     """Take the next generation of a wire path below a root folder, durably."""
     generation, file = 1, os.path.join(root, NOTES, "generations", name_of(path))
-    with contextlib.suppress(FileNotFoundError, ValueError), open(file, encoding="utf-8") as former:
+    with (
+        contextlib.suppress(FileNotFoundError, ValueError),
+        open(file, encoding="utf-8", opener=open_regular) as former,
+    ):
         generation = int(former.readline()) + 1
     # With the path for people to read.
     write_note(root, "generations", file, f"{generation}\n{path}\n".encode("utf-8", "surrogateescape"))
@@ -81,7 +85,7 @@ def write_note(root: str, kind: str, file: str, content: bytes) -> None:
     """Replace a file of `ROOT/.vcsreplicator/KIND` durably; others may do so too."""
     make_folder(root, kind)
     temporary = f"{file}.{os.getpid()}"
-    with open(temporary, "wb") as stream:
+    with open(temporary, "wb", opener=open_regular) as stream:
         match_mode(stream.fileno(), root)
         stream.write(content)
         stream.flush()

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from mercurial import error
 
 from ...outbox.entry import NewestEvent
+from ...outbox.folder import open_regular
 from ...words.errors import MalformedEvent
 from ...words.event import NodeSet, Type
 from ...words.shape import from_json, to_json
@@ -87,8 +88,8 @@ def act_of(intent: Intent) -> bytes:
 
 
 def load(file: str) -> Intent:
-    """Read the note in a file; raises FileNotFoundError, MalformedEvent."""
-    with open(file, "rb") as stream:
+    """Read the note in a file; raises OSError, MalformedEvent."""
+    with open(file, "rb", opener=open_regular) as stream:
         return from_json(Intent, stream.read(LIMIT + 1), limit=LIMIT)
 
 

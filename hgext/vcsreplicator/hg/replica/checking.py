@@ -14,6 +14,7 @@ from pushlog import api, versions
 from ...mirror.checkpoint import Checkpoint
 from ...mirror.settings import MirrorSettings
 from ...mirror.task import Check, Checked, FingerprintPair, Look
+from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import ReplicationError, Unavailable
 from ..fingerprint import fingerprint
 from ..serving import watermark
@@ -35,6 +36,7 @@ def look(task: Look, settings: MirrorSettings) -> FingerprintPair:
     if folder is None:
         return FingerprintPair(here=None, there=there)
     try:
+        refuse_repository_pipes(folder)
         repo = versions.factory.repository(ui, os.fsencode(folder)).unfiltered()
         try:
             here = fingerprint(repo, lambda: replicated.read(repo))

@@ -218,12 +218,14 @@ def _keep_serving(repo: localrepository, folder: str, seq: int) -> None:
 def _keep_hgrc(repo: localrepository, folder: str) -> None:
     """Keep the shown configuration until the release of the copy.
 
-    If it is missing, the copy's counts: the old one, with its access rules, may be lost, and there may be no release to come.
+    If it is missing, or no file, the copy's counts: the old one, with its access rules, may be lost, and there may be no release to
+    come.
     """
-    try:
-        with open(os.path.join(folder, ".hg", "hgrc"), "rb") as file:
+    name = os.path.join(folder, ".hg", "hgrc")
+    if os.path.isfile(name):
+        with open(name, "rb") as file:
             disk.replace(repo.vfs, b"hgrc", file.read()).close()
-    except FileNotFoundError:
+    else:
         newest = replicated.read(repo)
         put(repo, newest.hgrc or {} if newest else {})
 

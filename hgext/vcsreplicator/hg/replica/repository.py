@@ -26,6 +26,7 @@ from mercurial.ui import ui as Ui
 
 from pushlog import store, versions
 
+from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import BadConfig
 from .. import requirement
 from ..serving import caches, views
@@ -67,8 +68,12 @@ class OpenRepositories:
         self._open: OrderedDict[str, tuple[_Identity, localrepository]] = OrderedDict()
 
     def open(self, folder: str) -> localrepository:
-        """Open the unfiltered repository in `folder`, or raise Mercurial's RepoError."""
+        """Open the unfiltered repository in `folder`, or raise Mercurial's RepoError.
+
+        Raises OSError where a pipe lies, also in one that is open: Mercurial reads its files again.
+        """
         identity = _read_identity(folder)
+        refuse_repository_pipes(folder)
         known = self._open.get(folder)
         if known is not None and known[0] == identity:
             self._open.move_to_end(folder)

@@ -26,6 +26,7 @@ from mercurial.vfs import abstractvfs
 
 from pushlog.store.appendfile import open_regular
 
+from ...outbox.folder import read_file
 from ...words.errors import Diverged
 from ...words.event import NULL_NODE
 from .. import observe
@@ -129,11 +130,7 @@ def read_bookmarks(vfs: abstractvfs) -> bytes:
 
     Raises OSError if something else than a file has their name.
     """
-    try:
-        with open(vfs.join(BOOKMARKS), "rb", opener=open_regular) as file:
-            return file.read()
-    except FileNotFoundError:
-        return b""
+    return read_file(vfs.join(BOOKMARKS), limit=-1)
 
 
 def shows_present_bookmarks(repo: localrepository) -> bool:
@@ -143,7 +140,7 @@ def shows_present_bookmarks(repo: localrepository) -> bool:
 
 def _read_present_bookmarks(repo: localrepository) -> bytes:
     present = repo.svfs if b"bookmarksinstore" in repo.requirements else repo.vfs
-    return present.tryread(b"bookmarks")
+    return read_file(present.join(b"bookmarks"), limit=-1)
 
 
 def _write_bookmarks(repo: localrepository, length: int, moved: Mapping[str, str | None], given: bytes | None) -> None:

@@ -24,6 +24,7 @@ from mercurial.ui import ui as Ui
 from pushlog.seams import find_extension
 from pushlog.versions import factory, initialize
 
+from ...outbox.folder import refuse_repository_pipes
 from ...words import path as wire
 from ...words.errors import BadConfig
 from ..settings import SECTION
@@ -129,6 +130,8 @@ def application(root: str, *, threads: int | None = None) -> Application:
                 unlisted.append((name, place))
             elif not is_repository and name in hgweb.known:
                 hgweb.lastrefresh = 0
+            if is_repository and (pipe := _find_pipe(place)) is not None:
+                return _refuse_unreadable(pipe, environ, start_response)
         return _answer_or_refuse(hgweb.serve_more(unlisted) if unlisted else hgweb, environ, start_response)
 
     return answer
@@ -167,14 +170,30 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
         if isinstance(problem, error.StorageError):
             raise
         if _is_of_opening(problem):
-            logger.error("repository cannot be opened", path=environ.get("PATH_INFO"), reason=_describe(problem))
-            start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info())
-            return [b"The repository cannot be opened; the server's log has the reason.\n"]
+            return _refuse_unreadable(problem, environ, start_response)
         kind, line = type(problem).__name__, _raising_line(problem)
         logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
         start_response("400 Bad Request", _PLAIN_TEXT, sys.exc_info())
         return [b"Bad Request\n"]
     return itertools.chain([first], body)
+
+
+def _refuse_unreadable(problem: Exception, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    logger.error("repository cannot be opened", path=environ.get("PATH_INFO"), reason=_describe(problem))
+    start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info())
+    return [b"The repository cannot be opened; the server's log has the reason.\n"]
+
+
+def _find_pipe(place: bytes) -> OSError | None:
+    """Return the problem of a repository in which a pipe lies.
+
+    Otherwise the thread of the request would wait in it for ever.
+    """
+    try:
+        refuse_repository_pipes(os.fsdecode(place))
+    except OSError as problem:
+        return problem
+    return None
 
 
 def _is_of_opening(problem: BaseException) -> bool:
