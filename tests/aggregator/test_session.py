@@ -20,6 +20,7 @@ from testing.builders.aggregating import all_noticed, ask, send
 from testing.builders.chains import Chain
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
+from testing.seeds import marked_more
 
 
 def notices(log: MemoryLog) -> list[Notice]:
@@ -185,7 +186,7 @@ def replace_repository(number: int, *, is_written: bool) -> tuple[KillingLog, li
     return log, states
 
 
-@pytest.mark.parametrize("is_written", [False, True], ids=["lost", "without an answer"])
+@pytest.mark.parametrize("is_written", [False, *marked_more([True])], ids=["lost", "without an answer"])
 def test_a_kill_at_any_transaction_ends_a_replaced_repository_exactly_with_the_release_of_its_successor(
     is_written: bool,
 ) -> None:
