@@ -65,7 +65,7 @@ def _row_of(name: str, row: Mapping[str, Any] | None, now: float) -> tuple[str, 
 @_with_wait
 @with_config
 def pause(config: Config, name: str, wait: float) -> None:
-    """Pause NAME: it gets nothing until it is resumed, and loses no message."""
+    """Pause NAME until it is resumed; no message is lost."""
     ask_notifier(config, name, "pause", {}, wait=wait)
 
 

@@ -88,7 +88,7 @@ def list_(config: Config, last: int, as_json: bool) -> None:
 @takes_json
 @with_config
 def show(config: Config, number: int) -> None:
-    """Print the reject NUMBER of the list as JSON, with all that was kept."""
+    """Print the reject NUMBER of the list as JSON, whole."""
     with metered_log(config) as log:
         [record] = _read_chosen(log, [number])
     print_json(plain(_read_error(record, record.value or b"")))
@@ -100,7 +100,7 @@ def show(config: Config, number: int) -> None:
 @with_yes
 @with_config
 def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool) -> None:
-    """Submit rejected messages of the decoder again, by NUMBERS or by type.
+    """Submit rejects of the decoder again, by NUMBERS or by type.
 
     They return to the topic or queue they came from. First remove the cause, such as a missing schema. By type, each
     reject is submitted only once; a message that fails again has a new reject, which counts as another one."""

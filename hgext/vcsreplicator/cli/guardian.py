@@ -50,7 +50,7 @@ def add(config: Config, client: str, owner: str, token_file: str | None) -> None
 @_with_token_file
 @with_config
 def token(config: Config, client: str, token_file: str | None) -> None:
-    """Give CLIENT a new token and its rights; the old token becomes invalid."""
+    """Give CLIENT its rights and a new token in place of the old."""
     with _open_clients(config) as clients, _open_token_file(token_file) as keep:
         _print_token(clients.renew_token(client, keep), token_file)
 
@@ -71,7 +71,7 @@ def owner(config: Config, client: str, mail: str) -> None:
 @with_yes
 @with_config
 def remove(config: Config, client: str, yes: bool) -> None:
-    """Remove CLIENT and close its connections; its exchanges and queues stay."""
+    """Remove CLIENT and close its connections; keep its exchanges and queues."""
     with _open_clients(config) as clients:
         if not yes:
             clients.owner(client)

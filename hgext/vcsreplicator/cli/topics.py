@@ -74,7 +74,7 @@ def _make_row(log: Log, topic: str) -> dict[str, object]:
 @with_json
 @with_config
 def check(config: Config, partitions: int | None, retention: float, as_json: bool) -> None:
-    """Compare the topics with what the services need, and print the remedies.
+    """Compare the topics with the needed ones; print remedies.
 
     Changes nothing. Exit code 0: all is as needed; 1: a difference costs space or time; 2: a topic is missing, or a difference
     puts records or promises at risk.

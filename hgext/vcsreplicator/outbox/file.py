@@ -9,7 +9,7 @@
 `.hg/store/outbox.fork`       JSON `Fork`: why this repository refuses pushes (the history in the log is not that of the outbox)
 
 The newest record is the repository's identity and its newest event: nothing else says which repository this is. Segments are
-written under the store lock and within a transaction. The marker is only a memory: without it, the sender sends again everything
+written under the store lock and within a transaction. The sent mark is only a memory: without it, the sender sends again everything
 that is still there, and readers drop repeats.
 """
 
@@ -46,14 +46,14 @@ LOCK = b"outbox.lock"
 FORK = b"outbox.fork"
 # Bytes after which a new segment begins.
 SEGMENT_SIZE = 8 * 1024 * 1024
-# Bytes of a marker, padded with blanks: a prepared one needs no more room when it is completed.
+# Bytes of a sent mark, padded with blanks: a prepared one needs no more room when it is completed.
 SENT_SIZE = 320
 # Bytes of the largest entry that can be read.
 RECORD_LIMIT = 64 * 1024 * 1024
 
 
 class SentMark(Value):
-    """The marker: the newest event that the log has.
+    """The sent mark: the newest event that the log has.
 
     `end` is the byte of `segment` where its record ends. `partition` and `offset` are its place in the log; None if that is not
     known (an older release, an adoption).
@@ -85,7 +85,7 @@ class Place(Value):
     end: int
 
     def sent(self) -> SentMark:
-        """Return the marker that says that the log has everything up to this entry."""
+        """Return the sent mark that says that the log has everything up to this entry."""
         return SentMark(seq=self.entry.event.seq, id=self.entry.event.id, segment=self.segment, end=self.end)
 
 
@@ -154,7 +154,7 @@ class Outbox:
         self._last_segment(tr).reserve(tr)
 
     def unsent(self) -> Iterator[Place]:
-        """Read the committed entries behind the marker, oldest first."""
+        """Read the committed entries behind the sent mark, oldest first."""
         sent = self.sent()
         return self._read_places(sent.segment, sent.end) if sent is not None else self.kept()
 
@@ -173,7 +173,7 @@ class Outbox:
         return self._read_places(0, 0)
 
     def acknowledged(self) -> Iterator[Entry]:
-        """Read the committed entries up to the marker, newest first, one when asked for."""
+        """Read the committed entries up to the sent mark, newest first, one when asked for."""
         sent = self.sent()
         for number in reversed(self.segments()):
             if sent is None or number > sent.segment:
@@ -185,7 +185,7 @@ class Outbox:
                 before = record.start
 
     def has_unsent(self) -> bool:
-        """Return whether a committed entry is behind the marker; read no entries."""
+        """Return whether a committed entry is behind the sent mark; read no entries."""
         sent, numbers = self.sent(), self.segments()
         if sent is None:
             return any(self._open_segment(number).tail() for number in numbers)
@@ -194,7 +194,7 @@ class Outbox:
         )
 
     def is_level(self, sent: SentMark) -> bool:
-        """Return whether the outbox ends where this marker says; read no entries.
+        """Return whether the outbox ends where this sent mark says; read no entries.
 
         Otherwise events are unsent, or the outbox lacks events that were sent.
         """
@@ -207,7 +207,7 @@ class Outbox:
         return self._open_segment(sent.segment).tail() == sent.end
 
     def sent(self) -> SentMark | None:
-        """Read the marker; None if there is none, or none that can be read."""
+        """Read the sent mark; None if there is none, or none that can be read."""
         try:
             with open(self._folder.join(SENT), "rb", opener=open_regular) as file:
                 return from_json(SentMark, file.read(FILE_LIMIT))
@@ -215,7 +215,7 @@ class Outbox:
             return None
 
     def fits(self, sent: SentMark) -> bool:
-        """Return whether the marker's event stands where it says, or damage hides it."""
+        """Return whether the sent mark's event stands where it says, or damage hides it."""
         segment = self._open_segment(sent.segment)
         if segment.tail() < sent.end:
             return False
@@ -228,7 +228,7 @@ class Outbox:
             return True
 
     def mark_sent(self, sent: SentMark) -> None:
-        """Move the marker; the caller holds the sending lock.
+        """Move the sent mark; the caller holds the sending lock.
 
         If a power cut undoes that, events repeat.
         """
@@ -236,7 +236,7 @@ class Outbox:
         self.move_sent(sent)
 
     def prepare_sent(self, sent: SentMark) -> None:
-        """Write the marker that `move_sent` puts in place.
+        """Write the sent mark that `move_sent` puts in place.
 
         So a full disk is noticed before events are sent, not afterwards.
         """
@@ -244,20 +244,20 @@ class Outbox:
             file.write(to_json(sent).ljust(SENT_SIZE))
 
     def move_sent(self, sent: SentMark) -> None:
-        """Put the prepared marker in place, with its event's place in the log."""
+        """Put the prepared sent mark in place, with its event's place in the log."""
         prepared = self._folder.join(SENT) + b".new"
         with open(prepared, "r+b") as file:
             file.write(to_json(sent).ljust(SENT_SIZE))
         os.replace(prepared, self._folder.join(SENT))
 
     def forget_history(self) -> None:
-        """Remove marker and fork of a lost outbox; the caller holds the sending lock."""
+        """Remove sent mark and fork of a lost outbox; the caller holds the sending lock."""
         self.set_fork(None)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._folder.join(SENT))
 
     def send_again(self) -> int | None:
-        """Move the marker to before the oldest kept event of the present incarnation.
+        """Move the sent mark to before the oldest kept event of the present incarnation.
 
         Returns that event's sequence; None if there is nothing to send again. Events before the last adoption are not sent again,
         because the log must perhaps never have them. The caller holds the sending lock.

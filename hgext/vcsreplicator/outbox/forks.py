@@ -33,7 +33,7 @@ def known_state(log: Log, repository: str) -> RepositoryState | None:
 def fork_between(known: RepositoryState | SentEvent, newest: NewestEvent, box: Outbox) -> Fork | None:
     """Return why the outbox's events cannot follow the log's; None if they can.
 
-    `known` is the newest event that the log is known to have, `newest` that of the outbox. The function reads around the marker,
+    `known` is the newest event that the log is known to have, `newest` that of the outbox. The function reads around the sent mark,
     where outbox and log should meet: unsent events are not read, however many there are.
     """
     if known.incarnation != newest.incarnation:
@@ -54,7 +54,7 @@ def fork_between(known: RepositoryState | SentEvent, newest: NewestEvent, box: O
 
 
 def fork_behind(box: Outbox) -> Fork | None:
-    """Return a fork if the outbox's own marker shows more events in the log, or None."""
+    """Return a fork if the outbox's own sent mark shows more events in the log, or None."""
     sent = box.sent()
     if sent is None or box.fits(sent):
         return None

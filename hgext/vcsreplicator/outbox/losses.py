@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Losses: the log came back without its newest records.
 
-It was restored from a copy, or a broker came back with older data. An outbox's marker has the place in the log of the newest event
+It was restored from a copy, or a broker came back with older data. A sent mark has the place in the log of the newest event
 that was sent (`file.SentMark`). If the log has another record there, or none, events were lost, and the sender sends again
 everything that the outbox keeps; readers drop repeats. So when in doubt, events are repeated, never lost. Standard library only,
 because a push that sends its own events imports it.
@@ -65,7 +65,7 @@ def find_standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
 def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
     """Return whether the log lacks the newest event that was sent from this outbox.
 
-    `state` is the aggregator's state of the repository. The event of a marker without a place, of an older release, counts as lost
+    `state` is the aggregator's state of the repository. The event of a mark without a place, of an older release, counts as lost
     unless the aggregator saw it.
     """
     sent = box.sent()
@@ -79,7 +79,7 @@ def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
 
 
 def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool:
-    """Return whether the aggregator saw the event of this marker in the log."""
+    """Return whether the aggregator saw the event of this sent mark in the log."""
     newest = box.newest()
     if state is None or newest is None or state.incarnation != newest.incarnation:
         return False
@@ -87,7 +87,7 @@ def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool
 
 
 def send_again(box: Outbox, state: RepositoryState | None) -> tuple[int, int] | None:
-    """Move the marker back, so that the kept events are sent again.
+    """Move the sent mark back, so that the kept events are sent again.
 
     `Outbox.send_again` chooses the events. The caller holds the sending lock. Returns the first and last sequence that the
     aggregator never saw and the outbox no longer keeps; None if there are none.

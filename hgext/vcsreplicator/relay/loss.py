@@ -71,7 +71,7 @@ class LossWatch:
         self._eras = Counter[int]()
         self._newest: dict[int, KnownPlace] = {}
         self._confirmed: dict[str, Confirmation] = {}
-        # The marker of each repository before its newest event was sent.
+        # The sent mark of each repository before its newest event was sent.
         self._previous: dict[str, SentMark] = {}
         # The partition of each repository that was checked.
         self._homes: dict[str, int] = {}
@@ -81,7 +81,7 @@ class LossWatch:
     def is_confirmed(self, folder: str, event: str) -> bool:
         """Return whether the log is known to have this repository's newest sent event.
 
-        `event` is the id that its marker has; after a restore that is another one than was confirmed.
+        `event` is the id that its sent mark has; after a restore that is another one than was confirmed.
         """
         known = self._confirmed.get(folder)
         return known is not None and known.event == event and known.era == self._eras[known.partition]
@@ -125,7 +125,7 @@ class LossWatch:
             raise failure
 
     def check(self, folder: str, box: Outbox) -> Confirmation | None:
-        """Move the marker back if the log lost events.
+        """Move the sent mark back if the log lost events.
 
         Returns the era in which this was checked; None if nothing was sent yet. The caller holds the sending lock. Raises
         Unavailable, also if the partition of a new repository does not answer.
@@ -188,7 +188,7 @@ class LossWatch:
     def confirm(
         self, folder: str, repository: str, sent: SentMark, before: Mapping[int, int], previous: SentMark | None = None
     ) -> None:
-        """Remember that the log took the marked event, and the `previous` marker.
+        """Remember that the log took the marked event, and the `previous` sent mark.
 
         The log took the event in the eras `before` or later.
         """
@@ -227,9 +227,9 @@ class LossWatch:
         return not (current.era == 0 and has_seen(state, box, sent)) and has_lost(self._log, box, state)
 
     def _has_lost_previous(self, folder: str) -> bool:
-        """Return whether the log lost the event of a repository's previous marker.
+        """Return whether the log lost the event of a repository's previous sent mark.
 
-        That marker is from before the newest event was sent. Raises Unavailable.
+        That sent mark is from before the newest event was sent. Raises Unavailable.
         """
         previous = self._previous.get(folder)
         if previous is None or previous.partition is None or previous.offset is None:

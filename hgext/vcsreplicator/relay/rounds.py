@@ -81,7 +81,7 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
         if "journal" in names:
             work.add(folder, Job.RECOVER)
             stuck = _describe_failure(folder, Job.RECOVER, "its transaction is not rolled back", unrecovered, now)
-        # With a marker it is no new one, and has lost its outbox.
+        # With a sent mark it is no new one, and has lost its outbox.
         if not any(name.startswith("outbox.") and name.endswith((".log", ".sent")) for name in names):
             if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
                 work.add(folder, Job.ANNOUNCE)

@@ -4,8 +4,8 @@
 The sender marks them as sent after the log has them. The relay daemon uses this module, or, without a relay, the push itself, under
 the repository's sending lock. Standard library only, besides the log that the caller passes in.
 
-Write, then acknowledge: read an entry, make its record, append, move the marker. After a kill before the append, nothing
-happened; after a kill before the marker moved, the entry is sent again, and readers drop the repeat.
+Write, then acknowledge: read an entry, make its record, append, move the sent mark. After a kill before the append, nothing
+happened; after a kill before the sent mark moved, the entry is sent again, and readers drop the repeat.
 """
 
 import itertools
@@ -30,7 +30,7 @@ class EventSender:
 
     `make_bundle` makes the bundle of an entry of the repository in a folder and raises ChangesetsGone; `store_blob` stores a
     bundle that a record cannot hold and raises Unavailable. `on_appended` gets the place of a batch's first record before the
-    marker moves: if it raises, the marker stays. `on_sent` gets each entry that the log has, `on_marked` the marker and its entry.
+    sent mark moves: if it raises, the mark stays. `on_sent` gets each entry that the log has, `on_marked` the mark and its entry.
     """
 
     log: Log

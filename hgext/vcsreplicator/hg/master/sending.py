@@ -61,7 +61,7 @@ def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patien
 def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
     """Return whether the log has another history of this repository.
 
-    If so, the repository refuses pushes from now on. If the log lost records, move the marker back, so that all kept events are
+    If so, the repository refuses pushes from now on. If the log lost records, move the sent mark back, so that all kept events are
     sent again.
     """
     from ...outbox.forks import fork_behind, fork_between, known_state
