@@ -71,7 +71,7 @@ def owner(config: Config, client: str, mail: str) -> None:
 @with_yes
 @with_config
 def remove(config: Config, client: str, yes: bool) -> None:
-    """Remove CLIENT and close its connections; keep its exchanges and queues."""
+    """Remove CLIENT; its exchanges and queues stay."""
     with _open_clients(config) as clients:
         if not yes:
             clients.owner(client)

@@ -173,7 +173,7 @@ class Outbox:
         return self._read_places(0, 0)
 
     def acknowledged(self) -> Iterator[Entry]:
-        """Read the committed entries up to the sent mark, newest first, one when asked for."""
+        """Read committed entries up to the sent mark, newest first, one when asked for."""
         sent = self.sent()
         for number in reversed(self.segments()):
             if sent is None or number > sent.segment:

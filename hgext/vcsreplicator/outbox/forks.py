@@ -54,7 +54,7 @@ def fork_between(known: RepositoryState | SentEvent, newest: NewestEvent, box: O
 
 
 def fork_behind(box: Outbox) -> Fork | None:
-    """Return a fork if the outbox's own sent mark shows more events in the log, or None."""
+    """Return a fork if the own sent mark shows more events in the log, or None."""
     sent = box.sent()
     if sent is None or box.fits(sent):
         return None
