@@ -14,9 +14,8 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 # The tests of `make check` start nothing: plain pytests at once take half the time of one with two workers, which would import
 # every test twice and pass each result over a socket; each takes about as long as the others. Three, since to start another and to
-# import what all need takes a second of a processor. The other pure tests run in `make test`. No log lines are kept to be shown with
-# a failure, which takes a quarter of the time: pytest names the test, which shows them by itself.
-PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -p no:logging -m "not slow and not services and not processes and not more" \
+# import what all need takes a second of a processor. The other pure tests run in `make test`.
+PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes and not more" \
 	--hypothesis-profile=quick
 CHECKS := check-aggregator check-mirror check-notifier check-docs check-types check-style
 TESTS_OF_check-mirror := tests/mirror tests/status tests/words tests/outbox
