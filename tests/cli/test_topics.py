@@ -25,6 +25,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import DAY
 from notifier.raw import raw_topic
 from testing.services.kafka import Kafka
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -189,6 +190,27 @@ def test_a_setting_on_kafka_is_judged_and_mended_by_the_command_that_is_shown(
         assert words[words.index("--entity-name") + 1] == parse(on_kafka.url).prefix + name
         alter(name, dict(pair.split("=") for pair in words[-1].split(",")))
     assert on_kafka.topics("check").exit_code == 0
+
+
+@pytest.mark.services
+def test_check_names_at_once_what_endangers_the_log(
+    on_kafka: Checked, alter: Callable[[str, dict[str, str]], None]
+) -> None:
+    options = parse(on_kafka.url)
+
+    def say() -> str:
+        return CliRunner().invoke(program, ["check", "--config", str(on_kafka.config)]).output
+
+    assert "topic" not in say()
+    alter("roster", {"cleanup.policy": "delete", "retention.ms": "1000"})
+    admin = KafkaAdminClient(bootstrap_servers=list(options.servers))
+    admin.delete_topics([options.prefix + "events"])
+    admin.create_partitions({options.prefix + "acks": 2})
+    admin.close()
+    eventually(lambda: "the log lacks the topic events; run: vcsreplicator topics create" in say())
+    assert "topic roster: cleanup.policy is delete, must be compact" in (said := say())
+    assert f"--entity-name {options.prefix}roster --add-config cleanup.policy=compact" in said
+    eventually(lambda: "note: more than one partition in topic acks: only partition 0 is used" in say())
 
 
 @pytest.mark.services

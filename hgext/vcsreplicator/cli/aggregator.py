@@ -34,7 +34,7 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
     One request at a time reads the log. Others wait a short while: a log that hangs must not take all threads of the HTTP server.
     """
     from ..status.findings import Expectations, as_data
-    from ..status.follower import Follower, look_at_destinations
+    from ..status.follower import Follower, look_at_destinations, look_at_topics
 
     lock = threading.Lock()
     follower = functools.cache(lambda: Follower(log))  # begins to read at the first request
@@ -45,6 +45,7 @@ def _status_page(log: Log) -> Callable[[], Mapping[str, object]]:
         try:
             now = follower().present()
             look_at_destinations(log, follower().picture)
+            look_at_topics(log, follower().picture)
             return as_data(follower().picture, now, Expectations())
         finally:
             lock.release()

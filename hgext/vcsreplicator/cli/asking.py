@@ -19,7 +19,7 @@ from ..log import Log
 from ..log.opening import identify_log
 from ..relay.settings import RelaySettings
 from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Expectations, finding_of
-from ..status.follower import Follower, look_at_destinations
+from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary, make_summary
 from ..status.wording import Finding
 from ..words.errors import Unavailable
@@ -74,6 +74,7 @@ def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summ
     """Read the log to its present end, and summarize it."""
     now = follower.present()
     look_at_destinations(log, follower.picture)
+    look_at_topics(log, follower.picture)
     return make_summary(follower.picture, now, expected)
 
 

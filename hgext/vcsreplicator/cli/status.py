@@ -16,7 +16,7 @@ from rich.text import Text
 from ..config import Config
 from ..log import Log
 from ..status.findings import Expectations, as_data
-from ..status.follower import Follower, look_at_destinations
+from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary
 from ..status.wording import Severity
 from ..words.errors import Unavailable, visible
@@ -48,6 +48,7 @@ def _print_data(log: Log, expected: Expectations) -> None:
     with closing(Follower(log)) as follower:
         now = follower.present()
         look_at_destinations(log, follower.picture)
+        look_at_topics(log, follower.picture)
         print_json(as_data(follower.picture, now, expected))
 
 

@@ -10,7 +10,7 @@ import click
 from ..config import Config
 from ..log import EVENTS, Log, Topic, TopicComparison, topics
 from ..words.clock import DAY
-from ..words.errors import TopicMissing
+from ..words.errors import TopicMissing, Unavailable
 from ..words.shape import plain
 from .display import print_listing
 from .options import Number, log_of, with_config, with_json
@@ -82,6 +82,11 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
     with log_of(config) as log:
         count = partitions or _count_partitions(log)
         found = log.compare((*topics(partitions=count, retention=retention * DAY), *_list_raw(config, log)))
+    hidden = ", ".join(each.name for each in found if not each.is_shown)
+    if hidden:
+        raise Unavailable(
+            f"topics {hidden}: hidden by ACLs; allow this user to read them and to describe their configs"
+        )
     remedies = [remedy for each in found for remedy in each.remedies]
     if any(each.found is None for each in found):
         remedies.insert(0, f"vcsreplicator topics create --partitions {count} --retention {retention:g}")

@@ -18,7 +18,7 @@ import structlog
 from ..log import Log
 from ..status import Picture
 from ..status.findings import Expectations
-from ..status.follower import Follower, look_at_destinations
+from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..words.clock import Clock, SystemClock
 from ..words.errors import Expired, Unavailable
 from ..words.retry import FAILOVER
@@ -215,6 +215,7 @@ class LogWatcher:
         try:
             picture = follower.update()
             look_at_destinations(self._log, picture)
+            look_at_topics(self._log, picture)
         except (Unavailable, Expired) as error:
             self._refuse(uses, str(error))
             raise
@@ -235,6 +236,7 @@ class LogWatcher:
         if self._due == _AT_ONCE:
             began = time.monotonic()  # the first reading, of the whole log, says nothing of the cost of the next
         look_at_destinations(self._log, picture)
+        look_at_topics(self._log, picture)
         present = follower.now()
         if present is None:
             self._due = began + WAIT

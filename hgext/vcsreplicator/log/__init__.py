@@ -66,6 +66,11 @@ EVENTS, ACKS, PENDING, STATE, SERVICES, ROSTER, ROSTER_REQUESTS, NOTICES, ERRORS
     "errors",
 )
 
+# The topics of which only partition 0 is used, however many an administrator has added.
+SINGLE = frozenset(TOPIC_NAMES) - {EVENTS}
+# What to do about the others.
+UNUSED = "only partition 0 is used, so the others do no harm; Kafka cannot remove them"
+
 
 def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic, ...]:
     """Return all topics of an installation; only `events` is partitioned."""
@@ -99,7 +104,8 @@ class TopicComparison:
     """A topic, and its differences from the needed one.
 
     `found` is None for a missing topic, `replicas` where a log has none. `remedies` are commands for a shell, or comments where no
-    command mends a difference.
+    command mends a difference. `is_shown` is False if this user may not see the topic, or its settings: then only what is seen was
+    compared.
     """
 
     name: str
@@ -107,6 +113,7 @@ class TopicComparison:
     replicas: int | None = None
     differences: tuple[TopicDifference, ...] = ()
     remedies: tuple[str, ...] = ()
+    is_shown: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,14 +232,17 @@ class Log(Protocol):
     def create(self, wanted: Sequence[Topic]) -> list[str]:
         """Create the missing topics and return their names.
 
-        Raises BadConfig if a topic exists with another number of partitions.
+        Raises BadConfig if a topic exists with another number of partitions in use.
         """
 
     def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
         """Compare the topics with what `create` would make of these; change nothing."""
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions; raise BadConfig for an unknown topic."""
+        """Return the number of partitions in use; raise BadConfig for an unknown topic.
+
+        It is 1 for a topic of `SINGLE`.
+        """
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         """Append durably and return (partition, offset) of each message.

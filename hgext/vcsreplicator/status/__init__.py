@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..log import ACKS, ROSTER, SERVICES, STATE, Record
+from ..log import ACKS, ROSTER, SERVICES, STATE, Record, TopicComparison
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
 from ..words.records import Ack, AggregatorHeartbeat, Lag, MirrorHeartbeat, RepositoryState, ServiceReport, measure_lag
@@ -36,8 +36,8 @@ class Picture:
     last heartbeat of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
     `moved` says when each state was written. `groups` are the positions of destinations in `notices`, `lags` how many notices each
     destination lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays and
-    destinations, by their key in `services`. Once all lags were measured, only `absorb` may change levels: they are measured anew
-    for what it changed.
+    destinations, by their key in `services`. `topics` compares all topics with the needed ones (`look_at_topics`). Once all lags
+    were measured, only `absorb` may change levels: they are measured anew for what it changed.
     """
 
     roster: rosters.Roster | None = None
@@ -54,6 +54,7 @@ class Picture:
     errors: int = 0
     reports: dict[str, ServiceReport] = field(default_factory=dict)
     has_services: bool = True
+    topics: Sequence[TopicComparison] = ()
     # What each mirror lacks, by repository, once it was measured; the repositories of which a record came since.
     _lags: dict[str, dict[str, tuple[RepositoryState, Lag]]] | None = field(default=None, init=False, repr=False)
     _stirred: set[str] = field(default_factory=set, init=False, repr=False)

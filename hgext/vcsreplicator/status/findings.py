@@ -10,6 +10,7 @@ from ..words.records import ServiceTrouble
 from ..words.shape import Count, NumberRange, plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
+from .topics import find_topic_notes, find_topics
 from .wording import Finding, Severity, describe_lag, format_since, name_paths
 
 # Seconds after which a stalled destination is critical.
@@ -69,6 +70,7 @@ def findings(
     ]
     measured = lags or picture.measure_all_lags(now)
     found += find_mirror_troubles(picture, now, measured, expected.warn, expected.critical)
+    found += find_topics(picture)
     found += find_refused_rules(picture)
     found += find_unlisted(picture, now, expected.mirrors)[0]
     found += find_removed(picture, now)
@@ -230,5 +232,5 @@ def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, o
         "destinations": dict(picture.lags),
         "errors": picture.errors,
         "findings": [plain(finding) for finding in findings(picture, now, expected, lags)],
-        "notes": find_notes(picture, now, expected.mirrors),
+        "notes": (*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture)),
     }

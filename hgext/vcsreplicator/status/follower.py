@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record
+from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record, topics
 from ..log.table import FIRST_POLL, find_beginnings, lengthen
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
@@ -43,9 +43,9 @@ class Follower:
     def _open_reader(self) -> None:
         """Open a reader, then begin again; nothing changes if it cannot be opened."""
         has_services = self._has_services()
-        topics = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
-        self._reader = self._log.reader(find_beginnings(self._log, *topics))
-        self.picture, self._topics = Picture(has_services=has_services), topics
+        names = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
+        self._reader = self._log.reader(find_beginnings(self._log, *names))
+        self.picture, self._topics = Picture(has_services=has_services), names
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
         self.newest_heartbeat = self.recent_report = 0.0
@@ -157,6 +157,11 @@ class Follower:
 def read_picture(log: Log) -> Picture:
     with closing(Follower(log)) as follower:
         return follower.update()
+
+
+def look_at_topics(log: Log, picture: Picture) -> None:
+    """Compare the topics of the log with the needed ones."""
+    picture.topics = log.compare(topics())
 
 
 def look_at_destinations(log: Log, picture: Picture) -> None:

@@ -12,6 +12,7 @@ from ..words.shape import Count, Time
 from . import AGGREGATOR, DESTINATION, MirrorLags, Picture, count_unapplied
 from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, REPORTED_WITHIN, Expectations, findings
 from .mirrors import find_notes
+from .topics import find_topic_notes
 from .wording import Finding
 
 # Most repositories with waiting notices that a summary lists.
@@ -137,7 +138,7 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
         ),
         findings=tuple(findings(picture, now, expected, lags)),
         watched=_describe_watched(picture, now, expected),
-        notes=find_notes(picture, now, expected.mirrors),
+        notes=(*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture)),
     )
 
 

@@ -16,7 +16,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
 from ...words.errors import BadConfig, TopicMissing, Unavailable
-from .. import LARGEST, NewRecord, PartitionKey, Topic, partition_of
+from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, partition_of
 from .clients import Admin, connect, rim, warm
 from .options import KafkaOptions
 
@@ -33,6 +33,9 @@ COORDINATOR_PATIENCE = 10.0
 
 # A topic without records, whose positions note which transactor came last.
 OWNERS = "transactors"
+
+# The topics of which only partition 0 is used.
+_SINGLE = SINGLE | {OWNERS}
 
 # Bytes of framing that Kafka adds to the largest message.
 EXTRA = 64 * 1024
@@ -131,6 +134,16 @@ class Broker:
         topics = self.ask("list the topics", lambda admin: admin.describe_topics())
         ours = [topic for topic in topics if not topic["error_code"] and topic["name"].startswith(self.options.prefix)]
         return {topic["name"].removeprefix(self.options.prefix): topic for topic in ours}
+
+    def find_hidden(self, names: Sequence[str]) -> set[str]:
+        """Return those of the names that the brokers do not show to this user.
+
+        Whether there are such topics is not known. The request creates none.
+        """
+        full = [self.full(name) for name in names]
+        topics = self.ask("look for topics", lambda admin: admin.describe_topics(full))
+        hidden = kafka_errors.TopicAuthorizationFailedError.errno
+        return {topic["name"].removeprefix(self.options.prefix) for topic in topics if topic["error_code"] == hidden}
 
     def partitions(self, topic: str) -> int:
         if topic not in self._partitions:
@@ -262,8 +275,9 @@ class Broker:
     # Inside
 
     def _describe(self) -> dict[str, int]:
-        """Return name → partitions of all topics with our prefix."""
-        return {name: len(topic["partitions"]) for name, topic in self.describe().items()}
+        """Return name → partitions in use of all topics with our prefix."""
+        found = self.describe()
+        return {name: 1 if name in _SINGLE else len(topic["partitions"]) for name, topic in found.items()}
 
     def _create_one(self, topic: Topic) -> bool:
         """Create a topic; return False if another process was faster."""

@@ -7,8 +7,7 @@ from typing import Any
 
 from kafka.admin import ConfigResource
 
-from ...words.errors import Unavailable
-from .. import Topic, TopicComparison, TopicDifference
+from .. import SINGLE, UNUSED, Topic, TopicComparison, TopicDifference
 from .broker import Broker, topic_settings
 
 # Settings that may exceed the needed value; in settings of neither set any difference counts.
@@ -18,53 +17,48 @@ _AT_MOST = frozenset({"segment.bytes", "segment.ms", "min.cleanable.dirty.ratio"
 # Ignored on compacted topics: Kafka applies them only where `cleanup.policy` has `delete`.
 _OF_DELETION = frozenset({"retention.ms", "retention.bytes"})
 
+_FIXED = "# the number of partitions is fixed for life: begin with another topic-prefix"
+
 # A topic as Kafka describes it.
 _Described = Mapping[str, Any]
 
 
 def compare_topics(broker: Broker, wanted: Sequence[Topic]) -> list[TopicComparison]:
-    """Compare the topics with the needed ones; change nothing.
-
-    Raises Unavailable if the brokers do not show the settings of a topic.
-    """
+    """Compare the topics with the needed ones; change nothing."""
     described = broker.describe()
+    missing = [topic.name for topic in wanted if topic.name not in described]
+    hidden = broker.find_hidden(missing) if missing else set[str]()
     resources = [ConfigResource("TOPIC", broker.full(topic.name)) for topic in wanted if topic.name in described]
     settings = broker.ask(
         "settings of the topics", lambda admin: admin.describe_configs(resources, config_filter="all").get("topic", {})
     )
-    cluster = broker.ask("list the brokers", lambda admin: admin.describe_cluster())
-    brokers = sorted(each["broker_id"] for each in cluster["brokers"])
     found = []
     for topic in wanted:
         if topic.name not in described:
-            found.append(TopicComparison(name=topic.name))
+            found.append(TopicComparison(name=topic.name, is_shown=topic.name not in hidden))
             continue
         shown = {name: each["value"] for name, each in settings.get(broker.full(topic.name), {}).items()}
-        if "cleanup.policy" not in shown:
-            raise Unavailable(
-                f"{broker.options.url}: topic {broker.full(topic.name)}: its settings are not shown; "
-                "allow this user to describe configs"
-            )
-        found.append(_compare_one(broker, topic, described[topic.name], shown, brokers))
+        found.append(_compare_one(broker, topic, described[topic.name], shown))
     return found
 
 
-def _compare_one(
-    broker: Broker, topic: Topic, described: _Described, shown: Mapping[str, str], brokers: Sequence[int]
-) -> TopicComparison:
+def _compare_one(broker: Broker, topic: Topic, described: _Described, shown: Mapping[str, str]) -> TopicComparison:
+    """Compare a topic; if its settings are not shown, only partitions and replicas."""
     partitions = described["partitions"]
     replicas = min((len(partition["replica_nodes"]) for partition in partitions), default=0)
     needed = broker.options.replication or replicas
-    settings = list(_compare_settings(topic, shown, broker.options.in_sync))
+    policy = shown.get("cleanup.policy")
+    settings = list(_compare_settings(topic, shown, broker.options.in_sync)) if policy else []
     differences, remedies = list(settings), []
     if len(partitions) != topic.partitions:
         counts = {"found": str(len(partitions)), "needed": str(topic.partitions)}
-        differences.append(TopicDifference(setting="partitions", is_must=True, **counts))
-        remedies.append("# the number of partitions is fixed for life: begin with another topic-prefix")
+        is_must = topic.name not in SINGLE
+        differences.append(TopicDifference(setting="partitions", is_must=is_must, **counts))
+        remedies.append(_FIXED if is_must else f"# {described['name']}: {UNUSED}")
     if replicas < needed:
         counts = {"found": str(replicas), "needed": str(needed)}
         differences.append(TopicDifference(setting="replicas", is_must=True, **counts))
-        remedies.append(_write_reassignment(broker, described, needed, brokers))
+        remedies.append(_write_reassignment(broker, described, needed, _list_brokers(broker)))
     if settings:
         changes = ",".join(f"{each.setting}={each.needed}" for each in settings)
         name = broker.full(topic.name)
@@ -75,8 +69,8 @@ def _compare_one(
     present = Topic(
         name=topic.name,
         partitions=len(partitions),
-        compacted="compact" in shown["cleanup.policy"],
-        retention=None if "delete" not in shown["cleanup.policy"] or kept == "-1" else int(kept) / 1000,
+        compacted="compact" in policy if policy else topic.compacted,
+        retention=None if "delete" not in (policy or "") or kept == "-1" else int(kept) / 1000,
     )
     return TopicComparison(
         name=topic.name,
@@ -84,7 +78,13 @@ def _compare_one(
         replicas=replicas,
         differences=tuple(differences),
         remedies=tuple(remedies),
+        is_shown=policy is not None,
     )
+
+
+def _list_brokers(broker: Broker) -> list[int]:
+    cluster = broker.ask("list the brokers", lambda admin: admin.describe_cluster())
+    return sorted(each["broker_id"] for each in cluster["brokers"])
 
 
 def _compare_settings(topic: Topic, shown: Mapping[str, str], in_sync: int | None) -> Iterator[TopicDifference]:

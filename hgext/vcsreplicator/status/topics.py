@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Findings about the topics of the log. Pure.
+
+Only what endangers records or promises at any chosen retention; `vcsreplicator topics check` names the rest.
+"""
+
+from collections.abc import Iterator
+
+from ..log import EVENTS, SERVICES, SINGLE, UNUSED
+from . import Picture
+from .wording import Finding, Severity
+
+# The settings, of Kafka and of the embedded log, that decide whether records are kept by key.
+_POLICY = frozenset({"cleanup.policy", "compacted"})
+
+
+def find_topics(picture: Picture) -> Iterator[Finding]:
+    """Find topics that are missing, or whose records are not kept as they must be."""
+    missing = [topic.name for topic in picture.topics if topic.found is None and topic.is_shown]
+    if not picture.has_services:  # as in a log of an older release, which another finding names
+        missing = [name for name in missing if name != SERVICES]
+    if missing:
+        some = "topics" if len(missing) > 1 else "topic"
+        text = f"the log lacks the {some} {', '.join(missing)}; run: vcsreplicator topics create"
+        if EVENTS in missing:
+            text += " (with the --partitions of its first creation, if not 16)"
+        yield Finding(level=Severity.CRITICAL, text=text)
+    for topic in picture.topics:
+        if wrong := [each for each in topic.differences if each.setting in _POLICY]:
+            told = ", ".join(f"{each.setting} is {each.found}, must be {each.needed}" for each in wrong)
+            text = f"topic {topic.name}: {told}, so the log removes records that are needed"
+            named = (remedy for remedy in topic.remedies if wrong[0].setting in remedy)
+            remedy = next(named, "see: vcsreplicator topics check")
+            yield Finding(level=Severity.CRITICAL, text=f"{text}; mend it: {remedy}")
+
+
+def find_topic_notes(picture: Picture) -> tuple[str, ...]:
+    """Find topics with partitions that are not used."""
+    names = [
+        topic.name
+        for topic in picture.topics
+        if topic.name in SINGLE and topic.found is not None and topic.found.partitions > 1
+    ]
+    return (f"more than one partition in topic {', '.join(names)}: {UNUSED}",) if names else ()

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The topics of brokers that an administrator has changed; no broker answers here."""
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+from hgext.vcsreplicator.log import ACKS, EVENTS, NewRecord, topics
+from hgext.vcsreplicator.log.kafka.broker import OWNERS, Broker, topic_settings
+from hgext.vcsreplicator.log.kafka.comparison import compare_topics
+from hgext.vcsreplicator.log.kafka.options import parse
+
+
+class ToldBroker(Broker):
+    """Answers by its members: topic → partitions."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        super().__init__(parse("kafka://127.0.0.1:9092?topic-prefix=hg."))
+        self.counts = counts
+
+    def ask(self, doing: str, question: Callable[[Any], Any]) -> Any:
+        settings = {self.full(topic.name): topic_settings(topic, None) for topic in topics()}
+        return question(
+            Mock(
+                describe_topics=lambda: [
+                    {
+                        "name": self.full(name),
+                        "error_code": 0,
+                        "partitions": [{"partition_index": number, "replica_nodes": [1]} for number in range(count)],
+                    }
+                    for name, count in self.counts.items()
+                ],
+                describe_configs=lambda resources, config_filter: {
+                    "topic": {
+                        each.name: {key: {"value": value} for key, value in settings[each.name].items()}
+                        for each in resources
+                    }
+                },
+                describe_cluster=lambda: {"brokers": [{"broker_id": 1}]},
+            )
+        )
+
+
+def make_counts(**changed: int) -> dict[str, int]:
+    return {**{topic.name: topic.partitions for topic in topics()}, OWNERS: 1, **changed}
+
+
+def test_of_topics_other_than_events_only_partition_0_is_used_though_more_were_added() -> None:
+    broker = ToldBroker({name: count + 4 for name, count in make_counts().items()})
+    for topic in (*topics(partitions=20), OWNERS):
+        name = topic if isinstance(topic, str) else topic.name
+        assert broker.partitions(name) == (20 if name == EVENTS else 1)
+    assert {broker.plan(NewRecord(topic=ACKS, key=key, value=b"x"))["partition"] for key in "abcdef"} == {0}
+    assert broker.create(topics(partitions=20)) == []
+
+
+def test_partitions_that_are_not_used_are_no_danger_to_records() -> None:
+    compared = compare_topics(ToldBroker(make_counts(acks=2, events=20)), topics())
+    [events, acks] = [each for each in compared if each.differences]
+    assert [(each.setting, each.is_must) for each in events.differences] == [("partitions", True)]
+    assert [(each.setting, each.is_must) for each in acks.differences] == [("partitions", False)]
+    assert acks.remedies == ("# hg.acks: only partition 0 is used, so the others do no harm; Kafka cannot remove them",)

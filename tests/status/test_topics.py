@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Topics that an administrator removed or changed are named at once, with what to do."""
+
+from dataclasses import replace
+
+from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, Topic, TopicComparison, TopicDifference, topics
+from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status.findings import Expectations, as_data
+from hgext.vcsreplicator.status.summary import make_summary
+from hgext.vcsreplicator.status.topics import find_topics
+
+REMEDY = "kafka-configs.sh --entity-name hg.roster --add-config cleanup.policy=compact"
+
+
+def picture_of(**changed: TopicComparison) -> Picture:
+    """A picture of a log in which these topics differ."""
+    well = {topic.name: TopicComparison(name=topic.name, found=topic) for topic in topics()}
+    return Picture(topics=tuple({**well, **changed}.values()))
+
+
+def texts(picture: Picture) -> list[str]:
+    return [f"{finding.level.name}: {finding.text}" for finding in find_topics(picture)]
+
+
+def test_nothing_is_said_of_topics_as_they_were_created() -> None:
+    assert texts(picture_of()) == []
+
+
+def test_missing_topics_are_critical_and_named_with_the_command_that_makes_them() -> None:
+    missing = {name: TopicComparison(name=name) for name in (EVENTS, PENDING)}
+    assert texts(picture_of(pending=missing[PENDING])) == [
+        "CRITICAL: the log lacks the topic pending; run: vcsreplicator topics create"
+    ]
+    assert texts(picture_of(**missing)) == [
+        "CRITICAL: the log lacks the topics events, pending; run: vcsreplicator topics create "
+        "(with the --partitions of its first creation, if not 16)"
+    ]
+
+
+def test_a_topic_that_the_acls_hide_is_not_called_missing() -> None:
+    assert texts(picture_of(pending=TopicComparison(name=PENDING, is_shown=False))) == []
+
+
+def test_a_log_of_an_older_release_has_one_finding_about_its_lack_of_reports() -> None:
+    picture = replace(picture_of(services=TopicComparison(name="services")), has_services=False)
+    assert texts(picture) == []
+
+
+def test_a_topic_that_is_not_kept_by_key_is_critical_and_other_settings_are_for_the_verb_topics() -> None:
+    policy = TopicDifference(setting="cleanup.policy", found="delete", needed="compact", is_must=True)
+    other = TopicDifference(setting="retention.ms", found="1000", needed="-1", is_must=True)
+    found = Topic(name=ROSTER)
+    roster = TopicComparison(name=ROSTER, found=found, differences=(policy,), remedies=("# other", REMEDY))
+    acks = TopicComparison(name=ACKS, found=found, differences=(other,), remedies=("# other",))
+    assert texts(picture_of(roster=roster, acks=acks)) == [
+        "CRITICAL: topic roster: cleanup.policy is delete, must be compact, so the log removes records that are needed; "
+        f"mend it: {REMEDY}"
+    ]
+
+
+def test_partitions_that_are_not_used_are_a_note() -> None:
+    counts = {"found": "2", "needed": "1"}
+    acks = TopicComparison(
+        name=ACKS,
+        found=Topic(name=ACKS, partitions=2),
+        differences=(TopicDifference(setting="partitions", is_must=False, **counts),),
+    )
+    picture = picture_of(acks=acks)
+    note = "more than one partition in topic acks: only partition 0 is used, so the others do no harm; Kafka cannot remove them"
+    assert make_summary(picture, 0.0, Expectations()).notes == (note,)
+    assert as_data(picture, 0.0, Expectations())["notes"] == (note,)
+    assert texts(picture) == []
