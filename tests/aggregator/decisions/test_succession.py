@@ -317,3 +317,48 @@ def test_a_restored_master_that_goes_back_to_a_former_path_ends_no_repository() 
     fed.restart()
     fed.write()
     assert (fed.state(restored).generation, fed.state(restored).deleted) == (1, False)
+
+
+def announced_places(fed: FedAggregation) -> list[tuple[str, int, int]]:
+    return [(notice.event.path, notice.event.generation, notice.event.seq) for notice in fed.notices]
+
+
+@pytest.mark.parametrize("kind", [Type.CHANGED, Type.DELETED])
+def test_a_successor_waits_with_its_first_event_that_the_log_still_has(kind: Type) -> None:
+    fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("x", generation=2)
+    successor.take(1)
+    fed.event(*former.take(2), former.next(Type.DELETED), successor.next(kind))
+    fed.ack(successor.ack("alpha", 2))
+    assert fed.commit() == []
+    assert fed.state(successor).released == 1
+    fed.restart()
+    assert fed.commit() == []
+    fed.ack(former.ack("alpha", 3))
+    fed.commit()
+    assert announced_places(fed) == [("x", 1, 1), ("x", 1, 2), ("x", 1, 3), ("x", 2, 2)]
+
+
+def test_a_successor_waits_whose_rename_to_the_path_the_log_has_lost() -> None:
+    fed, former, successor = FedAggregation("alpha"), Chain("x"), Chain("y", generation=2)
+    fed.event(*former.take(2), former.next(Type.DELETED), *successor.take(1))
+    fed.ack(successor.ack("alpha", 1))
+    assert fed.commit() == [1]
+    successor.path = "x"
+    successor.next(Type.RENAMED, detail={"from": "y"})
+    fed.event(successor.next())
+    fed.ack(successor.ack("alpha", 3, 1))
+    fed.commit()
+    assert fed.state(successor).released == 1
+    fed.ack(former.ack("alpha", 3))
+    fed.commit()
+    fed.ack(successor.ack("alpha", 3))
+    fed.commit()
+    assert announced_places(fed) == [("y", 2, 1), ("x", 1, 1), ("x", 1, 2), ("x", 1, 3), ("x", 2, 3)]
+
+
+def test_a_push_waits_for_no_other_repository_once_one_before_it_was_announced() -> None:
+    fed = FedAggregation("alpha")
+    old, new = replaced(fed)
+    fed.event(old.next(), new.next())
+    fed.ack(new.ack("alpha", 2))
+    assert fed.commit() == [2]

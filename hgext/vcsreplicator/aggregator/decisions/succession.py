@@ -8,7 +8,7 @@ among each other, so the successor may be read first: it waits until all is read
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ...words.event import Type
+from ...words.event import Event, Type
 from ...words.records import RepositoryState
 from .held import HeldEvent
 from .repository import Repository
@@ -64,7 +64,7 @@ class Succession:
         self._waits.pop(repository.id, None)
         self._unproven.pop(repository.id, None)
         event = held.event
-        if event.type not in (Type.CREATED, Type.RENAMED) and event.seq > 1:  # an adopted history begins with a sync
+        if not _is_first_there(repository.state, event):
             return False
         others = (self._repositories[name] for name in sorted(self._paths.get(event.path, ())) if name != repository.id)
         found = tuple(other for other in others if _holds_path(other, held, min(now, self.read_at)))
@@ -110,6 +110,18 @@ class Succession:
                 path, since = held.event.path, held.since
                 found.append(Wait(successor=repository, path=path, predecessors=predecessors, since=since))
         yield from sorted(found, key=lambda wait: (wait.since, wait.successor.id))
+
+
+def _is_first_there(state: RepositoryState | None, event: Event) -> bool:
+    """Return whether nothing was announced of the repository at the path before.
+
+    An adopted history begins with a sync. If the log has lost the creation or the rename, the event that follows it is the first.
+    """
+    if event.type in (Type.CREATED, Type.RENAMED) or event.seq == 1:
+        return True
+    if state is None or any(stay.until == event.seq and stay.path != event.path for stay in state.stays):
+        return True
+    return state.noticed == event.seq - 1 and state.streams is None and state.served_by is None
 
 
 def _lives_below(state: RepositoryState | None, path: str, generation: int) -> bool:
