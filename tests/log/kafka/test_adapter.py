@@ -201,6 +201,33 @@ def test_a_running_reader_notices_that_a_topic_was_made_anew(
     reader.close()
 
 
+def test_readers_and_writers_name_a_topic_that_is_gone(log: Log, admin: KafkaAdminClient, unique_name: str) -> None:
+    record = NewRecord(topic=NOTICES, key="x", value=b"old")
+    log.append([record])
+    reader, transactor = log.reader({(NOTICES, 0): 0}), log.transactor("writer")
+    while not reader.poll(1):
+        pass
+    admin.delete_topics([f"{unique_name}.{NOTICES}"])
+    text = f"topic {unique_name}.{NOTICES} is missing; if that lasts, run: vcsreplicator topics create"
+
+    def is_named(act: Callable[[], object]) -> bool:
+        try:
+            act()
+        except Unavailable as error:
+            return str(error).endswith(text)
+        return False
+
+    def commit() -> None:
+        transactor.renew()
+        transactor.commit([record])
+
+    acts = (lambda: log.ends(NOTICES), lambda: log.append([record], timeout=2.0), commit, lambda: reader.poll(1))
+    for act in acts:
+        eventually(lambda act=act: is_named(act), "named")
+    reader.close()
+    transactor.close()
+
+
 def appended(log: Log, value: bytes) -> bool:
     try:
         return bool(log.append([NewRecord(topic=NOTICES, key="x", value=value)]))

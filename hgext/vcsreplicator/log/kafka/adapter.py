@@ -92,8 +92,9 @@ class KafkaLog(Log):
                 with self._sending, together(producer):
                     futures = [producer.send(**arguments) for arguments in plan]
                 results = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
-        except ReplicationError:
+        except ReplicationError as error:
             self._drop_appender(producer)
+            self.broker.refuse_missing(error, {each["topic"] for each in plan}, producer._metadata)
             raise
         return [(result.partition, result.offset) for result in results]
 

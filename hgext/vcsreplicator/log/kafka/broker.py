@@ -4,20 +4,21 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
+from kafka.cluster import ClusterMetadata
 from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
-from ...words.errors import BadConfig, TopicMissing, Unavailable
+from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
 from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, partition_of
-from .clients import Admin, connect, rim, warm
+from .clients import Admin, close_producer, connect, describe_missing, rim, warm
 from .options import KafkaOptions
 
 T = TypeVar("T")
@@ -156,6 +157,22 @@ class Broker:
             self._partitions[topic] = existing[topic]
         return self._partitions[topic]
 
+    def refuse_missing(self, error: ReplicationError, names: Iterable[str], cluster: ClusterMetadata) -> None:
+        """Raise an error that names those of the topics that the brokers lack, if any.
+
+        It is raised in place of `error`. `names` are those in Kafka, `cluster` what the client heard that failed: the brokers are
+        asked only if it does not know one.
+        """
+        unknown = {name for name in names if cluster.partitions_for_topic(name) is None}
+        if not unknown or not isinstance(error, Unavailable):
+            return
+        try:
+            unknown -= {self.full(name) for name in self.describe()}
+        except ReplicationError:
+            return
+        if unknown:
+            raise Unavailable(f"{self.options.url}: {describe_missing(unknown)}") from error
+
     def offsets(self, topic: str, spec: OffsetSpec, partitions: Collection[int] | None = None) -> dict[int, int]:
         numbers = range(self.partitions(topic)) if partitions is None else partitions
         for number in numbers:
@@ -246,7 +263,7 @@ class Broker:
         It knows the topics that were used so far.
         """
         with rim(self.options, "connect"):
-            producer = connect(
+            producer: KafkaProducer = connect(
                 self.options,
                 KafkaProducer,
                 acks="all",
@@ -258,8 +275,15 @@ class Broker:
                 metrics_enabled=False,
                 **ours,
             )
-            warm(producer, [self.full(topic) for topic in list(self._partitions)])
-            return producer
+        names = [self.full(topic) for topic in list(self._partitions)]
+        try:
+            with rim(self.options, "connect"):
+                warm(producer, names)
+        except ReplicationError as error:
+            close_producer(producer)
+            self.refuse_missing(error, names, producer._metadata)
+            raise
+        return producer
 
     def store(self, group: str, positions: Mapping[PartitionKey, OffsetAndMetadata]) -> None:
         """Store positions with their metadata for a group without members."""

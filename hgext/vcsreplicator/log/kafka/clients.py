@@ -235,10 +235,18 @@ def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
         raise Unavailable(f"{where}: {_describe_error(error, options)}") from error
 
 
+def describe_missing(topics: Iterable[str]) -> str:
+    """Say that the brokers do not know these topics, and the operator's next step."""
+    names = ", ".join(sorted(set(topics))) or "or partition"
+    return f"topic {names} is missing; if that lasts, run: vcsreplicator topics create"
+
+
 def _describe_error(error: Exception, options: KafkaOptions) -> str:
     """Return what happened, and the operator's next step if one is known."""
     if isinstance(error, kafka_errors.AuthorizationError):
         return f"not authorized; check the ACLs of this user: {error}"
+    if isinstance(error, kafka_errors.UnknownTopicOrPartitionError):
+        return describe_missing(re.findall(r"topic='([^']*)'", str(error)))
     if "Authentication" in type(error).__name__:
         return f"authentication failed; check user and password: {error}"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):

@@ -79,7 +79,11 @@ class KafkaReader:
                 records = self._read_batch(0 if woken else max(0.0, left), limit)
             except ReplicationError as error:
                 self._rewound = error if isinstance(error, Rewound) else None
+                consumer = self._consumer
                 self._drop()
+                if consumer is not None:
+                    names = {partition.topic for partition in self._names}
+                    self._broker.refuse_missing(error, names, consumer._manager.cluster)
                 raise
             if records or woken or left <= 0:
                 return records

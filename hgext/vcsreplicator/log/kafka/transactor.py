@@ -80,10 +80,11 @@ class KafkaTransactor:
             with rim(self._broker.options, f"commit as {self._identity}"):
                 return self._run_transaction(self._producer, plan, offsets, group)
         except ReplicationError as error:
-            failures = (error.__cause__, self._producer._transaction_manager.last_error)
+            producer, failures = self._producer, (error.__cause__, self._producer._transaction_manager.last_error)
             self.close()
             if any(isinstance(each, FENCED) for each in failures):
                 self._refuse_newer()
+            self._broker.refuse_missing(error, {each["topic"] for each in plan}, producer._metadata)
             raise
 
     def close(self) -> None:
