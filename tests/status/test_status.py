@@ -356,3 +356,23 @@ def test_a_service_that_stopped_before_the_clock_was_set_back_is_silent(installa
     [(level, text)] = installation.found(after=61.0)
     assert level == 2
     assert text.startswith("destination lines has sent no heartbeat")
+
+
+def test_after_the_topic_of_reports_was_made_again_a_service_counts_as_silent_only_later(
+    installation: Installation,
+) -> None:
+    installation.ack(3)
+    installation.write(STATE, installation.chain.repository, replace(installation.state, source="hg://master"))
+
+    def found(after: float, relay: str = "hg://master") -> list[str]:
+        picture, expected = installation.picture(after), Expectations(destinations=("lines",), relay=relay)
+        return [finding.text for finding in findings(picture, installation.clock.now(), expected)]
+
+    installation.reporting = ["other"]
+    installation.picture()
+    installation.reporting = ["lines"]
+    assert found(50.0) == []
+    [text] = found(0.0, relay="hg://never")
+    assert text.startswith("the relay hg://never has never sent a heartbeat: ")
+    [text] = found(11.0)
+    assert text.startswith("the relay hg://master has sent no heartbeat since the topic `services` was made again: ")

@@ -36,8 +36,9 @@ class Picture:
     last heartbeat of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
     `moved` says when each state was written. `groups` are the positions of destinations in `notices`, `lags` how many notices each
     destination lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays and
-    destinations, by their key in `services`. `topics` compares all topics with the needed ones (`look_at_topics`). Once all lags
-    were measured, only `absorb` may change levels: they are measured anew for what it changed.
+    destinations, by their key in `services`. `topics` compares all topics with the needed ones (`look_at_topics`).
+    `services_since` is when the first record of `services` was written, None if it is gone. Once all lags were measured, only
+    `absorb` may change levels: they are measured anew for what it changed.
     """
 
     roster: rosters.Roster | None = None
@@ -54,6 +55,7 @@ class Picture:
     errors: int = 0
     reports: dict[str, ServiceReport] = field(default_factory=dict)
     has_services: bool = True
+    services_since: float | None = None
     topics: Sequence[TopicComparison] = ()
     # What each mirror lacks, by repository, once it was measured; the repositories of which a record came since.
     _lags: dict[str, dict[str, tuple[RepositoryState, Lag]]] | None = field(default=None, init=False, repr=False)
@@ -63,6 +65,8 @@ class Picture:
         """Add one record of a compacted topic to the picture; skip an unknown form."""
         if record.topic == ROSTER:
             self.changed = record.time
+        if record.topic == SERVICES and record.offset == 0:
+            self.services_since = record.time
         if record.key is None:
             return
         try:

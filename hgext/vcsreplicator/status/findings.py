@@ -109,16 +109,20 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
     expected += [f"{RELAY_KEY}{wanted.relay}"] if wanted.relay else []
     found = []
     for service in sorted(set(expected) | picture.reports.keys()):
-        report, silence = picture.reports.get(service), picture.silence(service, now)
+        report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
         if service.startswith(DESTINATION_KEY) and wanted.destinations is not None and service not in expected:
             continue
-        if report is None or silence > max(wanted.patience, REPORTED_WITHIN):
+        if silence > max(wanted.patience, REPORTED_WITHIN):
             if service in expected or silence < FORGOTTEN:
                 told = _describe_silence(picture.seen(service) if report else None, now)
+                if report is None and _has_worked(picture, service):
+                    told = "has sent no heartbeat since the topic `services` was made again"
                 text = f"{service} {told}; start its notifier: {START}notifier"
                 if service.startswith(RELAY_KEY):
                     text = f"the {service} {told}: pushes may wait in the outboxes; start it: {START}relay"
                 found.append(Finding(level=Severity.CRITICAL, text=text))
+            continue
+        if report is None:
             continue
         for trouble in report.troubles:
             lasts = report.time - trouble.since + silence
@@ -129,6 +133,23 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
             text = f"{service}: {report.count - len(report.troubles)} more troubles; see: journalctl -u vcsreplicator-{unit}"
             found.append(Finding(level=Severity.WARNING, text=text))
     return found
+
+
+def _measure_silence(picture: Picture, service: str, now: float) -> float:
+    """Return the seconds since a service reported.
+
+    If the log shows its work and no report, the topic was made again, and they count from the first record there.
+    """
+    if service in picture.reports or picture.services_since is None or not _has_worked(picture, service):
+        return picture.silence(service, now)
+    return abs(now - picture.services_since)
+
+
+def _has_worked(picture: Picture, service: str) -> bool:
+    """Return whether the log shows the work of this relay or destination."""
+    if service.startswith(DESTINATION_KEY):
+        return DESTINATION + service.removeprefix(DESTINATION_KEY) in picture.groups
+    return any(state.source == service.removeprefix(RELAY_KEY) for state in picture.states.values())
 
 
 def _find_destinations(picture: Picture, now: float, expected: Expectations) -> list[Finding]:
