@@ -140,3 +140,10 @@ def test_a_sign_of_life_that_was_put_off_is_due_a_moment_after_the_log_failed_to
         log.takes = 2 * AGAIN
         session.step(0.0)
         assert session._watch.beat_due - log.clock.monotonic() == AGAIN
+
+
+def test_each_sign_of_life_says_how_many_partitions_the_aggregator_reads() -> None:
+    log = Silent(HandClock(), partitions=3)
+    with log.session() as session:
+        log.step(session)
+    assert log.beat().partitions == 3

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.log import SERVICES, reports, topics
+from hgext.vcsreplicator.log import EVENTS, SERVICES, reports, topics
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.records import ServiceTrouble
+from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
+from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.memorylog import MemoryLog
 from testing.clock import HandClock
 
@@ -97,3 +98,11 @@ def test_names_that_differ_in_a_digit_are_two_troubles(text: str) -> None:
 def test_a_count_a_time_an_id_and_an_address_are_no_part_of_a_trouble(first: str, second: str) -> None:
     for text in ("destination pulse is failing: broken at {}", "destination pulse is failing: {}: broken, {}."):
         assert reports.name_trouble(text.format(first, first)) == reports.name_trouble(text.format(second, second))
+
+
+def test_a_report_is_written_also_while_the_topic_that_it_counts_is_missing() -> None:
+    log = MemoryLog()
+    log.create([topic for topic in topics() if topic.name == SERVICES])
+    reports.ServiceReporter(log, "relay hg", topic=EVENTS).report([], now=1.0)
+    [record] = log.records(SERVICES)
+    assert from_json(ServiceReport, record.value or b"").partitions is None

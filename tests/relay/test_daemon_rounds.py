@@ -234,6 +234,12 @@ def gone(name: str) -> NewRecord:
     return NewRecord(topic=STATE, key=state.repository, value=to_json(state))
 
 
+def test_reports_say_to_how_many_partitions_the_relay_writes(bench: Bench) -> None:
+    with bench.running():
+        eventually(bench.reports)
+    assert bench.reports()[-1].partitions == bench.log.partitions(EVENTS)
+
+
 def both_gone(report: ServiceReport) -> list[ServiceTrouble]:
     """The two troubles of a report if both are repositories that are gone."""
     found = report.troubles

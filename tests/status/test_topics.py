@@ -8,6 +8,7 @@ from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import Expectations, as_data
 from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.status.topics import find_topics
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport
 
 REMEDY = "kafka-configs.sh --entity-name hg.roster --add-config cleanup.policy=compact"
 
@@ -70,3 +71,21 @@ def test_partitions_that_are_not_used_are_a_note() -> None:
     assert make_summary(picture, 0.0, Expectations()).notes == (note,)
     assert as_data(picture, 0.0, Expectations())["notes"] == (note,)
     assert texts(picture) == []
+
+
+def test_services_that_began_with_fewer_partitions_of_events_are_named_with_what_to_type() -> None:
+    events = TopicComparison(name=EVENTS, found=Topic(name=EVENTS, partitions=20))
+    picture = picture_of(events=events)
+    for name, count in (("alpha", 16), ("beta", 20), ("unknown", 0)):
+        positions = {str(number): 0 for number in range(count)}
+        picture.heartbeats[name] = MirrorHeartbeat(mirror=name, time=0.0, positions=positions, version="1")
+    picture.reports["relay hg://a"] = ServiceReport(time=0.0, version="1", partitions=16)
+    picture.reports["destination b"] = ServiceReport(time=0.0, version="1")
+    picture.aggregator = AggregatorHeartbeat(time=0.0, roster=1, held=0, partitions=16)
+    assert texts(picture) == [
+        "CRITICAL: topic events has 20 partitions now, and some services began with another number: aggregator (16), "
+        "mirror alpha (16), relay hg://a (16); repositories stall until each of them is restarted (docs/log.md, Topics): "
+        "systemctl restart 'vcsreplicator-*'"
+    ]
+    picture.topics = picture_of(events=replace(events, found=Topic(name=EVENTS, partitions=16))).topics
+    assert "mirror beta (20);" in texts(picture)[0]

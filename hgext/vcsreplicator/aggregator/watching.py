@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from prometheus_client import Gauge
 
-from ..log import NOTICES, ROSTER, STATE, Log, NewRecord, Record
+from ..log import EVENTS, NOTICES, ROSTER, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
 from ..words.errors import Unavailable
 from ..words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat
@@ -171,6 +171,7 @@ class Watch:
             notices=notices,
             format=AGGREGATOR_FORMAT,
             cut={str(partition): end for partition, end in aggregation.events.cut.items()} or None,
+            partitions=self._log.partitions(EVENTS),
         )
         return NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat))
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import structlog
 
-from ..words.errors import ReplicationError
+from ..words.errors import BadConfig, ReplicationError
 from ..words.records import ServiceReport, ServiceTrouble
 from ..words.shape import to_json
 from ..words.version import VERSION
@@ -40,11 +40,11 @@ class ServiceReporter:
     """Writes the reports of one service; used by one thread.
 
     It writes at most one in INTERVAL seconds, unless the troubles change by more than a number. After a report that the log did not
-    take, it writes none for REST seconds.
+    take, it writes none for REST seconds. The reports say how many partitions `topic` has for the service, if that is known.
     """
 
-    def __init__(self, log: Log, service: str) -> None:
-        self._log, self._service = log, service
+    def __init__(self, log: Log, service: str, *, topic: str | None = None) -> None:
+        self._log, self._service, self._topic = log, service, topic
         self._due = self._rests_until = float("-inf")
         self._reported: list[tuple[bool, str]] = []
 
@@ -68,12 +68,20 @@ class ServiceReporter:
             ServiceTrouble(text=each.text[:KEPT], since=max(0.0, each.since), is_urgent=each.is_urgent)
             for each in found[:NAMED]
         )
-        report = ServiceReport(time=now, version=VERSION, count=len(found), troubles=kept)
         try:
+            count = self._count_partitions()
+            report = ServiceReport(time=now, version=VERSION, count=len(found), troubles=kept, partitions=count)
             self._log.append([NewRecord(topic=SERVICES, key=self._service, value=to_json(report))], timeout=TIMEOUT)
         except ReplicationError as error:
             self._rests_until = time.monotonic() + REST
             logger.warning("report not written", reason=str(error))
+
+    def _count_partitions(self) -> int | None:
+        """Return how many partitions the topic has for this service; None if it is missing."""
+        try:
+            return None if self._topic is None else self._log.partitions(self._topic)
+        except BadConfig:
+            return None
 
 
 def name_trouble(text: str) -> str:

@@ -93,7 +93,7 @@ class _Relay:
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)
         jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
-        self._reporter = ServiceReporter(log, f"relay {settings.source}")
+        self._reporter = ServiceReporter(log, f"relay {settings.source}", topic=EVENTS)
         self._outside = OutsideWatch(port)
         self._log, self._blobs_due = log, float("-inf")
         self._gone: dict[str, float] = {}

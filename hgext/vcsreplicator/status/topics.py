@@ -7,7 +7,7 @@ Only what endangers records or promises at any chosen retention; `vcsreplicator 
 from collections.abc import Iterator
 
 from ..log import EVENTS, SERVICES, SINGLE, UNUSED
-from . import Picture
+from . import AGGREGATOR, Picture
 from .wording import Finding, Severity
 
 # The settings, of Kafka and of the embedded log, that decide whether records are kept by key.
@@ -26,12 +26,32 @@ def find_topics(picture: Picture) -> Iterator[Finding]:
             text += " (with the --partitions of its first creation, if not 16)"
         yield Finding(level=Severity.CRITICAL, text=text)
     for topic in picture.topics:
+        if topic.name == EVENTS and topic.found is not None:
+            yield from _find_former_counts(picture, topic.found.partitions)
         if wrong := [each for each in topic.differences if each.setting in _POLICY]:
             told = ", ".join(f"{each.setting} is {each.found}, must be {each.needed}" for each in wrong)
             text = f"topic {topic.name}: {told}, so the log removes records that are needed"
             named = (remedy for remedy in topic.remedies if wrong[0].setting in remedy)
             remedy = next(named, "see: vcsreplicator topics check")
             yield Finding(level=Severity.CRITICAL, text=f"{text}; mend it: {remedy}")
+
+
+def _find_former_counts(picture: Picture, count: int) -> Iterator[Finding]:
+    """Find services that began with another number of partitions of `events`.
+
+    They neither read nor write what other services write to the new ones.
+    """
+    counts: dict[str, int | None] = {
+        f"mirror {name}": len(beat.positions) or None for name, beat in picture.heartbeats.items()
+    }
+    counts |= {name: report.partitions for name, report in picture.reports.items()}
+    counts[AGGREGATOR] = picture.aggregator.partitions if picture.aggregator else None
+    former = {name: found for name, found in sorted(counts.items()) if found not in (None, count)}
+    if former:
+        told = ", ".join(f"{name} ({found})" for name, found in former.items())
+        text = f"topic {EVENTS} has {count} partitions now, and some services began with another number: {told}"
+        way_out = "repositories stall until each of them is restarted (docs/log.md, Topics)"
+        yield Finding(level=Severity.CRITICAL, text=f"{text}; {way_out}: systemctl restart 'vcsreplicator-*'")
 
 
 def find_topic_notes(picture: Picture) -> tuple[str, ...]:

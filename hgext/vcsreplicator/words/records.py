@@ -172,6 +172,7 @@ class AggregatorHeartbeat:
     one line. `notices` is the earlier end of that topic: notices from this offset on may be newer than the states written before
     this heartbeat. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the partitions of `events` that lost
     their newest records and are being reread, partition → where it ended then: an aggregator that starts continues there.
+    `partitions` is how many of that topic the aggregator reads.
     """
 
     time: Time
@@ -181,6 +182,7 @@ class AggregatorHeartbeat:
     notices: Count | None = None
     format: Count = 1
     cut: Mapping[str, Count] | None = None
+    partitions: Count | None = None
 
 
 @extensible
@@ -203,13 +205,14 @@ class ServiceReport:
     """The heartbeat of a relay or a destination, with its troubles.
 
     Topic `services`, key `relay SOURCE` or `destination NAME`. `count` is the number of all troubles; `troubles` holds the first of
-    them, urgent ones before others and older before newer.
+    them, urgent ones before others and older before newer. A relay says how many `partitions` of `events` it writes to.
     """
 
     time: Time
     version: str
     count: Count = 0
     troubles: tuple[ServiceTrouble, ...] = ()
+    partitions: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,13 @@
 
 from dataclasses import replace
 
-from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, check_message
+import pytest
+
+from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Record, check_message, partition_of
 from hgext.vcsreplicator.mirror.pool import Lane
+from hgext.vcsreplicator.mirror.supervision.intake import checked_event
 from hgext.vcsreplicator.words import wire
+from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
@@ -123,3 +127,24 @@ def test_a_reject_fits_into_the_log_with_any_value(bench: Bench) -> None:
     bench.records(bench.record(EVENTS, "a" * 32, bytes(8_000_000)))
     [message] = bench.writer.others
     check_message(message)
+
+
+def test_a_record_in_another_partition_than_the_repositorys_is_rejected_with_the_cause() -> None:
+    event = Chain("r").next()
+    own = partition_of(event.repository, 20)
+    record = Record(
+        topic=EVENTS,
+        partition=(own + 1) % 20,
+        offset=0,
+        key=event.repository,
+        value=wire.encode(event),
+        headers={},
+        time=0.0,
+    )
+    with pytest.raises(MalformedEvent) as caught:
+        checked_event(record, 20)
+    assert str(caught.value) == (
+        f"record: stands in partition {(own + 1) % 20}, and of 20 partitions the repository has {own}; "
+        "if partitions were added to events, restart all services (docs/log.md, Topics)"
+    )
+    assert checked_event(replace(record, partition=own), 20) is not None

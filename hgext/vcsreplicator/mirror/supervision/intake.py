@@ -148,7 +148,12 @@ def _decode_record(record: Record, partitions: int) -> ReadEvent | None:
     if frame.header.event is None:
         return None
     event = frame.event
-    if record.key != event.repository or record.partition != partition_of(event.repository, partitions):
+    if record.key != event.repository:
         raise MalformedEvent(f"record: key {str(record.key)[:40]!r} is not the repository {event.repository}")
+    if record.partition != (own := partition_of(event.repository, partitions)):
+        raise MalformedEvent(
+            f"record: stands in partition {record.partition}, and of {partitions} partitions the repository has {own}; "
+            f"if partitions were added to {EVENTS}, restart all services (docs/log.md, Topics)"
+        )
     size = len(record.value)
     return ReadEvent(frame=frame, partition=record.partition, offset=record.offset, size=size, time=record.time)
