@@ -4,12 +4,13 @@
 from dataclasses import replace
 
 from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, Topic, TopicComparison, TopicDifference, topics
-from hgext.vcsreplicator.status import Picture
+from hgext.vcsreplicator.status import SILENT, Picture
 from hgext.vcsreplicator.status.findings import Expectations, as_data
 from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.status.topics import find_topics
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport
 
+NOW = 1000.0
 REMEDY = "kafka-configs.sh --entity-name hg.roster --add-config cleanup.policy=compact"
 
 
@@ -20,7 +21,7 @@ def picture_of(**changed: TopicComparison) -> Picture:
 
 
 def texts(picture: Picture) -> list[str]:
-    return [f"{finding.level.name}: {finding.text}" for finding in find_topics(picture)]
+    return [f"{finding.level.name}: {finding.text}" for finding in find_topics(picture, NOW)]
 
 
 def test_nothing_is_said_of_topics_as_they_were_created() -> None:
@@ -76,12 +77,16 @@ def test_partitions_that_are_not_used_are_a_note() -> None:
 def test_services_that_began_with_fewer_partitions_of_events_are_named_with_what_to_type() -> None:
     events = TopicComparison(name=EVENTS, found=Topic(name=EVENTS, partitions=20))
     picture = picture_of(events=events)
-    for name, count in (("alpha", 16), ("beta", 20), ("unknown", 0)):
+    for name, count in (("alpha", 16), ("beta", 20), ("gone", 16), ("unknown", 0)):
         positions = {str(number): 0 for number in range(count)}
         picture.heartbeats[name] = MirrorHeartbeat(mirror=name, time=0.0, positions=positions, version="1")
     picture.reports["relay hg://a"] = ServiceReport(time=0.0, version="1", partitions=16)
     picture.reports["destination b"] = ServiceReport(time=0.0, version="1")
     picture.aggregator = AggregatorHeartbeat(time=0.0, roster=1, held=0, partitions=16)
+    picture.heard |= dict.fromkeys(
+        ("alpha", "beta", "unknown", "relay hg://a", "destination b", "aggregator"), (0, NOW)
+    )
+    picture.heard["gone"] = 0, NOW - SILENT - 1
     assert texts(picture) == [
         "CRITICAL: topic events has 20 partitions now, and some services began with another number: aggregator (16), "
         "mirror alpha (16), relay hg://a (16); repositories stall until each of them is restarted (docs/log.md, Topics): "

@@ -77,7 +77,7 @@ class ServiceReporter:
             logger.warning("report not written", reason=str(error))
 
     def _count_partitions(self) -> int | None:
-        """Return how many partitions the topic has for this service; None if it is missing."""
+        """Return how many partitions the topic has here; None if it is missing."""
         try:
             return None if self._topic is None else self._log.partitions(self._topic)
         except BadConfig:

@@ -70,7 +70,7 @@ def findings(
     ]
     measured = lags or picture.measure_all_lags(now)
     found += find_mirror_troubles(picture, now, measured, expected.warn, expected.critical)
-    found += find_topics(picture)
+    found += find_topics(picture, now)
     found += find_refused_rules(picture)
     found += find_unlisted(picture, now, expected.mirrors)[0]
     found += find_removed(picture, now)

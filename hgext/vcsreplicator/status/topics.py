@@ -7,14 +7,14 @@ Only what endangers records or promises at any chosen retention; `vcsreplicator 
 from collections.abc import Iterator
 
 from ..log import EVENTS, SERVICES, SINGLE, UNUSED
-from . import AGGREGATOR, Picture
+from . import AGGREGATOR, SILENT, Picture
 from .wording import Finding, Severity
 
 # The settings, of Kafka and of the embedded log, that decide whether records are kept by key.
 _POLICY = frozenset({"cleanup.policy", "compacted"})
 
 
-def find_topics(picture: Picture) -> Iterator[Finding]:
+def find_topics(picture: Picture, now: float) -> Iterator[Finding]:
     """Find topics that are missing, or whose records are not kept as they must be."""
     missing = [topic.name for topic in picture.topics if topic.found is None and topic.is_shown]
     if not picture.has_services:  # as in a log of an older release, which another finding names
@@ -27,7 +27,7 @@ def find_topics(picture: Picture) -> Iterator[Finding]:
         yield Finding(level=Severity.CRITICAL, text=text)
     for topic in picture.topics:
         if topic.name == EVENTS and topic.found is not None:
-            yield from _find_former_counts(picture, topic.found.partitions)
+            yield from _find_former_counts(picture, topic.found.partitions, now)
         if wrong := [each for each in topic.differences if each.setting in _POLICY]:
             told = ", ".join(f"{each.setting} is {each.found}, must be {each.needed}" for each in wrong)
             text = f"topic {topic.name}: {told}, so the log removes records that are needed"
@@ -36,17 +36,19 @@ def find_topics(picture: Picture) -> Iterator[Finding]:
             yield Finding(level=Severity.CRITICAL, text=f"{text}; mend it: {remedy}")
 
 
-def _find_former_counts(picture: Picture, count: int) -> Iterator[Finding]:
-    """Find services that began with another number of partitions of `events`.
+def _find_former_counts(picture: Picture, count: int, now: float) -> Iterator[Finding]:
+    """Find running services that began with another number of partitions.
 
     They neither read nor write what other services write to the new ones.
     """
-    counts: dict[str, int | None] = {
-        f"mirror {name}": len(beat.positions) or None for name, beat in picture.heartbeats.items()
-    }
+    counts: dict[str, int | None] = {name: len(beat.positions) or None for name, beat in picture.heartbeats.items()}
     counts |= {name: report.partitions for name, report in picture.reports.items()}
     counts[AGGREGATOR] = picture.aggregator.partitions if picture.aggregator else None
-    former = {name: found for name, found in sorted(counts.items()) if found not in (None, count)}
+    former = {
+        f"mirror {name}" if name in picture.heartbeats else name: found
+        for name, found in sorted(counts.items())
+        if found not in (None, count) and picture.silence(name, now) <= SILENT
+    }
     if former:
         told = ", ".join(f"{name} ({found})" for name, found in former.items())
         text = f"topic {EVENTS} has {count} partitions now, and some services began with another number: {told}"
