@@ -7,12 +7,13 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.loading import GROUP
@@ -24,9 +25,14 @@ from hgext.vcsreplicator.log import (
     EVENTS,
     NOTICES,
     PENDING,
+    ROSTER,
     ROSTER_REQUESTS,
     STATE,
     Log,
+    Topic,
+    TopicComparison,
+    TopicDifference,
+    topics,
 )
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.service import EXIT_FENCED
@@ -36,6 +42,7 @@ from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.aggregating import Aggregator, all_noticed, ask, fill, mirrors, patiently, push_everywhere, send
 from testing.builders.chains import Chain
+from testing.builders.memorylog import MemoryLog
 from testing.checks.checker import check, history, remembering_topics
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
@@ -350,3 +357,29 @@ def test_a_hundred_thousand_waiting_notices_are_loaded_and_go_on(url: str, log: 
         [loaded] = [line for line in aggregator.lines() if line["event"] == "loaded"]
         assert (loaded["repositories"], loaded["held"]) == (10_000, 100_000)
         eventually(lambda: all_noticed(log, chains), timeout=240)
+
+
+def test_the_start_logs_each_topic_whose_records_expire_though_they_are_needed() -> None:
+    class Losing(MemoryLog):
+        def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
+            policy = TopicDifference(setting="cleanup.policy", found="delete", needed="compact", is_must=True)
+            other = TopicDifference(setting="segment.ms", found="9", needed="1", is_must=False)
+            return [
+                TopicComparison(name=ROSTER, differences=(policy,), remedies=("alter cleanup.policy",)),
+                TopicComparison(name=STATE, differences=(other,)),
+            ]
+
+    log, stop = Losing(), threading.Event()
+    log.create(topics(partitions=1))
+    with structlog.testing.capture_logs() as lines:
+        run(AggregatorSettings(), log, stop=stop, ready=stop.set)
+    assert [
+        (line["topic"], line["log_level"], line["reason"]) for line in lines if line["event"].startswith("topic")
+    ] == [
+        (
+            ROSTER,
+            "error",
+            "topic roster: cleanup.policy is delete, must be compact, so the log removes records that are needed; "
+            "mend it: alter cleanup.policy",
+        )
+    ]

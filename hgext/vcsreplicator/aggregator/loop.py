@@ -9,10 +9,11 @@ one, which leaves `run` with Fenced; trouble with the log does not change that.
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
-from ..log import Log, Transactor
+from ..log import Log, Transactor, topics
 from ..log.table import ReadStopped
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
@@ -59,7 +60,7 @@ def run(
             with Session.load(settings, log, transactor, clock, poison, silence, stop, state) as session:
                 sessions[:] = [session]
                 if not announced:
-                    ready()
+                    _report_ready(log, ready)
                     announced = True
                 while not stop.is_set() and not session.is_outdated:
                     session.step(POLL)
@@ -78,6 +79,15 @@ def run(
         finally:
             if transactor is not None:
                 transactor.close()
+
+
+def _report_ready(log: Log, ready: Callable[[], None]) -> None:
+    """Call `ready`; log the topics whose needed records expire, as far as shown."""
+    ready()
+    with suppress(Unavailable):
+        for topic in log.compare(topics()):
+            if loss := topic.describe_loss():
+                logger.error("topic loses records", topic=topic.name, reason=loss)
 
 
 def _wake_at_stop(stop: threading.Event, sessions: list[Session]) -> None:

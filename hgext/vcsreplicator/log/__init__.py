@@ -86,6 +86,10 @@ def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic,
     )
 
 
+# The settings, of Kafka and of the embedded log, that decide whether records are kept by key.
+POLICIES = frozenset({"cleanup.policy", "compacted"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDifference:
     """A setting of a topic that is not as needed.
@@ -114,6 +118,16 @@ class TopicComparison:
     differences: tuple[TopicDifference, ...] = ()
     remedies: tuple[str, ...] = ()
     is_shown: bool = True
+
+    def describe_loss(self) -> str | None:
+        """Say why records expire that are needed, and what mends it; None if none do."""
+        wrong = [each for each in self.differences if each.setting in POLICIES]
+        if not wrong:
+            return None
+        told = ", ".join(f"{each.setting} is {each.found}, must be {each.needed}" for each in wrong)
+        named = (remedy for remedy in self.remedies if wrong[0].setting in remedy)
+        remedy = next(named, "see: vcsreplicator topics check")
+        return f"topic {self.name}: {told}, so the log removes records that are needed; mend it: {remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,6 @@ from ..log import EVENTS, SERVICES, SINGLE, UNUSED
 from . import AGGREGATOR, SILENT, Picture
 from .wording import Finding, Severity
 
-# The settings, of Kafka and of the embedded log, that decide whether records are kept by key.
-_POLICY = frozenset({"cleanup.policy", "compacted"})
-
 
 def find_topics(picture: Picture, now: float) -> Iterator[Finding]:
     """Find topics that are missing, or whose records are not kept as they must be."""
@@ -28,12 +25,8 @@ def find_topics(picture: Picture, now: float) -> Iterator[Finding]:
     for topic in picture.topics:
         if topic.name == EVENTS and topic.found is not None:
             yield from _find_former_counts(picture, topic.found.partitions, now)
-        if wrong := [each for each in topic.differences if each.setting in _POLICY]:
-            told = ", ".join(f"{each.setting} is {each.found}, must be {each.needed}" for each in wrong)
-            text = f"topic {topic.name}: {told}, so the log removes records that are needed"
-            named = (remedy for remedy in topic.remedies if wrong[0].setting in remedy)
-            remedy = next(named, "see: vcsreplicator topics check")
-            yield Finding(level=Severity.CRITICAL, text=f"{text}; mend it: {remedy}")
+        if loss := topic.describe_loss():
+            yield Finding(level=Severity.CRITICAL, text=loss)
 
 
 def _find_former_counts(picture: Picture, count: int, now: float) -> Iterator[Finding]:
