@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The topics of brokers that an administrator has changed; no broker answers here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,7 +16,10 @@ class ToldBroker(Broker):
 
     def __init__(self, counts: dict[str, int]) -> None:
         super().__init__(parse("kafka://127.0.0.1:9092?topic-prefix=hg."))
-        self.counts = counts
+        self.counts, self.hidden = counts, set[str]()
+
+    def find_hidden(self, names: Sequence[str]) -> set[str]:
+        return set(names) & self.hidden
 
     def ask(self, doing: str, question: Callable[[Any], Any]) -> Any:
         settings = {self.full(topic.name): topic_settings(topic, None) for topic in topics()}
@@ -60,3 +63,12 @@ def test_partitions_that_are_not_used_are_no_danger_to_records() -> None:
     assert [(each.setting, each.is_must) for each in events.differences] == [("partitions", True)]
     assert [(each.setting, each.is_must) for each in acks.differences] == [("partitions", False)]
     assert acks.remedies == ("# hg.acks: only partition 0 is used, so the others do no harm; Kafka cannot remove them",)
+
+
+def test_a_missing_topic_is_told_from_a_hidden_one_also_that_of_the_transactors() -> None:
+    broker = ToldBroker({name: count for name, count in make_counts().items() if name not in (ACKS, OWNERS)})
+    compared = {each.name: each for each in compare_topics(broker, topics()) if each.found is None}
+    assert {name: each.is_shown for name, each in compared.items()} == {ACKS: True, OWNERS: True}
+    broker.hidden = {ACKS, OWNERS}
+    compared = {each.name: each for each in compare_topics(broker, topics()) if each.found is None}
+    assert {name: each.is_shown for name, each in compared.items()} == {ACKS: False}

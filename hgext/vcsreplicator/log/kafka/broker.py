@@ -163,7 +163,7 @@ class Broker:
         It is raised in place of `error`. `names` are those in Kafka, `cluster` what the client heard that failed: the brokers are
         asked only if it does not know one.
         """
-        unknown = {name for name in names if cluster.partitions_for_topic(name) is None}
+        unknown = {name for name in names if cluster.partitions_for_topic(name) is None} - cluster.unauthorized_topics
         if not unknown or not isinstance(error, Unavailable):
             return
         try:

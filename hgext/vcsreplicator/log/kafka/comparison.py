@@ -7,8 +7,8 @@ from typing import Any
 
 from kafka.admin import ConfigResource
 
-from .. import SINGLE, UNUSED, Topic, TopicComparison, TopicDifference
-from .broker import Broker, topic_settings
+from .. import EVENTS, SINGLE, UNUSED, Topic, TopicComparison, TopicDifference
+from .broker import OWNERS, Broker, topic_settings
 
 # Settings that may exceed the needed value; in settings of neither set any difference counts.
 _AT_LEAST = frozenset({"max.message.bytes", "delete.retention.ms", "min.insync.replicas"})
@@ -24,9 +24,12 @@ _Described = Mapping[str, Any]
 
 
 def compare_topics(broker: Broker, wanted: Sequence[Topic]) -> list[TopicComparison]:
-    """Compare the topics with the needed ones; change nothing."""
-    described = broker.describe()
-    missing = [topic.name for topic in wanted if topic.name not in described]
+    """Compare the topics with the needed ones; change nothing.
+
+    With those of an installation, the topic of transactors is there too if it is missing.
+    """
+    described, needed = broker.describe(), [topic.name for topic in wanted]
+    missing = [name for name in (*needed, *((OWNERS,) if EVENTS in needed else ())) if name not in described]
     hidden = broker.find_hidden(missing) if missing else set[str]()
     resources = [ConfigResource("TOPIC", broker.full(topic.name)) for topic in wanted if topic.name in described]
     settings = broker.ask(
@@ -39,6 +42,8 @@ def compare_topics(broker: Broker, wanted: Sequence[Topic]) -> list[TopicCompari
             continue
         shown = {name: each["value"] for name, each in settings.get(broker.full(topic.name), {}).items()}
         found.append(_compare_one(broker, topic, described[topic.name], shown))
+    if OWNERS in missing and OWNERS not in hidden:
+        found.append(TopicComparison(name=OWNERS))
     return found
 
 
