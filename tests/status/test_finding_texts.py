@@ -108,6 +108,20 @@ def test_each_reason_has_its_step_and_the_command(reason: str) -> None:
     assert re.search(r"; [a-z][^;]*: vcsreplicator heal alpha group/one$", text)
 
 
+@pytest.mark.parametrize(
+    ("note", "step"),
+    [
+        ("[Errno 28] No space left on device", "make room"),
+        ("[Errno 13] Permission denied: '/repos/a/.hg'", "let the user"),
+    ],
+)
+def test_a_file_that_a_mirror_may_not_use_is_not_a_disk_without_room(note: str, step: str) -> None:
+    installation = Installation()
+    detach(installation, "disk", detached_since=installation.clock.now(), note=note)
+    [text] = texts(installation)
+    assert f"; {step} " in text
+
+
 def test_an_ack_of_an_older_release_is_read_and_one_of_ours_says_since_when() -> None:
     installation = Installation()
     ack = installation.chain.ack("alpha", 1)

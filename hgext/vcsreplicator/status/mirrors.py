@@ -19,6 +19,9 @@ HEAL_STEPS: Mapping[str, str] = {
     Reason.REFUSED: "free its path (docs/runbook.md, `refused`), then",
     Reason.DISK: "make room on the disk of that mirror, then",
 }
+# The same for a mirror that may not use a file, and what the system says then.
+GIVE_BACK = "let the user of that mirror own its files (`disk` in docs/runbook.md), then"
+_FORBIDDEN = ("Permission denied", "Operation not permitted")
 HEAL_AT_ONCE = "the mirror tries again by itself, or at once"
 
 # One of these is in the text of a trouble if the disk is full.
@@ -127,6 +130,8 @@ def find_detached(picture: Picture, ack: Ack, now: float) -> Finding:
     where = state.path if state else ack.repository
     text = f"{where} is detached on {ack.mirror}: {describe_detached(picture, ack, now)}"
     step = HEAL_STEPS.get(ack.detached or "", HEAL_AT_ONCE)
+    if ack.detached == Reason.DISK and any(sign in (ack.note or "") for sign in _FORBIDDEN):
+        step = GIVE_BACK
     return Finding(level=Severity.WARNING, text=f"{text}; {step}: vcsreplicator heal {ack.mirror} {shlex.quote(where)}")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hgext.vcsreplicator.hg.replica import healing
+from hgext.vcsreplicator.hg.replica import healing, scan
 from hgext.vcsreplicator.hg.replica.checking import check
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.serving import watermark
@@ -16,6 +16,7 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Reason
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
+from testing.faults.permission import closed
 
 pytestmark = pytest.mark.processes
 
@@ -168,3 +169,21 @@ def test_a_form_that_only_a_newer_mercurial_knows_is_named_and_healed_by_a_copy_
     healed = worker.perform(author, heal=Reason.CORRUPT)
     assert (healed.trouble, healed.serving) == (None, author.seq)
     assert "form-of-tomorrow" not in requires.read_text()
+
+
+@pytest.mark.parametrize("name", ["", ".hg/store", ".hg/store/replicated.log"])
+def test_a_repository_that_the_mirror_may_not_read_waits_until_it_may(bench: Bench, worker: Any, name: str) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    author.push()
+    assert worker.perform(author).trouble is None
+    home = bench.home(author)
+    author.push()
+    with closed(home / name):
+        for members in ({}, {"heal": Reason.GAP}, {"heal": Reason.CORRUPT}):
+            trouble = worker.perform(author, **members).trouble
+            assert trouble is not None
+            assert (trouble.reason, trouble.passing) == (Reason.DISK, True)
+            assert "Permission denied" in trouble.note
+    assert worker.perform(author, heal=Reason.GAP).trouble is None
+    assert [found.folder for found in scan.scan(str(bench.root), bench.settings().folder)] == [str(home)]

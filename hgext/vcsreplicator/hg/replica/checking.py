@@ -63,7 +63,7 @@ def _read_newest(repo: localrepository) -> None:
 
 def _find_folder(task: Look, settings: MirrorSettings) -> str | None:
     """Find the repository at its path, damaged or not, or where it waits."""
-    at_path = scan.inspect(task.folder)
+    at_path = scan.inspect_anyway(task.folder)
     if at_path is not None and (at_path.checkpoint is None or at_path.checkpoint.repository == task.repository):
         return task.folder
     found = scan.find(settings, task.repository)
@@ -79,7 +79,7 @@ def check(repositories: OpenRepositories, settings: MirrorSettings, wanted: Chec
             # It may have been moved meanwhile, from a folder that was searched later to one that was searched before.
             local.folder = wanted.folder
             local.find(settings, wanted.repository)
-    except Halted as damaged:
+    except (Halted, PermissionError) as damaged:
         return Checked(repository=wanted.repository, problem=str(damaged))
     if local.folder is None:
         return Checked(repository=wanted.repository, problem="it is not here any more")

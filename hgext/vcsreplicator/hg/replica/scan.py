@@ -36,7 +36,7 @@ def scan(root: str, state: str) -> Iterator[FoundRepository]:
         except OSError:
             continue
         left.extend(_list_subfolders(entries, state, inode))
-        if any(entry.name == ".hg" for entry in entries) and (seen := inspect(folder)) is not None:
+        if any(entry.name == ".hg" for entry in entries) and (seen := inspect_anyway(folder)) is not None:
             yield _with_served_path(seen)
 
 
@@ -54,8 +54,16 @@ def _inspect_all(folder: str, name: str) -> Iterator[FoundRepository]:
     """Read what is in each subfolder of one of the mirror's own folders."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
-            if (found := inspect(entry.path, name)) is not None:
+            if (found := inspect_anyway(entry.path, name)) is not None:
                 yield found
+
+
+def inspect_anyway(folder: str, name: str = ".hg") -> FoundRepository | None:
+    """Read what is in one folder; damaged is also what this user may not read."""
+    try:
+        return inspect(folder, name)
+    except PermissionError as problem:
+        return FoundRepository(folder=folder, checkpoint=None, serving=0, problem=str(problem))
 
 
 def find(settings: MirrorSettings, repository: str) -> FoundRepository | None:
@@ -65,9 +73,14 @@ def find(settings: MirrorSettings, repository: str) -> FoundRepository | None:
 
 
 def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
-    """Read what is in one folder; None if it is no repository of a mirror."""
+    """Read what is in one folder; None if it is no repository of a mirror.
+
+    Raises PermissionError if this user may not read it: it may be sound, and a copy must not take its place.
+    """
     try:
         checkpoint = next(read_backwards(Store(os.path.join(folder, name, "store"))), None)
+    except PermissionError:
+        raise
     except (TornRecord, MalformedEvent, OSError) as problem:
         return FoundRepository(folder=folder, checkpoint=None, serving=0, problem=str(problem))
     if checkpoint is None:
