@@ -50,6 +50,7 @@ class DestinationCondition:
         self._stored: Mapping[str, object] = {}
         self.trouble: str | None = None
         self.since = since
+        self._rival_since: float | None = None
 
     def note_outage(self, error: Exception) -> None:
         """Count the whole destination as unavailable."""
@@ -76,11 +77,13 @@ class DestinationCondition:
         destination: object = None,
         *,
         replays: Sequence[Mapping[str, int]] = (),
+        rival: str | None = None,
     ) -> None:
         """Store the condition and report it to the log, if a report is due.
 
         A destination with parts that fail alone says which do. `mark` is the position's, should the log lose both. `replays` say
-        how far each is. A failure to store the condition is only logged.
+        how far each is, and `rival` is another notifier that
+        delivers to this destination. A failure to store the condition is only logged.
         """
         now = self._clock.monotonic()
         if now - self._reported_at < REPORT_INTERVAL:
@@ -91,6 +94,7 @@ class DestinationCondition:
         except Unavailable as error:
             logger.warning("troubles not read", reason=str(error))
             parts = ()
+        parts = [*self._describe_rival(rival), *parts]
         oldest = window.oldest
         age = 0.0 if oldest is None else max(0.0, self._clock.now() - oldest.created)
         WAITING.labels(self._name).set(window.waiting)
@@ -122,3 +126,15 @@ class DestinationCondition:
             return []
         text = f"destination {self._name} is failing: {self.trouble}; see: vcsreplicator destination list"
         return [ServiceTrouble(text=text, since=self.since)]
+
+    def _describe_rival(self, rival: str | None) -> list[ServiceTrouble]:
+        if rival is None:
+            self._rival_since = None
+            return []
+        self._rival_since = self._clock.now() if self._rival_since is None else self._rival_since
+        host = rival.rpartition("@")[2]
+        text = (
+            f"destination {self._name} has a second notifier, on {host}, so each message goes out twice: stop one of them, "
+            "on the other machine for good: systemctl disable --now vcsreplicator-notifier"
+        )
+        return [ServiceTrouble(text=text, since=self._rival_since)]

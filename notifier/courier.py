@@ -207,7 +207,8 @@ class _DeliveryLoop:
 
     def report(self) -> None:
         reader, replays = self.reader, self.orders.list_replays()
-        self.condition.report(self.window, reader.stored, reader.stored_mark, self.destination, replays=replays)
+        place = self.window, reader.stored, reader.stored_mark, self.destination
+        self.condition.report(*place, replays=replays, rival=reader.rival)
 
     def connect(self) -> None:
         """Connect, and note it if the destination answers.

@@ -7,9 +7,11 @@ that record if it is older: a database restored from a copy gets what was accept
 """
 
 import hashlib
+import secrets
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import structlog
@@ -34,6 +36,12 @@ STORE_EVERY = 0.5
 # Seconds after which a position that did not move is stored again: Kafka forgets one that is not stored for a week.
 RENEW_EVERY = 3600.0
 
+# Seconds between two looks who stored the position last, while it moves.
+LOOK_EVERY = 20.0
+
+# Seconds for which another notifier counts as there after it stored a position.
+RIVAL_FOR = 600.0
+
 # Records of one read: few, so that the destination does not lack work meanwhile.
 BATCH = 100
 
@@ -49,11 +57,12 @@ logger = structlog.get_logger()
 class NoticeMark:
     """The newest settled notice, stored with the position.
 
-    If another notice stands at its offset later, the log lost notices.
+    If another notice stands at its offset later, the log lost notices. `by` is the notifier that stored it, `ID@HOST`.
     """
 
     offset: int
     sha256: str
+    by: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, record: Record) -> Self:
@@ -110,6 +119,8 @@ class NoticeReader:
         self._stored_at = float("-inf")
         self._failures, self._rests_until = 0, 0.0
         self.stored, self.stored_mark = self._read_to, mark
+        self._instance = f"{secrets.token_hex(8)}@{socket.gethostname()}"
+        self._rival, self._looked_at, self._rival_at = "", clock.monotonic(), float("-inf")
         self.skipped = state.skipped(name, self._read_to)
 
     def records(self, wait: float) -> Iterator[Record]:
@@ -147,9 +158,10 @@ class NoticeReader:
             return
         while self._taken and self._taken[0].offset < position:
             self._settled = self._taken.popleft()
-        mark = None if self._settled is None else to_json(self._settled).decode("ascii")
+        mark = None if self._settled is None else to_json(replace(self._settled, by=self._instance)).decode("ascii")
         self._note_reached(position, mark)
         try:
+            self._look_for_rival(now)
             metadata = {} if mark is None else {0: mark}
             self._log.acknowledge(group(self._name), NOTICES, {0: position}, metadata=metadata)
         except Unavailable as error:
@@ -157,6 +169,29 @@ class NoticeReader:
             return
         self.stored, self.stored_mark, self._stored_at = position, mark, now
         POSITION.labels(self._name).set(position)
+
+    @property
+    def rival(self) -> str | None:
+        """The other notifier that stored the position lately, `ID@HOST`."""
+        return self._rival if self._clock.monotonic() - self._rival_at < RIVAL_FOR else None
+
+    def _look_for_rival(self, now: float) -> None:
+        """Note it if another notifier has stored the position since this one did.
+
+        Two notifiers with a state of their own deliver all messages twice, and nothing else shows it.
+        """
+        if self._stored_at == float("-inf") or now - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at = now
+        try:
+            found = from_json(NoticeMark, self._log.metadata(group(self._name), NOTICES).get(0, "").encode())
+        except MalformedEvent:
+            return
+        if found.by in (None, self._instance):
+            return
+        if self.rival is None:
+            logger.error("a second notifier delivers too", instance=found.by)
+        self._rival, self._rival_at = found.by or "", now
 
     @property
     def is_resting(self) -> bool:

@@ -15,11 +15,11 @@ import pytest
 import structlog
 from prometheus_client import REGISTRY
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, NewRecord, Record
+from hgext.vcsreplicator.log import ERRORS, NOTICES, SERVICES, NewRecord, Record
 from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Expired, Rejected, ReplicationError, Unavailable
-from hgext.vcsreplicator.words.records import ErrorRecord, Notice
+from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier import courier, orders, reading
@@ -894,6 +894,7 @@ def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_
                     assert places == [(0, place), (0, place + 1)]
                 aggregator.close()
             turns.loop = turns.begin()
+            turns.clock.advance(reading.LOOK_EVERY)
             eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
             turns.loop.close()
 
@@ -975,3 +976,49 @@ def test_no_confirmation_is_waited_for_while_notices_come(turns: Turns, monkeypa
     turns.loop.work()
     batches = [reading.BATCH, 2 * reading.BATCH, 2 * reading.BATCH + 1]
     assert waits == [*((0, read) for read in batches), (courier.BUSY_WAIT, batches[-1])]
+
+
+def reported_troubles(turns: Turns) -> list[str]:
+    """What the destination's newest report names."""
+    turns.loop.report()
+    newest = [record for record in turns.log.records(SERVICES) if record.key == "destination it"][-1]
+    return [trouble.text for trouble in from_json(ServiceReport, newest.value or b"").troubles]
+
+
+def test_two_notifiers_of_a_destination_both_name_the_other_until_it_is_gone(turns: Turns, tmp_path: Path) -> None:
+    second = Turns(tmp_path / "elsewhere", Scripted(), turns.log)
+    second.log = turns.log
+    for number in range(1, 31):
+        publish_pushes(turns.log, "x", number, number)
+        turns.take()
+        second.take()
+    for each in (turns, second):
+        [named] = reported_troubles(each)
+        assert named.startswith("destination it has a second notifier, on ")
+    second.state.close()
+    turns.clock.advance(reading.RIVAL_FOR)
+    for number in (31, 32):
+        publish_pushes(turns.log, "x", number, number)
+        turns.take(30)
+    turns.clock.advance(reading.RIVAL_FOR)
+    assert reported_troubles(turns) == []
+
+
+def test_a_notifier_alone_is_no_second_one_after_a_restart_and_lost_answers(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def acknowledge(log: Log, *rest: Any, **more: Any) -> None:
+        MemoryLog.acknowledge(log, *rest, **more)
+        raise Unavailable("no answer")
+
+    for number in range(1, 61):
+        with monkeypatch.context() as patch:
+            if number % 3:
+                patch.setattr(Log, "acknowledge", acknowledge)
+            publish_pushes(turns.log, "x", number, number)
+            turns.take()
+        if number == 30:
+            turns.loop = turns.begin()
+            turns.clock.advance(reading.LOOK_EVERY)
+    assert turns.position == 60
+    assert reported_troubles(turns) == []
