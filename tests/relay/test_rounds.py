@@ -184,6 +184,21 @@ def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
     assert made.make(2_000_000_000.0)[1] == [told]
 
 
+def test_a_clock_that_was_set_back_hides_no_event_that_waits_and_no_job_that_fails(round_: Round) -> None:
+    event = next(round_.create("a", 1, sent=False).unsent()).entry.event
+    assert round_.make(event.time - SILENT)[1] == []
+    assert round_.make(event.time - 86400)[1] == [f"events wait in its outbox: {SENDS_NOW}"]
+    assert round_.found.troubles[0].since == event.time - 86400
+    round_.create("b")
+    round_.failed = Failure(Job.ANNOUNCE, "no mirror can have this name", event.time)
+    assert "has no first event: no mirror can have this name" in round_.make(event.time - 86400)[1]
+
+
+def test_a_repository_from_the_future_is_announced(round_: Round) -> None:
+    round_.create("a")
+    assert jobs(round_, 1000.0 - 2 * ANNOUNCE_AFTER) == [("a", "announce")]
+
+
 def test_a_transaction_that_is_not_rolled_back_and_events_that_wait_are_reported_each_with_its_reason(
     round_: Round,
 ) -> None:

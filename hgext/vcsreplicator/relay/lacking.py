@@ -42,7 +42,8 @@ def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrou
     """Find the trouble of a repository's outbox; None if there is none.
 
     The repository refuses pushes, events have waited in its outbox for more than SILENT seconds, or the outbox cannot be read.
-    `hint` says why events may wait, or where to look.
+    `hint` says why events may wait, or where to look. An event from the future is from before the clock was set back: since when
+    it waits is unknown, so it counts as late.
     """
     try:
         fork = box.fork()
@@ -56,9 +57,9 @@ def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrou
     except (OSError, ReplicationError, TornRecord) as error:
         text = f"{folder}: its outbox cannot be read: {error}{'' if isinstance(error, OSError) else RESTORE}"
         return ServiceTrouble(text=text, since=now, is_urgent=True)
-    if first is None or now - first.entry.event.time <= SILENT:
+    if first is None or abs(now - first.entry.event.time) <= SILENT:
         return None
-    return ServiceTrouble(text=f"{folder}{WAITS}{hint}", since=first.entry.event.time, is_urgent=True)
+    return ServiceTrouble(text=f"{folder}{WAITS}{hint}", since=min(first.entry.event.time, now), is_urgent=True)
 
 
 def leave_out_sent(

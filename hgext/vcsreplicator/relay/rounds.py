@@ -72,7 +72,8 @@ def _note_unreadable(found: RelayRound, root: str, error: OSError, now: float) -
 def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[ServiceTrouble | None, ...]:
     """Start the jobs that are due in one repository; return its troubles.
 
-    For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it.
+    For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it. One from the future is not new: the clock was
+    set back, or it was copied from a machine with another clock.
     """
     failure, unrecovered = work.failure(folder), work.recovery_failure(folder)
     try:
@@ -83,7 +84,7 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
             stuck = _describe_failure(folder, Job.RECOVER, "its transaction is not rolled back", unrecovered, now)
         # With a sent mark it is no new one, and has lost its outbox.
         if not any(name.startswith("outbox.") and name.endswith((".log", ".sent")) for name in names):
-            if os.stat(os.path.join(folder, ".hg", "requires")).st_mtime < now - ANNOUNCE_AFTER:
+            if abs(now - os.stat(os.path.join(folder, ".hg", "requires")).st_mtime) > ANNOUNCE_AFTER:
                 work.add(folder, Job.ANNOUNCE)
                 return stuck, _describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now)
             return (stuck,)
@@ -103,10 +104,10 @@ def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) ->
 
 def _describe_failure(folder: str, job: Job, what: str, failure: Failure | None, now: float) -> ServiceTrouble | None:
     """Describe a job that has failed for SILENT seconds; None for another one."""
-    if failure is None or failure.job is not job or now - failure.since <= SILENT:
+    if failure is None or failure.job is not job or abs(now - failure.since) <= SILENT:
         return None
     text = f"{folder}: {what}: {failure.reason}"
-    return ServiceTrouble(text=text, since=failure.since, is_urgent=not failure.is_busy)
+    return ServiceTrouble(text=text, since=min(failure.since, now), is_urgent=not failure.is_busy)
 
 
 def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool = False) -> ServiceTrouble:
