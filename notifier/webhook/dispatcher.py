@@ -40,8 +40,8 @@ CLOSE_PATIENCE = 5.0
 # Rows and results taken at once; a purge that removes fewer deliveries has ended.
 BATCH = 200
 
-# Seconds by which the clock must go back to be noticed.
-SET_BACK = 1.0
+# Seconds by which the clock may differ from the monotonic one before it counts as set.
+CLOCK_SET = 1.0
 
 _LABELS = ["destination", "subscription"]
 ATTEMPTS = Counter("vcsreplicator_notifier_webhook_attempts", "Attempts by how they ended", [*_LABELS, "result"])
@@ -123,11 +123,21 @@ class Dispatcher(threading.Thread):
         return self.clock.now() - self.clock.monotonic()
 
     def _follow_clock(self, deliveries: Deliveries) -> None:
-        """Move the repeats, which would wait longer, with a clock that was set back."""
-        before, start = self._time_of_start, self._find_start()
-        if start < before - SET_BACK:
-            logger.warning("clock set back", seconds=round(before - start))
-            deliveries.shift_repeats(before - start)
+        """Follow a clock that was set, or a machine that slept.
+
+        If it was set back, repeats would wait longer. If it was set forward, an endpoint that fails would seem to fail for long, and
+        its subscription would be paused.
+        """
+        start = self._find_start()
+        passed = start - self._time_of_start
+        if abs(passed) > CLOCK_SET:
+            logger.warning("clock set", seconds=round(passed))
+            if passed < 0:
+                deliveries.shift_repeats(-passed)
+            deliveries.subscriptions.shift_failing(passed)
+            for number, each in self._subscriptions.items():
+                if each.failing_since is not None:
+                    self._subscriptions[number] = replace(each, failing_since=each.failing_since + passed)
             self._change = -1
         self._time_of_start = start
 
@@ -199,6 +209,7 @@ class Dispatcher(threading.Thread):
 
     def _record_ended(self, deliveries: Deliveries, ended: Sequence[tuple[WaitingDelivery, AttemptResult]]) -> None:
         """Record how attempts ended: first on disk, then in the queues."""
+        self._follow_clock(deliveries)  # it may have been set while they were under way
         now = self.clock.now()
         results = [(item, answer, self._find_next(item, answer, now)) for item, answer in ended]
         given_up = [(item, answer) for item, answer, after in results if after.state is DeliveryState.EXHAUSTED]

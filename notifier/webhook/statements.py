@@ -66,6 +66,7 @@ SUBSCRIPTION_COLUMNS = ("id", "name", "origin", "subscription", "created_at", "p
 NAMED = "SELECT id FROM subscriptions WHERE name = ? AND removed_at IS NULL"
 PAUSE = "UPDATE subscriptions SET paused_reason = ? WHERE id = ?"
 FAILING = "UPDATE subscriptions SET failing_since = ? WHERE id = ?"
+SHIFT_FAILING = "UPDATE subscriptions SET failing_since = failing_since + ? WHERE failing_since IS NOT NULL"
 HISTORY = "INSERT INTO history (time, subscription, what, who) VALUES (?, ?, ?, ?)"
 READ_HISTORY = "SELECT time, subscription, what, who FROM history ORDER BY id DESC LIMIT ?"
 LAST_HISTORY = "SELECT COALESCE(MAX(id), 0) FROM history"

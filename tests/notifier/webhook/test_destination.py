@@ -547,6 +547,37 @@ def test_a_clock_that_is_set_back_delays_no_repeat_by_as_much(
             webhooks.close()
 
 
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_clock_that_is_set_forward_pauses_no_subscription(
+    settings: WebhookSettings, deliveries: Deliveries, is_under_way: bool
+) -> None:
+    clock = HandClock(time.time())
+
+    def reply(request: Request) -> Reply:
+        count = len(endpoint.requests)
+        if is_under_way and count == 2:
+            clock.set_back(-30 * DAY)
+        return Reply(status=500 if count <= 2 else 200)
+
+    with Endpoint(reply) as endpoint:
+        given = replace(settings, ladder=(0, 60, 60), subscriptions={"a": to(endpoint)})
+        webhooks = given.open("hooks", clock)
+        try:
+            webhooks.submit(a_delivery(1))
+            webhooks.outcomes(0)
+            eventually(lambda: [each["attempt"] for each in deliveries.newest()] == [1])
+            if is_under_way:
+                clock.advance(60)
+            else:
+                clock.set_back(-30 * DAY)
+            eventually(lambda: [each["attempt"] for each in deliveries.newest()] == [2])
+            assert [each.paused_reason for each in deliveries.subscriptions.all()] == [None]
+            clock.advance(120)
+            eventually(lambda: states(deliveries) == {"delivered": 1})
+        finally:
+            webhooks.close()
+
+
 def a_delivery(seq: int) -> Delivery:
     [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
     return Delivery(number=seq, message=message, attempt=1)
