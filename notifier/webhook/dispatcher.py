@@ -125,8 +125,8 @@ class Dispatcher(threading.Thread):
     def _follow_clock(self, deliveries: Deliveries) -> None:
         """Follow a clock that was set, or a machine that slept.
 
-        If it was set back, repeats would wait longer. If it was set forward, an endpoint that fails would seem to fail for long, and
-        its subscription would be paused.
+        If it was set back, repeats would wait longer. If it was set forward, an endpoint that fails would seem to fail for long,
+        and its subscription would be paused.
         """
         start = self._find_start()
         passed = start - self._time_of_start

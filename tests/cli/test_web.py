@@ -18,6 +18,9 @@ from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.outbox.entry import before_first_event
+from hgext.vcsreplicator.outbox.file import Outbox
+from testing.builders.outboxes import Folder, Transaction, following
 from testing.waiting import PATIENCE, eventually
 from testing.warm_hg import shared_hg
 
@@ -119,13 +122,33 @@ def test_a_root_that_cannot_be_used_is_named_and_not_the_address(tmp_path: Path,
 def test_the_folder_of_a_mirror_is_not_served_without_its_guards(tmp_path: Path, hgrc: str, problem: str) -> None:
     """Mercurial alone, or a master, shows what is not released yet."""
     (tmp_path / "root" / "~vcsreplicator").mkdir(parents=True)
-    (tmp_path / "hgrc").write_text(hgrc)
-    root = str(tmp_path / "root")
+    reason = refusal(tmp_path, hgrc)
+    assert reason.startswith(f"--root: {tmp_path / 'root'} is a mirror's, and {problem}")
+
+
+def test_the_folder_of_a_master_is_not_served_without_the_extension(tmp_path: Path) -> None:
+    """Mercurial alone takes pushes that no mirror gets; so it does if it may not read the hgrc."""
+    store = tmp_path / "root" / "group" / "a" / ".hg" / "store"
+    store.mkdir(parents=True)
+    (store.parent / "requires").write_text("store\n")
+    Outbox(Folder(str(store))).append(Transaction(), following(before_first_event("a", 1), 1))
+    reason = refusal(tmp_path, "")
+    assert reason.startswith(
+        f"--root: {tmp_path / 'root'} is a master's, and no hgrc loads vcsreplicator, so no mirror"
+    )
+
+
+def refusal(folder: Path, hgrc: str) -> str:
+    """Why the folder `root` is not served with this hgrc."""
+    (folder / "hgrc").write_text(hgrc)
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--listen", f"127.0.0.1:{free_port()}"]
-    environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
     done = subprocess.run(
-        [*command, "--root", root], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
+        [*command, "--root", str(folder / "root")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, "HGRCPATH": str(folder / "hgrc")},
+        check=False,
     )
     assert done.returncode == 78
-    reason = json.loads(done.stderr)["reason"]
-    assert reason.startswith(f"--root: {root} is a mirror's, and {problem}")
+    return str(json.loads(done.stderr)["reason"])

@@ -31,6 +31,9 @@ from ..settings import SECTION
 
 logger = structlog.get_logger()
 
+# Mercurial passes over an hgrc that it may not read without a word.
+_READ = ", a file that the user of the server may read"
+
 _PLAIN_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -138,16 +141,29 @@ def application(root: str, *, threads: int | None = None) -> Application:
 
 
 def refuse_unguarded(root: str) -> None:
-    """Raise BadConfig for a mirror's folder whose server hides nothing unreleased."""
+    """Raise BadConfig for a folder whose server would break a promise.
+
+    That of a mirror hides nothing unreleased, that of a master takes pushes without an event.
+    """
+    is_loaded = find_extension(b"vcsreplicator") is not None
     if not os.path.isdir(os.path.join(root, "~vcsreplicator")):
+        if is_loaded:
+            return
+        from ...relay.lacking import has_outbox  # much that a server does not need
+
+        if has_outbox([root]):
+            problem = "no hgrc loads vcsreplicator, so no mirror would get what is pushed"
+            raise BadConfig(
+                f"--root: {root} is a master's, and {problem}: set HGRCPATH=/etc/mercurial/master.hgrc{_READ}"
+            )
         return
-    if find_extension(b"vcsreplicator") is None:
+    if not is_loaded:
         problem = "no hgrc loads vcsreplicator, which hides what is not released"
     elif Ui.load().config(SECTION, b"role") == b"master":
         problem = "its hgrc has role = master, which hides nothing that is not released"
     else:
         return
-    raise BadConfig(f"--root: {root} is a mirror's, and {problem}: set HGRCPATH=/etc/mercurial/mirror.hgrc")
+    raise BadConfig(f"--root: {root} is a mirror's, and {problem}: set HGRCPATH=/etc/mercurial/mirror.hgrc{_READ}")
 
 
 def _limit_waiters(threads: int) -> int:
