@@ -89,12 +89,7 @@ class DestinationCondition:
         if now - self._reported_at < REPORT_INTERVAL:
             return
         self._reported_at = now
-        try:
-            parts = destination.find_troubles() if isinstance(destination, PartedDestination) else ()
-        except Unavailable as error:
-            logger.warning("troubles not read", reason=str(error))
-            parts = ()
-        parts = [*self._describe_rival(rival), *parts]
+        parts = [*self._describe_rival(rival), *_find_parts(destination)]
         oldest = window.oldest
         age = 0.0 if oldest is None else max(0.0, self._clock.now() - oldest.created)
         WAITING.labels(self._name).set(window.waiting)
@@ -138,3 +133,12 @@ class DestinationCondition:
             "on the other machine for good: systemctl disable --now vcsreplicator-notifier"
         )
         return [ServiceTrouble(text=text, since=self._rival_since)]
+
+
+def _find_parts(destination: object) -> Sequence[ServiceTrouble]:
+    """Return which parts of the destination fail, if it has any."""
+    try:
+        return destination.find_troubles() if isinstance(destination, PartedDestination) else ()
+    except Unavailable as error:
+        logger.warning("troubles not read", reason=str(error))
+        return ()
