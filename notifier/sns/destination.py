@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 import boto3
 from botocore.config import Config
@@ -35,7 +34,7 @@ from hgext.vcsreplicator.words.version import VERSION
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
 from ..rejects import judged
 from ..window import PATIENCE, Delivery, Patience, check_number
-from .message import MOST_ENTRIES, BatchEntry, fifo_keys, object_body, object_key, together, topic_parts
+from .message import MOST_ENTRIES, BatchEntry, fifo_keys, object_body, object_key, together, topic_parts, write_form
 from .objects import ObjectWriter
 
 # Seconds that a message may wait for each that may join it.
@@ -267,7 +266,7 @@ def _encode_form(params: dict[str, Any], **_: object) -> None:
     botocore would encode it twice: to sign it, and to send it.
     """
     if isinstance(params["body"], dict):
-        params["body"] = urlencode(params["body"]).encode()
+        params["body"] = write_form(params["body"])
 
 
 _UNSAID = Unavailable("sns: the answer does not say that the message is stored")

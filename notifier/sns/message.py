@@ -2,10 +2,12 @@
 """Messages in the form of SNS and S3: objects, entries, requests. Pure."""
 
 import datetime
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote_plus
 
 from ..message import Json, Message, to_text
 
@@ -121,3 +123,17 @@ def together(entries: Sequence[BatchEntry]) -> list[BatchEntry]:
         if count and size > MOST_BYTES:
             return list(entries[:count])
     return list(entries[:MOST_ENTRIES])
+
+
+def write_form(values: Mapping[str, str]) -> bytes:
+    """Return what `urlencode` does in three times the time; names are not quoted."""
+    return "&".join([f"{name}={_quote(text)}" for name, text in values.items()]).encode()
+
+
+def _quote(text: str) -> str:
+    return _quote_short(text) if len(text) < 100 else "".join([_QUOTED[byte] for byte in text.encode()])
+
+
+_QUOTED = [quote_plus(bytes([byte])) for byte in range(256)]
+# Most short values repeat: types, names, repositories.
+_quote_short = functools.lru_cache(1000)(quote_plus)

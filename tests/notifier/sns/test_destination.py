@@ -26,6 +26,7 @@ from notifier.sns.message import (
     together,
     topic_message,
     topic_parts,
+    write_form,
 )
 from notifier.window import Delivery
 from testing.builders.endpoint import Endpoint, Reply, Request
@@ -65,6 +66,12 @@ def test_object_has_the_known_name_and_form() -> None:
 
 def test_second_message_of_a_notice_has_an_object_of_its_own() -> None:
     assert object_key(a_message()) != object_key(a_message(index=1))
+
+
+@pytest.mark.parametrize("length", [1, 200])
+def test_form_of_a_request_is_that_of_urlencode(length: int) -> None:
+    values = {f"name.{n}": chr(n) * length for n in (*range(0x180), 0x2028, 0x1F600)}
+    assert write_form(values) == urllib.parse.urlencode(values).encode()
 
 
 def test_message_over_the_limit_goes_without_its_data() -> None:
