@@ -2,10 +2,10 @@
 """Objects of a bucket, each written by a request of which most is made once.
 
 boto3 resolves, prepares, signs and interprets each request anew. For a small object that is two thirds of its processor time. Here
-the first request is boto3's; the following ones go to the same place, with the same headers and connections. They are signed anew,
-with the present credentials, provided that our signature of the first request is boto3's. After a request that did not store its
-object, the next one is boto3's again. boto3 follows redirects, and says what is wrong. With a botocore that works differently
-inside, or signs differently, all requests are boto3's.
+the first request is boto3's; the following ones go to the same place, with the same headers, through the same pool of connections.
+They are signed anew, with the present credentials, provided that our signature of the first request is boto3's. After a request
+that did not store its object, the next one is boto3's again. boto3 follows redirects, and says what is wrong. With a botocore that
+works differently inside, or signs differently, all requests are boto3's.
 """
 
 import datetime
@@ -13,8 +13,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
-from botocore.awsrequest import AWSPreparedRequest
+from botocore.exceptions import HTTPClientError
+from urllib3.exceptions import HTTPError
 
 from hgext.vcsreplicator.words.clock import Clock
 
@@ -29,7 +31,10 @@ _SIGNATURE = ("Authorization", "X-Amz-Content-SHA256", "X-Amz-Date")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownRequest:
-    """What the requests for all objects of a bucket have in common."""
+    """What the requests for all objects of a bucket have in common.
+
+    `connections` is a pool of urllib3.
+    """
 
     url: str
     headers: Mapping[str, str]
@@ -37,13 +42,17 @@ class _KnownRequest:
     connections: Any
 
     def send(self, path: str, content: bytes, credentials: Any, now: float) -> bool:
-        """Send an object; return whether it is stored. Raises what boto3 does."""
+        """Send an object; return whether it is stored. Raises BotoCoreError."""
         url, checksum = self.url + path, hashlib.sha256(content).hexdigest()
-        headers: Any = signed_headers(
-            url, checksum, self.headers, self.scope, credentials.get_frozen_credentials(), now
-        )
+        headers = signed_headers(url, checksum, self.headers, self.scope, credentials.get_frozen_credentials(), now)
         headers["Content-Length"] = str(len(content))
-        return _is_stored(self.connections.send(AWSPreparedRequest("PUT", url, headers, content, False)))
+        try:
+            answer = self.connections.urlopen(
+                "PUT", urlsplit(url).path, content, headers, False, False, False, decode_content=False
+            )
+        except HTTPError as error:
+            raise HTTPClientError(error=error) from error
+        return _is_stored(answer.status, answer.data)
 
 
 class ObjectWriter:
@@ -85,9 +94,7 @@ def _note_sent(request: Any, **_: object) -> None:
     request.context[_SENT] = request
 
 
-def _learn_request(
-    credentials: Any, request_dict: dict[str, Any], response: Any, endpoint: Any, **_: object
-) -> _KnownRequest | None:
+def _learn_request(credentials: Any, request_dict: dict[str, Any], response: Any, **_: object) -> _KnownRequest | None:
     """Return what all requests have in common.
 
     Returns None if this one stored nothing, or if our signature is not boto3's.
@@ -95,13 +102,18 @@ def _learn_request(
     path, sent = request_dict["url_path"], request_dict["context"].pop(_SENT)
     authorization, checksum, date = [_read_header(sent, name) for name in _SIGNATURE]
     scope = SignatureScope.of(authorization)
-    if response is None or not _is_stored(response[0]) or not sent.url.endswith(path) or scope is None:
+    if response is None or not sent.url.endswith(path) or scope is None:
         return None
+    answer, connections = response[0], response[0].raw._pool
+    if not _is_stored(answer.status_code, answer.content):
+        return None
+    if connections.proxy is not None and connections.scheme == "http":
+        return None  # such a proxy needs another request
     known = _KnownRequest(
         url=sent.url.removesuffix(path),
         headers=dict(request_dict["headers"]),
         scope=scope,
-        connections=endpoint.http_session,
+        connections=connections,
     )
     time = datetime.datetime.strptime(date, "%Y%m%dT%H%M%S%z").timestamp()
     ours = signed_headers(sent.url, checksum, known.headers, scope, credentials.get_frozen_credentials(), time)
@@ -113,9 +125,9 @@ def _read_header(sent: Any, name: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _is_stored(answer: Any) -> bool:
+def _is_stored(status: int, content: bytes) -> bool:
     """Return whether an answer says nothing but that the object is stored.
 
     boto3 looks into the content of others, which may be an error.
     """
-    return bool(answer.status_code == 200 and not answer.content)
+    return status == 200 and not content

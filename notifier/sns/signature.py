@@ -6,6 +6,7 @@ several times as long, since it can sign any request.
 """
 
 import datetime
+import functools
 import hashlib
 import hmac
 import re
@@ -53,13 +54,23 @@ def signed_headers(
     names = ";".join([name for name, _ in signed])
     request = "\n".join(["PUT", parts.path, "", *(f"{name}:{value}" for name, value in signed), "", names, checksum])
     place = f"{time[:8]}/{scope.region}/{scope.service}/aws4_request"
-    key = f"AWS4{credentials.secret_key}".encode()
-    for part in place.split("/"):
-        key = _sign_text(key, part)
+    key = _derive_key(credentials.secret_key, place)
     signature = _sign_text(key, f"{_ALGORITHM}\n{time}\n{place}\n{hashlib.sha256(request.encode()).hexdigest()}").hex()
     credential = f"{credentials.access_key}/{place}"
     found["Authorization"] = f"{_ALGORITHM} Credential={credential}, SignedHeaders={names}, Signature={signature}"
     return found
+
+
+@functools.lru_cache(maxsize=16)
+def _derive_key(secret: str, place: str) -> bytes:
+    """Return the key for a day.
+
+    The last ones are kept, since each of the four steps would let other threads run in the middle of a request.
+    """
+    key = f"AWS4{secret}".encode()
+    for part in place.split("/"):
+        key = _sign_text(key, part)
+    return key
 
 
 def _sign_text(key: bytes, text: str) -> bytes:

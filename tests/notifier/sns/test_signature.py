@@ -31,6 +31,20 @@ def test_object_of_the_manual_is_signed_as_there() -> None:
     assert found["User-Agent"] == "any"
 
 
+def sign(secret: str = SECRET, *, day: int = 24, region: str = "us-east-1") -> str:
+    """Sign the same request with these, and return the signature."""
+    now = datetime.datetime(2013, 5, day, tzinfo=datetime.UTC).timestamp()
+    scope = SignatureScope(region=region, service="s3")
+    found = signed_headers("https://b/k", "1" * 64, {}, scope, ReadOnlyCredentials("key", secret, None), now)
+    return found["Authorization"].partition("Signature=")[2]
+
+
+def test_secret_day_and_region_each_change_the_signature() -> None:
+    signatures = [sign(), sign("other"), sign(day=25), sign(region="eu-west-3")]
+    assert len(set(signatures)) == 4
+    assert sign() == signatures[0]
+
+
 @pytest.mark.parametrize("other", ["AWS4-ECDSA-P256-SHA256 Credential=a/20130524/s3/aws4_request, ", "AWS a:b", ""])
 def test_another_signature_has_no_scope(other: str) -> None:
     assert SignatureScope.of(other) is None
