@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_plus
 
-from ..message import Json, Message, to_text
+from ..message import Message, to_text
 
 # Messages of one request.
 MOST_ENTRIES = 10
@@ -33,15 +33,15 @@ def object_body(message: Message) -> str:
     return to_text({"created": message.created, "data": message.data, "id": message.offset, "type": message.type.value})
 
 
-def topic_message(message: Message, data_url: str, limit: int) -> Json:
-    """Return the message for the topic.
+def topic_text(message: Message, data_url: str, limit: int) -> str:
+    """Return the text of the message for the topic, which is ASCII.
 
-    It has the data, unless its text would be over `limit` bytes.
+    It has the data, unless that makes it longer than `limit`.
     """
-    whole: Json = {"type": message.type.value, "data": message.data, "data_url": data_url}
-    if len(to_text(whole).encode()) <= limit:
+    whole = to_text({"type": message.type.value, "data": message.data, "data_url": data_url})
+    if len(whole) <= limit:
         return whole
-    return {"type": message.type.value, "external": True, "data_url": data_url, "repo_url": message.repo_url}
+    return to_text({"type": message.type.value, "external": True, "data_url": data_url, "repo_url": message.repo_url})
 
 
 def attributes(message: Message) -> dict[str, Any]:
@@ -85,10 +85,10 @@ def attributes_size(attributes: dict[str, Any]) -> int:
 def topic_parts(message: Message, data_url: str, limit: int) -> tuple[str, dict[str, Any]]:
     """Return text and attributes of the message.
 
-    The text is ASCII and leaves room for the attributes.
+    The text leaves room for the attributes.
     """
     beside = attributes(message)
-    return to_text(topic_message(message, data_url, min(limit, MOST_BYTES - attributes_size(beside)))), beside
+    return topic_text(message, data_url, min(limit, MOST_BYTES - attributes_size(beside))), beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
