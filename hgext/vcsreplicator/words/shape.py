@@ -285,6 +285,8 @@ def _read_dataclass(kind: type) -> ValueReader:
     }
     required = {name for name in bare if types.NoneType not in typing.get_args(hints[name])}
     optional = {name: None for name in bare if name not in required}
+    make = kind.take_members if issubclass(kind, Value) else lambda members: kind(**members)
+    lists = {name for name, hint in hints.items() if typing.get_origin(hint) is tuple}
 
     def reader(value: Any, where: str) -> Any:
         if type(value) is not dict:
@@ -304,9 +306,11 @@ def _read_dataclass(kind: type) -> ValueReader:
                 exact, within, inner = readers[name]
                 if type(item) is exact and (within is None or within.least <= item <= within.greatest):
                     members[name] = item
+                elif not item and type(item) is list and name in lists:
+                    members[name] = ()
                 else:
                     members[name] = inner(item, f"{where}.{name}")
-            return kind(**members)
+            return make(members)
         except (MalformedEvent, ValueError) as error:
             if kind in _WITHHELD:
                 raise MalformedEvent(f"{where}: expected {_WITHHELD[kind]}") from None

@@ -9,7 +9,7 @@ made when that module first asks. No push does, nor loads that module. A class t
 
 import threading
 import typing
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 _Kind = TypeVar("_Kind", bound="Value")
 
@@ -62,6 +62,13 @@ class Value:
     def list_required(cls) -> list[str]:
         """Return the names of the members without a default."""
         return [name for name in cls._order if name not in cls._defaults]
+
+    @classmethod
+    def take_members(cls, members: dict[str, Any]) -> Self:
+        """Return a value with these members, whose names the caller has checked."""
+        value = cls.__new__(cls)
+        object.__setattr__(value, "__dict__", cls._defaults | members)
+        return value
 
     def __init__(self, **members: Any) -> None:
         """Take the members; raise TypeError for a missing or unknown one."""
