@@ -347,6 +347,23 @@ def test_a_roster_that_was_lost_under_a_running_aggregator_is_written_again(*, d
     assert bool(here.told()) != decided  # `beta` never served it
 
 
+def test_a_roster_that_was_lost_just_before_the_end_of_the_aggregator_is_written_again() -> None:
+    here = Installation()
+    here.step()
+    roster = here.session.aggregation.roster
+    here.log.restore(ROSTER, ({(ROSTER, 0): {}}, {(ROSTER, 0): 0}, {}))
+    here.session.finish()
+    assert load_roster(here.log) == roster
+
+
+def test_the_end_of_an_aggregator_writes_no_roster_that_is_there() -> None:
+    here = Installation()
+    here.step()
+    before = len(here.log.records(ROSTER))
+    here.session.finish()
+    assert len(here.log.records(ROSTER)) == before
+
+
 def test_a_start_names_a_roster_that_lost_its_newest_version() -> None:
     here = Installation()
     older = here.log.copied(ROSTER)

@@ -249,7 +249,11 @@ class Session:
             self._expect(NOTICES, PENDING, STATE)
 
     def finish(self) -> None:
-        """Write what is left, so that the next aggregator reads nothing twice."""
+        """Write what is left, so that the next aggregator reads nothing twice.
+
+        It reads the roster that is in the log.
+        """
+        self._watch.restore_roster()
         if self.aggregation.output.has_output or self.aggregation.output.positions:
             self.commit(self._watch.make_beat())
 

@@ -150,6 +150,12 @@ class Watch:
         self._survey(now)
         return True
 
+    def restore_roster(self) -> None:
+        """Write the roster again if the log lost it since it was last asked."""
+        if (end := self._find_end(ROSTER)) is not None:
+            self._roster.note_end(end, is_counted=True)
+            self._restore_topics()
+
     def make_beat(self) -> NewRecord:
         """Make the record of a heartbeat; raise Unavailable."""
         notices = self._find_notices_end()
