@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.aggregator.alarms import SUCCESSOR, SUCCESSORS, alarms, survey
+from hgext.vcsreplicator.aggregator.decisions.repository import Repository
 from hgext.vcsreplicator.aggregator.decisions.succession import DEPARTURE_PATIENCE
 from hgext.vcsreplicator.aggregator.session import Session
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
@@ -106,6 +107,27 @@ def test_a_departure_that_comes_by_itself_is_no_alarm() -> None:
     fed.commit()
     assert fed.state(successor).released == 0
     assert waiting(fed, after=59) == []
+
+
+def test_an_event_looks_at_no_repository_that_has_left_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, chain = FedAggregation("alpha"), Chain("x")
+    for generation in range(1, 20):
+        chain = Chain("x", generation=generation)
+        kinds = (Type.CREATED, Type.DELETED) if generation < 19 else (Type.CREATED,)
+        fed.event(*(chain.next(kind) for kind in kinds))
+        fed.commit()
+        for _ in range(3):
+            fed.ack(chain.ack("alpha", len(kinds), fed.state(chain).released))
+            fed.commit()
+        assert fed.state(chain).noticed == len(kinds)
+    looked: list[str] = []
+    find = Repository.find_generation
+    monkeypatch.setattr(Repository, "find_generation", lambda self, path: looked.append(self.id) or find(self, path))
+    fed.event(chain.next())
+    fed.ack(chain.ack("alpha", 2))
+    fed.commit()
+    assert fed.state(chain).released == 2
+    assert not looked
 
 
 @pytest.mark.parametrize("more", [0, 3])

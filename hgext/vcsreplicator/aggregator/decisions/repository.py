@@ -330,6 +330,13 @@ class Repository:
             return state.noticed < state.seq
         return True if self.queue or self.newer or self.is_stored_newer else None
 
+    def has_left(self, path: str) -> bool:
+        """Return whether it is not at the path any more, and no notice of that is left."""
+        state = self.state
+        if state is None or any(stay.path == path for stay in state.stays):
+            return False
+        return state.path != path or (state.deleted and state.noticed == state.seq)
+
     def find_generation(self, path: str) -> int:
         """Return the generation with which mirrors may show it at the path, or 0."""
         state = self.state

@@ -66,7 +66,7 @@ class Succession:
         event = held.event
         if not _is_first_there(repository.state, event):
             return False
-        others = (self._repositories[name] for name in sorted(self._paths.get(event.path, ())) if name != repository.id)
+        others = (other for other in self._list_there(event.path) if other is not repository)
         found = tuple(other for other in others if _holds_path(other, held, min(now, self.read_at)))
         if found:
             self._waits[repository.id] = held, found
@@ -81,16 +81,24 @@ class Succession:
 
         They were removed without an event that says so.
         """
-        names = self._paths.get(path, ())
-        if len(names) < 2:
+        there = self._list_there(path)
+        if len(there) < 2:
             return []
-        there = [self._repositories[name] for name in sorted(names)]
         newest = max(each.find_generation(path) for each in there)
         return [each for each in there if _lives_below(each.state, path, newest)]
 
+    def _list_there(self, path: str) -> list[Repository]:
+        """List the repositories that may be at the path, by id.
+
+        Forgets those that have left it: a path may have many, and each event asks.
+        """
+        names = self._paths.get(path, set())
+        names -= {name for name in names if self._repositories[name].has_left(path)}
+        return [self._repositories[name] for name in sorted(names)]
+
     @property
     def paths(self) -> list[str]:
-        """The paths that several repositories have or had."""
+        """The paths that several repositories may have."""
         return [path for path, names in self._paths.items() if len(names) > 1]
 
     @property
