@@ -37,7 +37,7 @@ def rollback(orig: Any, repo: localrepository, dryrun: bool = False, force: bool
     if dryrun or not log.exists():
         return orig(repo, dryrun, force)
     with repo.wlock(), repo.lock():
-        log.write_note(_read_length_after_rollback(log))
+        log.write_note(_read_length_after_rollback(log), size=log.file.size_after_undo())
         result = orig(repo, dryrun, force)
         settle(repo.ui, log)
     return result

@@ -93,6 +93,11 @@ class AppendFile:
         with self._open(tr) as (_file, end):
             return end
 
+    def size_after_undo(self) -> int:
+        """Return the size that a rollback of the last transaction leaves."""
+        size = self._read_journalled_size(b"undo")
+        return self.tail() if size is None else size
+
     def records(self, start: int = 0, tr: Transaction | None = None) -> Iterator[FramedPayload]:
         """Yield the records from byte ``start`` on; none if it is after the end.
 
@@ -217,10 +222,10 @@ class AppendFile:
             if (before.st_size, before.st_ctime_ns) == (after.st_size, after.st_ctime_ns):
                 return after.st_size if limit is None else min(limit, after.st_size)
 
-    def _read_journalled_size(self) -> int | None:
-        """Return the size to which a rollback would truncate the file, or None."""
+    def _read_journalled_size(self, name: bytes = b"journal") -> int | None:
+        """Return the size to which this journal's rollback truncates the file, or None."""
         try:
-            with open(self._vfs.join(b"journal"), "rb", opener=open_regular) as journal:
+            with open(self._vfs.join(name), "rb", opener=open_regular) as journal:
                 lines = journal.read().split(b"\n")
         except FileNotFoundError:
             return None

@@ -76,7 +76,8 @@ def derive(
             derived.adoption, unused = _adopt_database(log, connection, tr)
             derived.facts.update({fact.id: fact for fact in unused})
         else:
-            late = _apply_new_facts(log, connection, tr, *state, kept=None if note else {fact.id for fact in edits})
+            kept = None if note.get("size") == log.file.tail(tr) else {fact.id for fact in edits}
+            late = _apply_new_facts(log, connection, tr, *state, kept)
     except UnknownVersion as other:
         hint = b"use the version that wrote it; or move the file away, and what pushlog2.db has counts"
         raise error.Abort(str(other).encode(), hint=hint) from other
@@ -105,7 +106,7 @@ def _apply_new_facts(
     """Apply what was appended after ``position`` and return its ids.
 
     If SQLite comes from another or a longer file, everything is applied again, and no ids are returned. Raises Abort if a push
-    would be lost by that, other than those ``kept``; None allows it, after a rollback.
+    would be lost by that, other than those ``kept``; None allows it, where the file is as a rollback left it.
     """
     is_descended = position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
     facts = list(log.facts(position if is_descended else 0, tr))

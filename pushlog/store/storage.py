@@ -130,13 +130,17 @@ class Pushlog:
             return {}
         return note if isinstance(note, dict) else {}
 
-    def write_note(self, first: int) -> None:
-        """Note, surviving a kill, that revisions from ``first`` on may be removed."""
+    def write_note(self, first: int, *, size: int | None = None) -> None:
+        """Note, surviving a kill, that revisions from ``first`` on may be removed.
+
+        ``size`` is that of the file after a rollback; a strip does not shorten it.
+        """
         changelog = self.repo.changelog
         nodes = [changelog.node(revision).hex() for revision in changelog.revs(start=first)]
         note = {
             "first": min(first, self.note().get("first", first)),
             "nodes": sorted({*nodes, *self.removed_nodes()}),
+            "size": self.note().get("size") if size is None else size,
         }
         with self.repo.svfs(NOTE, b"wb", atomictemp=True) as file:
             file.write(json.dumps(note).encode("ascii"))

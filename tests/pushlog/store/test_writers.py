@@ -304,6 +304,28 @@ def test_an_older_copy_of_the_file_refuses_pushes_instead_of_losing_one(place, o
     assert server.errors() == []
 
 
+@pytest.mark.usefixtures("unsettled")
+@pytest.mark.parametrize("act", ["strip", "rollback"])
+def test_an_older_copy_of_the_file_refuses_pushes_also_after_a_killed_removal(place, older, act):
+    server, file, newest = older
+    older_copy = file.read_bytes()
+    file.write_bytes(newest)
+    fifth = place("source").commit(b"f")
+    place("source").push_to(server)
+    if act == "strip":
+        strip(server, fifth)
+    else:
+        server.repository.rollback()
+    settled, length = file.read_bytes(), len(server.repository)
+    file.write_bytes(older_copy)
+    with pytest.raises(error.Abort, match=r"pushlog\.log lacks push 4, which pushlog2.db has"):
+        place("source").push_to(server)
+    assert len(server.repository) == length
+    file.write_bytes(settled)
+    place("source").push_to(server)
+    assert server.errors() == []
+
+
 def test_without_the_older_copy_of_the_file_the_database_counts(place, older):
     server, file, _newest = older
     file.unlink()
