@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator check` on a master: what the relay reports to the log or, while it is silent, what is in the outboxes."""
 
+import os
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from hgext.vcsreplicator.cli import program
+from hgext.vcsreplicator.cli import check_disks, program
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
@@ -51,6 +53,36 @@ def test_a_silent_relay_is_named_and_the_outboxes_are_read_in_its_place(master: 
     assert code == 2
     assert "the relay hg://master has never sent a heartbeat" in text
     assert f"{master}/repos/one: its outbox cannot be read" in text
+
+
+@pytest.fixture
+def disks(master: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes that are left on the disks of folders."""
+    left: dict[str, int] = {}
+    (master / "blobs").mkdir()
+    file = master / "x.toml"
+    file.write_text(f'blobs = "file://{master}/blobs"\n' + file.read_text())
+
+    def measure(folder: str) -> SimpleNamespace:
+        return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_bavail=left.get(folder, 1 << 20))
+
+    monkeypatch.setattr(check_disks, "os", SimpleNamespace(statvfs=measure, path=os.path))
+    return left
+
+
+def test_a_full_disk_of_the_log_is_named_alone(master: Path, disks: dict[str, int]) -> None:
+    assert "no space" not in said(master)[1]
+    disks[str(master)] = 4096
+    text = f"CRITICAL - {master}: no space left on its disk: no service can write to the log; free some space\n"
+    assert said(master) == (2, text)
+
+
+def test_a_full_disk_of_the_blobs_is_named_with_all_else(master: Path, disks: dict[str, int]) -> None:
+    disks[f"{master}/blobs"] = 0
+    code, text = said(master)
+    assert code == 2
+    assert f"CRITICAL - {master}/blobs: no space left on its disk: pushes with large bundles wait in" in text
+    assert "its outbox cannot be read" in text
 
 
 def test_status_names_what_check_finds_in_the_outboxes(master: Path) -> None:

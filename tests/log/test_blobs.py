@@ -2,6 +2,7 @@
 """The blob stores keep one contract: a folder, and S3 as `moto` serves it."""
 
 import dataclasses
+import errno
 import hashlib
 import os
 import socket
@@ -14,7 +15,7 @@ import boto3
 import pytest
 
 from hgext.vcsreplicator.log.blobs import open_blobs
-from hgext.vcsreplicator.words.errors import MalformedEvent, Unavailable
+from hgext.vcsreplicator.words.errors import MalformedEvent, NoRoom, Unavailable
 from hgext.vcsreplicator.words.wire import BundlePlace
 
 pytestmark = pytest.mark.processes
@@ -80,6 +81,15 @@ def test_a_store_that_is_not_there_is_unavailable(url, aws, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
     with pytest.raises(Unavailable, match="blobs: "):
         open_blobs(url).put(iter(PIECES))
+
+
+def test_a_folder_without_space_is_named(tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(NoRoom, match=f"blobs: {tmp_path}: no space left on its disk; free some space"):
+        open_blobs(f"file://{tmp_path}").put([b"bundle"])
 
 
 def test_a_store_that_accepts_and_says_nothing_is_unavailable(monkeypatch):

@@ -90,7 +90,9 @@ def test_a_log_on_a_full_disk_keeps_pushes_in_the_outbox_until_there_is_room(
             head, said = push_large(cluster, clone, 300_000 + number)
             heads.append(head)
             assert "Traceback" not in said
+        assert f"the relay cannot send (sqlite://{disk}/log.db: no space left on its disk; free some space): " in said
         assert "the push is kept and will be sent" in said
+        assert f"CRITICAL - {disk}: no space left on its disk" in cluster.cli("check").stdout
         eventually(lambda: "free some space" in cluster.output("relay"), "the relay says why")
         filler.unlink()
         eventually(lambda: set(heads) <= announced(cluster), "all notices")

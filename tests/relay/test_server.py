@@ -278,9 +278,14 @@ def test_a_push_that_asks_for_reasons_reads_why_the_relay_cannot_send_it(folder:
     say(older, seq=1)
     line.report_commit(1)
     eventually(lambda: [peer.waits_for for peer in server._peers.get(str(folder / "repo"), ())] == [1, 1])
-    server.failed(str(folder / "repo"), "Permission denied")
+    server.failed(str(folder / "repo"), "Permission denied", False)
     assert line.wait_until_sent(patience=60.0) is False
-    assert line.failure == "Permission denied"
+    assert (line.failure, line.is_full) == ("Permission denied", False)
+    line.report_commit(1)
+    eventually(lambda: sum(peer.waits_for for peer in server._peers[str(folder / "repo")]) == 2)
+    server.failed(str(folder / "repo"), "no space", True)
+    assert line.wait_until_sent(patience=60.0) is False
+    assert (line.failure, line.is_full) == ("no space", True)
     server.sent(str(folder / "repo"), 1)
     assert read_answer(older) == {"sent": 1}
     line.close()

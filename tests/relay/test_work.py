@@ -32,7 +32,7 @@ from hgext.vcsreplicator.relay.partitions import FRESH
 from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work, explain
 from hgext.vcsreplicator.words import wire
-from hgext.vcsreplicator.words.errors import Refused, Unavailable
+from hgext.vcsreplicator.words.errors import NoRoom, Refused, Unavailable
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, PlainPort, Transaction, following
 from testing.builders.states import state_of
@@ -411,7 +411,7 @@ def test_a_file_that_another_user_made_is_reported_with_the_command_that_gives_i
         denied.setattr(master.work, "on_failed", Mock())
         master.poke("it's")
         reason = eventually(lambda: reason_of(master, folder))
-        master.work.on_failed.assert_called_with(folder, "Permission denied")  # type: ignore[attr-defined]
+        master.work.on_failed.assert_called_with(folder, "Permission denied", False)  # type: ignore[attr-defined]
     assert reason == f"Permission denied: {lock}; as root, run: {give(folder)}"
     master.until(lambda: not box.has_unsent())
 
@@ -744,13 +744,23 @@ def test_only_a_file_of_the_repository_shows_that_the_relay_may_not_write_there(
 ) -> None:
     (jobs.root / "a" / ".hg").mkdir(parents=True)
     heard: list[str] = []
-    jobs.work.on_failed = lambda folder, reason: heard.append(reason)
+    jobs.work.on_failed = lambda folder, reason, is_full: heard.append(reason) if not is_full else None
     path = os.fsencode(jobs.root / file) if file else None
     denied = PermissionError(errno.EACCES, "Permission denied", path)
     jobs.work._table = {job: Mock(side_effect=denied) for job in (Job.RECOVER, Job.SEND)}
     for job in (Job.RECOVER, Job.SEND):  # an abandoned transaction keeps no committed event from being sent
         jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {job})
     assert heard == reasons
+
+
+def test_a_pusher_reads_which_disk_is_full_at_once(jobs: Jobs) -> None:
+    (jobs.root / "a" / ".hg").mkdir(parents=True)
+    heard: list[tuple[str, bool]] = []
+    jobs.work.on_failed = lambda folder, reason, is_full: heard.append((reason, is_full))
+    jobs.work._table = {Job.SEND: Mock(side_effect=NoRoom("blobs: /blobs: no space left on its disk"))}
+    outcomes = jobs.work._run_jobs(str(jobs.root / "a"), relay_work._RepositoryTask(), {Job.SEND})
+    assert heard == [("blobs: /blobs: no space left on its disk", True)]
+    assert outcomes.retried == {Job.SEND}
 
 
 def test_a_failure_is_told_although_an_earlier_job_was_busy(jobs: Jobs) -> None:

@@ -11,6 +11,7 @@ complete. The same bundle twice is one blob. A blob that is gone is no disaster:
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from ..words.errors import MalformedEvent, Unavailable
+from ..words.errors import MalformedEvent, NoRoom, Unavailable
 from ..words.wire import BUNDLE_LIMIT, Attachment, BundlePlace
 from .ownership import give_to_owner, make_folder
 
@@ -37,7 +38,10 @@ class BlobStore(Protocol):
     """A store of bundles, which the relay writes and mirrors read."""
 
     def put(self, chunks: Iterable[bytes]) -> Attachment:
-        """Store the chunks durably and return where they are; raise Unavailable."""
+        """Store the chunks durably and return where they are.
+
+        Raises Unavailable, or NoRoom.
+        """
 
     def open(self, attachment: Attachment) -> IO[bytes]:
         """Open the bundle as a file whose hash was checked; the caller closes it.
@@ -92,6 +96,8 @@ class FolderBlobs:
                 sync_folder(self._folder)  # unconditionally: a kill may have come after an earlier mkdir
                 os.utime(path)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoRoom(f"blobs: {self._folder}: no space left on its disk; free some space") from error
             raise Unavailable(f"blobs: {self._folder}: {error}") from error
         return attachment
 

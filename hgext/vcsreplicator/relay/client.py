@@ -38,13 +38,14 @@ class RelayLine:
     """One connection; after any failure, no answer to a question is True.
 
     `failure` is the reason that the relay gave for not having sent the event, `mirrors` the number of mirrors that served an
-    announced one; None if it gave none.
+    announced one; None if it gave none. `is_full` says that the reason is a full disk.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._committed = 0
         self.failure: str | None = None
+        self.is_full = False
         self.mirrors: int | None = None
 
     @classmethod
@@ -88,7 +89,7 @@ class RelayLine:
         try:
             answer = self._read_answer(patience)
             if "failed" in answer:
-                self.failure = str(answer["failed"])
+                self.failure, self.is_full = str(answer["failed"]), answer.get("full") is True
                 return False
             return bool(answer["sent"] >= self._committed)
         except TimeoutError:

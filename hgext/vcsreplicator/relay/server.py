@@ -107,12 +107,13 @@ class Server:
         """
         self._answer_waiting(folder, lambda peer: 0 < peer.waits_for <= seq, {"sent": seq})
 
-    def failed(self, folder: str, reason: str) -> None:
+    def failed(self, folder: str, reason: str, is_full: bool) -> None:
         """Answer every peer that waits for an event, and for reasons, why it is not sent.
 
-        Workers call this method.
+        Workers call this method; `is_full` as in `Work`.
         """
-        self._answer_waiting(folder, lambda peer: peer.waits_for > 0 and peer.wants_reasons, {"failed": reason})
+        message: dict[str, object] = {"failed": reason, "full": True} if is_full else {"failed": reason}
+        self._answer_waiting(folder, lambda peer: peer.waits_for > 0 and peer.wants_reasons, message)
 
     def _answer_waiting(self, folder: str, is_meant: Callable[[_Peer], bool], message: dict[str, object]) -> None:
         with self._lock:

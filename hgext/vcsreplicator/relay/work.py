@@ -22,7 +22,7 @@ import structlog
 
 from ..outbox.file import outbox_of
 from ..words.clock import Clock
-from ..words.errors import Refused, Unavailable
+from ..words.errors import NoRoom, Refused, Unavailable
 from ..words.retry import FAILOVER, RECONNECT
 from .jobs import Job, RepositoryBusy
 from .partitions import LoggedOutage
@@ -96,8 +96,8 @@ class _JobOutcomes:
 class Work:
     """The jobs to do, by repository folder; any thread may use it.
 
-    `table` has the function that does each job. `on_failed` is called with the folder of a repository and the reason, if the relay
-    lacks a right there.
+    `table` has the function that does each job. `on_failed` is called with the folder of a repository, the reason, and False if the
+    relay lacks a right there, or True if a disk of the log has no space left.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Work:
         self._away = 0
         self._failed: dict[str, Failure] = {}
         self._unrecovered: dict[str, Failure] = {}
-        self.on_failed: Callable[[str, str], None] = lambda folder, reason: None
+        self.on_failed: Callable[[str, str, bool], None] = lambda folder, reason, is_full: None
         self._changed, self._has_tasks = threading.Condition(), threading.Event()
         self._timer = threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True)
         self._timer.start()
@@ -243,8 +243,10 @@ class Work:
                 if job is Job.RECOVER:
                     outcomes.retried = {Job.RECOVER, Job.ANNOUNCE} & jobs
                     continue
-                if (denied := _find_denied(folder, error)) is not None:
-                    self.on_failed(folder, denied[0])
+                if isinstance(error, NoRoom):
+                    self.on_failed(folder, str(error), True)
+                elif (denied := _find_denied(folder, error)) is not None:
+                    self.on_failed(folder, denied[0], False)
                 outcomes.retried = jobs
                 break
         return outcomes

@@ -14,6 +14,10 @@ class Unavailable(ReplicationError):
     """Something outside does not answer now; services try again indefinitely."""
 
 
+class NoRoom(Unavailable):
+    """A disk has no space left; the message names it."""
+
+
 class Expired(ReplicationError):
     """The log no longer has the requested position; only a snapshot fills the gap."""
 

@@ -25,6 +25,7 @@ class Line:
 
     def __init__(self, clock: Clock, seconds: float, is_sent: bool | None = True, failure: str | None = None) -> None:
         self._clock, self._seconds, self._is_sent, self.failure = clock, seconds, is_sent, failure
+        self.is_full = False
         self.patience: list[float] = []
 
     def wait_until_sent(self, *, patience: float) -> bool | None:
@@ -95,3 +96,7 @@ def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing_or_rights(
     line: Any = Line(clock, 2.0, is_sent, failure)
     reporting.report(captured, line, "/repos/x")
     assert read == [line_read]
+    if failure is not None:
+        line.is_full = True
+        reporting.report(captured, line, "/repos/x")
+        assert read[1].startswith(b"the relay cannot send (%s): the " % failure.encode())

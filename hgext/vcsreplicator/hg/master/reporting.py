@@ -75,7 +75,8 @@ def _report_log(captured: Capture, line: RelayLine | None, folder: str) -> bool:
     else:
         obstacle = b"relay not reachable" if is_sent is None else b"replication log not reachable"
         if line is not None and line.failure is not None:
-            obstacle = b"the relay may not write here (%s)" % line.failure.encode("utf-8", "backslashreplace")
+            begin = b"the relay cannot send" if line.is_full else b"the relay may not write here"
+            obstacle = b"%s (%s)" % (begin, line.failure.encode("utf-8", "backslashreplace"))
         ui.warn(b"%s: the %s is kept and will be sent\n" % (obstacle, _name_change(captured)))
     return bool(is_sent)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from ...words.errors import BadConfig, Unavailable
+from ...words.errors import BadConfig, NoRoom, Unavailable
 from ..ownership import give_to_owner, make_folder, set_mode
 from . import statements as sql
 
 
 class Connection:
-    """One connection; every sqlite3 error leaves as Unavailable."""
+    """One connection; every sqlite3 error leaves as Unavailable, or NoRoom."""
 
     def __init__(self, path: Path, patience: float, *, create: bool = False) -> None:
         self._path = path
@@ -137,6 +137,8 @@ class Connection:
         try:
             yield
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+                raise NoRoom(f"sqlite://{self._path}: no space left on its disk; free some space") from error
             raise Unavailable(f"sqlite://{self._path}: {error}{_describe_remedy(error)}") from error
         except OSError as error:
             raise Unavailable(f"sqlite://{self._path}: {error.strerror}; is its disk mounted?") from error
@@ -151,7 +153,6 @@ def _describe_remedy(error: sqlite3.Error) -> str:
         sqlite3.SQLITE_PERM: "; check owner and mode of the file",
         sqlite3.SQLITE_CORRUPT: "; stop all services, then restore it from a backup or `sqlite3 FILE .recover`",
         sqlite3.SQLITE_NOTADB: "; it was overwritten: stop all services and restore it from a backup",
-        sqlite3.SQLITE_FULL: "; free some space",
         sqlite3.SQLITE_IOERR: "; check the disk",
     }
     return hints.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "")
