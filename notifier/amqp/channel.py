@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from amqp.exceptions import NotFound
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
@@ -57,6 +58,7 @@ class OnNack(enum.StrEnum):
 class OnReturn(enum.Enum):
     """The fate of a message that no queue would get."""
 
+    PASS = enum.auto()
     REJECT = enum.auto()
     DECLARE_AGAIN = enum.auto()
 
@@ -88,6 +90,8 @@ class ConfirmedChannel:
         self._is_target_gone = False
         self._beat_at = 0.0
         self.is_blocked = False
+        # Since when no queue is known to get a message: the target was gone. Its user sets it, and sends `mandatory` then.
+        self.unrouted_since: float | None = None
         for counter in (UNROUTABLE, REFUSED):
             counter.labels(name)  # begins at 0, so that a rule sees the first one
 
@@ -198,8 +202,12 @@ class ConfirmedChannel:
             self._outcomes.append(
                 DeliveryOutcome(number=number, error=self._returned_error() if was_returned else None)
             )
+            if not was_returned:
+                self.unrouted_since = None
 
-    def _returned_error(self) -> Rejected | Unavailable:
+    def _returned_error(self) -> Rejected | Unavailable | None:
+        if self.target.on_return is OnReturn.PASS:
+            return None
         if self.target.on_return is OnReturn.REJECT:
             return _UNROUTABLE
         self._is_target_gone = True
@@ -248,6 +256,20 @@ class ConfirmedChannel:
         trouble = Unavailable(f"{self._where}: {describe_error(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self.close()
+
+
+def lacks_exchange(channel: Any, name: str) -> bool:
+    """Ask the broker whether an exchange is missing.
+
+    The question has a channel of its own, which the broker closes then.
+    """
+    asking = channel.connection.channel()
+    try:
+        asking.exchange_declare(name, "topic", passive=True)
+    except NotFound:
+        return True
+    asking.close()
+    return False
 
 
 def declare_queues(channel: Any, *names: str) -> None:

@@ -20,14 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from prometheus_client import Counter
 
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.records import ServiceTrouble
 from hgext.vcsreplicator.words.shape import Bytes
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..amqp.channel import ConfirmedChannel, OnNack, OnReturn, Target
+from ..amqp.channel import ConfirmedChannel, OnNack, OnReturn, Target, lacks_exchange
 from ..amqp.frames import HeaderValue, OutgoingMessage
 from ..amqp.settings import BrokerSettings
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination
@@ -40,6 +42,8 @@ POLITE_BYTES = 8 * 1024
 
 # Bytes of a routing key: AMQP counts them in one byte.
 MAX_KEY = 255
+
+logger = structlog.get_logger()
 
 LARGE = Counter("vcsreplicator_notifier_large_messages", "Messages over 8 kB", ["destination"])
 _EXCHANGE = re.compile(r"exchange/[^/\s]+/\S+\Z")
@@ -105,10 +109,11 @@ class Pulse:
             name=settings.exchange,
             declare=self._declare,
             on_nack=OnNack(settings.on_nack),
-            on_return=OnReturn.REJECT,
+            on_return=OnReturn.REJECT if settings.mandatory else OnReturn.PASS,
         )
         self._channel = ConfirmedChannel(name, settings, target, clock)
         self._refused: list[DeliveryOutcome] = []
+        self._was_there = False
 
     def start(self) -> None:
         self._channel.start()
@@ -121,6 +126,7 @@ class Pulse:
         if problem is not None:
             self._refused.append(DeliveryOutcome(number=delivery.number, error=Rejected(problem)))
             return
+        self._channel.start()  # by which it is known whether the exchange was gone
         outgoing = OutgoingMessage(
             exchange=self.settings.exchange,
             routing_key=key,
@@ -129,7 +135,7 @@ class Pulse:
             headers=self._write_headers(message, key),
             type=message.type.value,
             timestamp=int(message.created),
-            mandatory=self.settings.mandatory,
+            mandatory=self.settings.mandatory or self._channel.unrouted_since is not None,
         )
         self._channel.send(delivery.number, outgoing)
 
@@ -140,9 +146,25 @@ class Pulse:
     def close(self) -> None:
         self._channel.close()
 
+    def find_troubles(self) -> Sequence[ServiceTrouble]:
+        """Name an exchange that was gone, until a queue gets a message of it."""
+        if self._channel.unrouted_since is None:
+            return ()
+        text = (
+            f"destination {self.name}: {self.settings.exchange} was gone and was made again without its bindings, and no "
+            "queue has got a message since: consumers must bind their queues again"
+        )
+        return [ServiceTrouble(text=text, since=self._channel.unrouted_since)]
+
     def _declare(self, channel: Any) -> None:
-        passive = not self.settings.declare
-        channel.exchange_declare(self.settings.exchange, "topic", durable=True, auto_delete=False, passive=passive)
+        """Declare the exchange; note that it was gone, if it was there before."""
+        name, passive = self.settings.exchange, not self.settings.declare
+        if self._was_there and not passive and lacks_exchange(channel, name):
+            logger.error("the exchange was gone and is made again, without its bindings", exchange=name)
+            if self._channel.unrouted_since is None:
+                self._channel.unrouted_since = self.clock.now()
+        channel.exchange_declare(name, "topic", durable=True, auto_delete=False, passive=passive)
+        self._was_there = True
 
     def _write_body(self, message: Message, key: str) -> str:
         content = payload(message, self.settings.stream)

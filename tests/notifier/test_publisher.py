@@ -95,6 +95,22 @@ def test_new_destination_may_begin_at_the_end(log: Log, notifier: Notifier) -> N
     assert destination.told("x") == [4]
 
 
+def test_a_destination_that_is_put_back_goes_on_where_it_was_though_it_says_end(log: Log, notifier: Notifier) -> None:
+    destination, other = Scripted(start_at="end"), Scripted()
+    notifier.start(it=destination)
+    publish_pushes(log, "x", 1, 1)
+    notifier.settled("it")
+    notifier.stop()
+    notifier.start(other=other)
+    publish_pushes(log, "x", 2, 3)
+    notifier.settled("other")
+    notifier.stop()
+    notifier.start(it=destination, other=other)
+    publish_pushes(log, "x", 4, 4)
+    notifier.settled("it")
+    assert destination.told("x") == [1, 2, 3, 4]
+
+
 def test_outage_is_waited_out_and_loses_nothing(log: Log, notifier: Notifier) -> None:
     destination, other = Scripted(down=Unavailable("no answer")), Scripted()
     notifier.start(it=destination, other=other)

@@ -17,6 +17,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from notifier.amqp.channel import REFUSED
+from notifier.condition import PartedDestination
 from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
@@ -157,6 +158,33 @@ def test_copies_go_to_the_configured_keys(pulse: PulseReceiver) -> None:
         assert send(destination, a_message()) == [DeliveryOutcome(number=0)]
         assert eventually(bound.get) is not None
         destination.close()
+
+
+def test_an_exchange_that_was_made_again_is_named_until_a_queue_gets_a_message(rabbitmq: Any, unique_name: str) -> None:
+    exchange, url = f"exchange/guest/{unique_name}", rabbitmq.vhost()
+    destination = opened(PulseSettings(url=url, exchange=exchange))
+    assert isinstance(destination, PartedDestination)
+    with kombu.Connection(url) as connection:
+
+        def bind() -> None:
+            queue = kombu.Queue(f"queue/guest/{unique_name}", kombu.Exchange(exchange, type="topic"), routing_key="#")
+            queue(connection.default_channel).declare()
+
+        [outcome] = send(destination, a_message())
+        assert (outcome.error, destination.find_troubles()) == (None, ())  # a new exchange has no queue yet
+        bind()
+        destination.close()
+        assert send(destination, a_message())[0].error is None
+        assert destination.find_troubles() == ()
+        connection.default_channel.exchange_delete(exchange)
+        send(destination, a_message())
+        send(destination, a_message(), a_message("x"))
+        [trouble] = destination.find_troubles()
+        assert f"destination pulse: {exchange} was gone and was made again without its bindings" in trouble.text
+        bind()
+        [outcome] = send(destination, a_message())
+        assert (outcome.error, destination.find_troubles()) == (None, ())
+    destination.close()
 
 
 def test_mandatory_refuses_what_no_queue_gets(rabbitmq: Any, unique_name: str) -> None:
