@@ -43,6 +43,8 @@ MOST_REPLACED = 2
 _NODE = r"[0-9a-f]{40}\Z"
 _HASH = r"[0-9a-f]{64}\Z"
 _IDENTIFIER = r"[0-9a-f]{32}\Z"
+# A line of Mercurial's file ends with the name of a bookmark: a line feed in it would make another bookmark.
+_BOOKMARK = r"[^\x00-\x1f\x7f]+\Z"
 _compiled = functools.cache(re.compile)
 
 
@@ -268,6 +270,9 @@ def _check_changes(changes: Changes) -> None:
     nodes += [("markers", each.node) for marker in changes.markers for each in (marker.precursor, *marker.successors)]
     for name, node in nodes:
         _expect(_NODE, node, name)
+    for bookmark in changes.bookmarks:
+        if bookmark.node is not None:
+            _expect(_BOOKMARK, bookmark.name, "bookmark")
     for added in (changes.added, changes.removed):
         if added is not None:
             _expect(_HASH, added.sha256, "added")
