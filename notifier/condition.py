@@ -82,8 +82,8 @@ class DestinationCondition:
         """Store the condition and report it to the log, if a report is due.
 
         A destination with parts that fail alone says which do. `mark` is the position's, should the log lose both. `replays` say
-        how far each is, and `rival` is another notifier that
-        delivers to this destination. A failure to store the condition is only logged.
+        how far each is, and `rival` is another notifier that delivers to this destination. A failure to store the condition is only
+        logged.
         """
         now = self._clock.monotonic()
         if now - self._reported_at < REPORT_INTERVAL:

@@ -15,6 +15,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -558,6 +559,8 @@ def diverged(on_call: OnCall, entry: Entry) -> None:
 def corrupt(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
     changelog = mirror_folder(on_call, "alpha", name) / ".hg/store/00changelog.i"
+    # An open repository reads the file again if its second is another one, or its size.
+    eventually(lambda: int(time.time()) > changelog.stat().st_mtime + 1, "a later second has begun")
     changelog.write_bytes(b"\xff" * changelog.stat().st_size)
     on_call.push(name)
     on_call.wait_announced(name)
