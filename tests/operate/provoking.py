@@ -526,12 +526,13 @@ def gap(on_call: OnCall, entry: Entry) -> None:
 def locked(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
     folder = mirror_folder(on_call, "beta", name)
-    with subprocess.Popen(["sleep", "600"]) as other:
+    entry.environment = {"HGRCPATH": str(on_call.cluster.folder / "mirror.hgrc")}
+    with subprocess.Popen(["sleep", "600"]) as other, contextlib.ExitStack() as stack:
+        stack.callback(other.kill)
         hold(folder, other.pid)
         on_call.push(name)
         eventually(lambda: "locked" in on_call.detached("beta", name), "the mirror's log lines say it")
         assert str(other.pid) in entry.type("hg -R FOLDER debuglocks", FOLDER=folder).text
-        other.kill()
     on_call.wait_announced(name)  # Mercurial breaks the lock of a process that is dead
     for place in (".hg/wlock", ".hg/store/lock"):
         os.symlink("killed-container/f00000c1:7", folder / place)
