@@ -210,6 +210,8 @@ def test_check_names_at_once_what_endangers_the_log(
     eventually(lambda: "the log lacks the topic events; run: vcsreplicator topics create" in say())
     assert "topic roster: cleanup.policy is delete, must be compact" in (said := say())
     assert f"--entity-name {options.prefix}roster --add-config cleanup.policy=compact" in said
+    alter("notices", {"retention.ms": "1000"})
+    eventually(lambda: "topic notices: keeps records for 1 s" in (said := say()) and "retention.ms=2592000000" in said)
     eventually(lambda: "note: more than one partition in topic acks: only partition 0 is used" in say())
 
 

@@ -3,11 +3,22 @@
 
 from dataclasses import replace
 
-from hgext.vcsreplicator.log import ACKS, EVENTS, PENDING, ROSTER, Topic, TopicComparison, TopicDifference, topics
+from hgext.vcsreplicator.log import (
+    ACKS,
+    EVENTS,
+    NOTICES,
+    PENDING,
+    ROSTER,
+    Topic,
+    TopicComparison,
+    TopicDifference,
+    topics,
+)
 from hgext.vcsreplicator.status import SILENT, Picture
 from hgext.vcsreplicator.status.findings import Expectations, as_data
 from hgext.vcsreplicator.status.summary import make_summary
 from hgext.vcsreplicator.status.topics import find_topics
+from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport
 
 NOW = 1000.0
@@ -57,6 +68,18 @@ def test_a_topic_that_is_not_kept_by_key_is_critical_and_other_settings_are_for_
     assert texts(picture_of(roster=roster, acks=acks)) == [
         "CRITICAL: topic roster: cleanup.policy is delete, must be compact, so the log removes records that are needed; "
         f"mend it: {REMEDY}"
+    ]
+
+
+def test_a_topic_that_keeps_records_for_a_moment_is_critical_and_one_with_a_short_retention_is_not() -> None:
+    def kept(seconds: float) -> list[str]:
+        found, remedies = Topic(name=NOTICES, retention=seconds), ("# other", "alter retention.ms=2592000000")
+        return texts(picture_of(notices=TopicComparison(name=NOTICES, found=found, remedies=remedies)))
+
+    assert kept(0.01 * DAY) == []
+    assert kept(1.0) == [
+        "CRITICAL: topic notices: keeps records for 1 s, so the log removes records that are needed; "
+        "mend it: alter retention.ms=2592000000"
     ]
 
 

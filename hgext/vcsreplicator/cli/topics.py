@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from ..config import Config
-from ..log import EVENTS, Log, Topic, TopicComparison, topics
+from ..log import EVENTS, SHORTEST, Log, Topic, TopicComparison, topics
 from ..words.clock import DAY
 from ..words.errors import TopicMissing, Unavailable
 from ..words.shape import plain
@@ -24,7 +24,7 @@ _COUNT = click.IntRange(1, 10_000)
 _with_retention = click.option(
     "--retention",
     default=RETENTION,
-    type=Number(0.01, 36_500),
+    type=Number(SHORTEST, 36_500),
     show_default=True,
     help="Days to keep records of the topics that are not kept by key: `events`, `notices`, `errors`, `roster-requests`.",
 )

@@ -86,6 +86,9 @@ def topics(*, partitions: int = 16, retention: float = 30 * DAY) -> tuple[Topic,
     )
 
 
+# Days for which a topic that is not kept by key keeps records, at least: less is a mistake, or was meant to empty it once.
+SHORTEST = 0.01
+
 # The settings, of Kafka and of the embedded log, that decide whether records are kept by key.
 POLICIES = frozenset({"cleanup.policy", "compacted"})
 
@@ -122,10 +125,12 @@ class TopicComparison:
     def describe_loss(self) -> str | None:
         """Say why records expire that are needed, and what mends it; None if none do."""
         wrong = [each for each in self.differences if each.setting in POLICIES]
-        if not wrong:
+        kept = self.found.retention if self.found else None
+        if not wrong and (kept is None or kept >= SHORTEST * DAY):
             return None
         told = ", ".join(f"{each.setting} is {each.found}, must be {each.needed}" for each in wrong)
-        named = (remedy for remedy in self.remedies if wrong[0].setting in remedy)
+        told, setting = told or f"keeps records for {kept:g} s", wrong[0].setting if wrong else "retention"
+        named = (remedy for remedy in self.remedies if setting in remedy)
         remedy = next(named, "see: vcsreplicator topics check")
         return f"topic {self.name}: {told}, so the log removes records that are needed; mend it: {remedy}"
 
