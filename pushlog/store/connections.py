@@ -57,7 +57,7 @@ def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None
         return None
     if not os.path.isfile(path):
         # SQLite would wait for the writer of a pipe.
-        raise sqlite3.DatabaseError(f"not a file: {path}")
+        raise sqlite3.DatabaseError(f"{os.path.basename(path)} is not a file")
     uri = "file:" + path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     # Only a writable connection can roll back a hot journal, which a kill leaves.
     for mode in ("ro", "rw"):

@@ -122,13 +122,14 @@ class Pushlog:
         return [node for node, revision in revisions.items() if revision is None or revision >= length]
 
     def note(self) -> dict[str, Any]:
-        """Return the content of the note, empty without one."""
+        """Return the content of the note, empty without one that can be read."""
         try:
             with open(self.repo.svfs.join(NOTE), "rb", opener=open_regular) as file:
                 note = json.load(file)
         except (FileNotFoundError, ValueError):
             return {}
-        return note if isinstance(note, dict) else {}
+        is_sound = isinstance(note, dict) and isinstance(note.get("nodes", []), list)
+        return note if is_sound and isinstance(note.get("first", 0), int) else {}
 
     def write_note(self, first: int, *, size: int | None = None) -> None:
         """Note, surviving a kill, that revisions from ``first`` on may be removed.

@@ -107,9 +107,10 @@ class Lookup:
         try:
             with self.log.view() as connection:
                 yield connection
-        except sqlite3.Error as problem:
+        except (sqlite3.Error, OSError) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) else problem  # without a path of the server
             raise common.ErrorResponse(
-                common.HTTP_SERVER_ERROR, f"the pushlog cannot be read: {problem}".encode()
+                common.HTTP_SERVER_ERROR, f"the pushlog cannot be read: {reason}".encode()
             ) from problem
 
     def pushes(self, ids: Iterable[int]) -> Iterator[Push]:

@@ -221,6 +221,26 @@ def test_a_pipe_in_place_of_a_file_of_a_repository_holds_up_no_page(ask: Ask, ro
     assert f"Not a file: '{file}'" in (root.parent / "log").read_text()
 
 
+@pytest.mark.usefixtures("mirror")
+@pytest.mark.parametrize(
+    "name", ["store/00changelog.i", "store/pushlog.log", "store/pushlog-strip.log", "replicated-data"]
+)
+@pytest.mark.parametrize("content", [None, "damaged\n" * 20, '{"nodes": 5}'], ids=["folder", "damaged", "other"])
+def test_a_repository_with_a_file_that_cannot_be_read_is_answered_without_a_traceback(
+    ask: Ask, root: Path, name: str, content: str | None
+) -> None:
+    file = root / "known/.hg" / name
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_text(content)
+    for question in ("", "/json-pushes", "/pushloghtml?style=paper", "?cmd=capabilities"):
+        answer = ask(f"/known{question}")
+        assert answer[:4] in ("200 ", "500 ")
+        assert str(root) not in answer
+    assert "Traceback" not in (root.parent / "log").read_text()
+
+
 def test_a_repository_that_an_extension_refuses_is_no_mistake_of_the_client(ask: Ask, root: Path) -> None:
     refusal = "raise error.Abort(b'missing: guard', hint=b'upgrade')"
     (root / "refuses.py").write_text(f"from mercurial import error\ndef reposetup(ui, repo):\n    {refusal}\n")

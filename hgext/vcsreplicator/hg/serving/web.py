@@ -177,15 +177,14 @@ def _limit_waiters(threads: int) -> int:
 def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     """Have hgweb answer, or answer 400 to malformed arguments.
 
-    A repository that cannot be opened is answered with 500, and the log has the reason: an operator must act, not the client.
+    A repository that cannot be opened or read is answered with 500, and the log has the reason: an operator must act, not the
+    client.
     """
     try:
         body = iter(hgweb(environ, start_response))
         first = next(body, b"")
-    except (ValueError, KeyError, RecursionError, error.Abort) as problem:
-        if isinstance(problem, error.StorageError):
-            raise
-        if _is_of_opening(problem):
+    except (ValueError, KeyError, RecursionError, OSError, error.Abort, error.StorageError) as problem:
+        if isinstance(problem, OSError | error.StorageError) or _is_of_opening(problem):
             return _refuse_unreadable(problem, environ, start_response)
         kind, line = type(problem).__name__, _raising_line(problem)
         logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
@@ -195,9 +194,9 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
 
 
 def _refuse_unreadable(problem: Exception, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    logger.error("repository cannot be opened", path=environ.get("PATH_INFO"), reason=_describe(problem))
+    logger.error("repository cannot be read", path=environ.get("PATH_INFO"), reason=_describe(problem))
     start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info())
-    return [b"The repository cannot be opened; the server's log has the reason.\n"]
+    return [b"The repository cannot be read; the server's log has the reason.\n"]
 
 
 def _find_pipe(place: bytes) -> OSError | None:
