@@ -38,14 +38,14 @@ from mercurial import registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from . import api, recording, registration, seams, store, streams, versions
+from . import api, registration, seams, store, streams, versions
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 seams.check_version(versions.OLDEST)
 
 configtable: dict[Any, Any] = {}
 configitem = registrar.configitem(configtable)
-for _option in (*recording.LANDING_OPTIONS, b"userprefix", b"remoteuserprefix"):
+for _option in (*registration.LANDING_OPTIONS, b"userprefix", b"remoteuserprefix"):
     configitem(b"pushlog", _option, default=None)
 configitem(b"pushlog", b"landingusers", default=list)
 configitem(b"pushlog", b"timeoutro", default=10000)
@@ -54,7 +54,7 @@ configitem(b"pushlog", b"retrydelayms", default=1500)
 configitem(b"pushlog", b"maxpushes", default=0)
 configitem(b"pushlog", b"maxwait", default=10)
 # Mercurial reads it some fifty times in a push, and searches for one that is not registered.
-configitem(b"hooks", b"priority." + recording.HOOK, default=0)
+configitem(b"hooks", b"priority." + registration.HOOK, default=0)
 
 cmdtable = registration.cmdtable
 revsetpredicate = registration.predicate
@@ -84,9 +84,15 @@ def extsetup(ui: Ui) -> None:
 def _wrap() -> None:
     store.complete_journals()
     registration.wrap()
-    if not seams.serves_one_client():
+    if seams.serves_one_client():
+        from . import preload
+
+        preload.load_while_waiting(*registration.OF_A_PUSH)
+    else:
+        from . import recording
         from .web import seam
 
+        dir(recording)  # loaded before there are threads
         seam.register()
     streams.refuse_pushed()
 
@@ -94,4 +100,4 @@ def _wrap() -> None:
 def reposetup(ui: Ui, repo: localrepository) -> None:
     _setup.check(repo)
     if repo.local():
-        repo.ui.setconfig(b"hooks", recording.HOOK, recording.record, b"pushlog")
+        repo.ui.setconfig(b"hooks", registration.HOOK, registration.record, b"pushlog")

@@ -15,25 +15,11 @@ from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.ui import ui as Ui
 
+from .registration import LANDING_OPTIONS
 from .store.appendfile import TornRecord
 from .store.connections import sqlite3
 from .store.session import running_session, session_of
 from .store.storage import Pushlog
-
-HOOK = b"pretxnchangegroup.pushlog"
-# one account each, as older configurations name them; `landingusers` takes any number
-LANDING_OPTIONS = (
-    b"autolanduser",
-    b"landingworkeruser",
-    b"landingworkeruser2",
-    b"landingworkeruserdev",
-    b"landingworkertry",
-    b"landingworkertrydev",
-    b"landingworkertrystage",
-    b"githgsyncworker",
-    b"githgsyncworkerfirefox",
-    b"githgsyncworkerthunderbird",
-)
 
 
 def record(ui: Ui, repo: localrepository, source: bytes | None = None, **_arguments: Any) -> bool:

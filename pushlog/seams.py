@@ -110,6 +110,7 @@ SEAMS = {
         "supporteddestrequirements": "repo",
     },
     "mercurial.util": {"urlreq.parseqsl": "qs ..."},
+    "mercurial.wireprotoserver": {"_runsshserver": "ui repo fin fout ev ..."},
     "mercurial.wireprotov1server": {
         "_capabilities": "repo proto",
         "dispatch": "repo proto command accesshidden",
@@ -151,6 +152,7 @@ def loading(module: str, name: str) -> Callable[..., Any]:
             function = getattr(importlib.import_module(module), name)
         return function(*arguments, **keywords)
 
+    call.__module__, call.__name__ = module, name  # as Mercurial's log names a hook
     return call
 
 

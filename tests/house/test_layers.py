@@ -20,10 +20,10 @@ ORDER = {
     OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
     # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.
     f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text, wirecommands "
-    "< master, serving < replica < commands, registration, relaying",
+    "< master, serving < replica < opening < commands, registration, relaying",
     f"{OURS}.hg.master": "announcing, capture, creation, durability, formats, intents, offer, outside, overlay, pushes, "
     "recovery, refusals, reporting, repository, sending, transactions, twins < acts",
-    "pushlog": "versions < seams < store "
+    "pushlog": "versions < seams < preload, store "
     "< api, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire < web",
     "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, "
     "state, window < amqp < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian "

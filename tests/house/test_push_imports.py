@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from testing.services.cache import CHECKOUT
+from testing.waiting import eventually
 
 OURS = {"hgext", "pushlog", "hooks"}
 MERCURIALS = {"mercurial", "hgdemandimport", "hgext3rd"}
@@ -117,3 +118,86 @@ def test_a_server_over_ssh_loads_nothing_for_pages_or_other_commands(tmp_path: P
     loaded("init", "master/one")
     assert not loaded("-R", "master/one", "serve", "--stdio") & NOT_OVER_SSH
     assert {"mercurial.hg", "pushlog.web.seam"} <= loaded("-R", "master/one", "log")
+
+
+HELLO = b"hello\nbetween\npairs 81\n" + b"0" * 40 + b"-" + b"0" * 40
+PUSHLOG = "[extensions]\n*:required = yes\npushlog =\n"
+# What records a push: loaded only once the client has its first answer.
+WHILE_THE_CLIENT_WORKS = {
+    "_sqlite3",
+    "mercurial.bookmarks",
+    "mercurial.context",
+    "mercurial.manifest",
+    "pushlog.recording",
+    "pushlog.store.appendfile",
+    "pushlog.store.connections",
+    "pushlog.store.database",
+    "pushlog.store.derivation",
+    "pushlog.store.entry",
+    "pushlog.store.frames",
+    "pushlog.store.session",
+    "pushlog.store.statements",
+    "pushlog.store.storage",
+}
+# What writes its event.
+OF_AN_EVENT = {
+    "pushlog.api",
+    "pushlog.store.disk",
+    *(
+        f"hgext.vcsreplicator.{name}"
+        for name in ("outbox.entry", "outbox.file", "relay.client", "words.digest", "words.event", "hg.observe")
+    ),
+    *(
+        f"hgext.vcsreplicator.hg.master.{name}"
+        for name in ("capture", "creation", "durability", "formats", "pushes", "refusals", "reporting", "transactions")
+    ),
+}
+SERVED = [(PUSHLOG, WHILE_THE_CLIENT_WORKS), (MASTER, WHILE_THE_CLIENT_WORKS | OF_AN_EVENT)]
+
+
+class Server:
+    """`hg serve --stdio` of a new repository, which writes down its modules at its end."""
+
+    def __init__(self, folder: Path, hgrc: str) -> None:
+        (folder / "reporter.py").write_text(REPORTER)
+        reporter = f"[extensions]\nreporter = {folder}/reporter.py\n"
+        (folder / "hgrc").write_text(reporter + hgrc.format(folder=folder))
+        self._modules = folder / "modules"
+        environment = {**os.environ, "HGRCPATH": str(folder / "hgrc"), "MODULES": str(self._modules)}
+        hg = str(Path(sys.executable).with_name("hg"))
+        subprocess.run([hg, "init", "master/one"], check=True, cwd=folder, env=environment, capture_output=True)
+        command = [hg, "-R", "master/one", "serve", "--stdio"]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe)
+
+    def list_modules(self) -> set[str]:
+        return set(self._modules.read_text().split())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("hgrc", "awaited"), SERVED, ids=["pushlog", "master"])
+def test_a_client_that_leaves_no_time_gets_its_answers_at_once(tmp_path: Path, hgrc: str, awaited: set[str]) -> None:
+    server = Server(tmp_path, hgrc)
+    answer, _ = server.process.communicate(HELLO)
+    assert b"pushlog" in answer
+    assert not server.list_modules() & awaited
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("hgrc", "awaited"), SERVED, ids=["pushlog", "master"])
+def test_a_server_loads_what_a_push_uses_while_its_client_works(tmp_path: Path, hgrc: str, awaited: set[str]) -> None:
+    server = Server(tmp_path, hgrc)
+    with server.process as process:
+        assert process.stdin is not None
+        process.stdin.write(HELLO)
+        process.stdin.flush()
+        eventually(lambda: _waits_for_input(process), "the server waits for its next request")
+        process.stdin.close()
+    assert server.list_modules() >= awaited
+
+
+def _waits_for_input(server: "subprocess.Popen[bytes]") -> bool:
+    """Return whether a process is blocked in reading from the pipe that we write to."""
+    number, file, *_ = [*Path(f"/proc/{server.pid}/syscall").read_text().split(), ""]
+    pipe = os.readlink(f"/proc/self/fd/{server.stdin.fileno()}") if server.stdin else ""
+    return number == "0" and os.readlink(f"/proc/{server.pid}/fd/{int(file, 16)}") == pipe

@@ -13,11 +13,7 @@ from mercurial import error, registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from ..outbox.entry import MirrorNeeds
-from ..words.errors import ReplicationError
-from ..words.event import Heartbeat, Type
 from . import settings
-from .master import capture, repository
 from .text import path as path_text
 
 if TYPE_CHECKING:
@@ -39,7 +35,9 @@ def replicatesync(ui: Ui, repo: localrepository, bootstrap: bool = False) -> Non
 
     Each mirror fetches what it lacks, hgrc included. Nothing is lost or announced twice.
     """
-    from .master import announcing
+    from ..outbox.entry import MirrorNeeds
+    from ..words.event import Type
+    from .master import announcing, capture
     from .master.acts import writing
 
     announcement = announcing.Announcement(
@@ -59,7 +57,8 @@ def replicatehgrc(ui: Ui, repo: localrepository) -> None:
     Only harmless settings are sent: texts and switches of [web], phases.publish and experimental.evolution. Hooks, extensions,
     aliases and everything else that can run or open something stay here.
     """
-    from .master import announcing
+    from ..words.event import Type
+    from .master import announcing, capture
     from .master.acts import writing
 
     announcement = announcing.Announcement(kind=Type.HGRC, hgrc=capture.read_hgrc(repo))
@@ -122,6 +121,8 @@ def sendheartbeat(ui: Ui) -> None:
     """
     from ..log import EVENTS, NewRecord
     from ..log.opening import open_log
+    from ..words.errors import ReplicationError
+    from ..words.event import Heartbeat
     from ..words.wire import encode_heartbeat
 
     configuration = settings.read(ui)
@@ -152,7 +153,7 @@ def repohash(ui: Ui, repo: localrepository, no_raw: bool = False) -> None:
 
 
 def _require_replicated(repo: localrepository) -> MasterRepository:
-    from .master import overlay
+    from .master import overlay, repository
 
     overlay.refuse(repo)
     master = repository.replicated(repo)

@@ -22,8 +22,20 @@ __all__ = ["cmdtable", "configtable", "extsetup", "reposetup", "uisetup"]
 
 seams.check_version(versions.OLDEST_REPLICATED)
 
+_OURS = __package__.removesuffix(".hg")
 _MASTER = f"{__package__}.master"
 _STRIPPING = f"{_MASTER}.acts.stripping"
+
+# The modules that write an event: those that a module imports come before it.
+_OF_AN_EVENT = (
+    *(f"{_OURS}.{name}" for name in ("relay.client", "words.event", "words.digest")),
+    *(f"{_OURS}.outbox.{name}" for name in ("entry", "folder", "file")),
+    *(f"{__package__}.{name}" for name in ("text", "observe")),
+    *(f"{_MASTER}.{name}" for name in ("creation", "formats", "pushes", "refusals", "durability", "capture")),
+    *(f"{_MASTER}.{name}" for name in ("reporting", "transactions")),
+    "pushlog.store.disk",
+    "pushlog.api",
+)
 
 configtable: dict[Any, Any] = {}
 
@@ -74,10 +86,11 @@ def _collect_rarely() -> None:
 
 def extsetup(ui: Ui) -> None:
     """Wrap the functions that a master observes; others' repositories are unaffected."""
-    _setup.run(functools.partial(_wrap_seams, locking=bool(ui.config(settings.SECTION, b"lock"))))
+    locking, role = (ui.config(settings.SECTION, key) for key in (b"lock", b"role"))
+    _setup.run(functools.partial(_wrap_seams, locking=bool(locking), is_master=role != b"mirror"))
 
 
-def _wrap_seams(*, locking: bool) -> None:
+def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     from . import requirement, wirecommands
 
     store.complete_journals()
@@ -93,6 +106,10 @@ def _wrap_seams(*, locking: bool) -> None:
     seams.wrap("mercurial.revlog", "revlog.censorrevision", seams.loading(_STRIPPING, "censor"))
     seams.wrap("mercurial.cmd_impls.clone", "clone", seams.loading(f"{_MASTER}.transactions", "after_clone"))
     seams.wrap("mercurial.localrepo", "createrepository", seams.loading(f"{_MASTER}.creation", "note_creation"))
+    if seams.serves_one_client() and is_master:
+        from pushlog import preload
+
+        preload.load_while_waiting(*_OF_AN_EVENT)
 
 
 def _guard_changegroups() -> None:
@@ -118,10 +135,10 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
 
         repository.reposetup(repo)
         return
-    from .master import transactions
+    from . import opening
 
     finish_interrupted = seams.loading(f"{_MASTER}.acts.lifecycle", "finish_interrupted")
-    transactions.set_up(repo, settings.read(repo.ui), finish_interrupted)
+    opening.set_up(repo, settings.read(repo.ui), finish_interrupted)
 
 
 def _install_guards() -> None:

@@ -20,9 +20,9 @@ from pushlog import store
 
 from ..outbox.file import Outbox, outbox_of
 from ..words.errors import MalformedEvent, Refused
-from . import observe
+from . import observe, opening
 from .bundles import RepositoryOpener
-from .master import intents, recovery, transactions
+from .master import intents, recovery
 from .master.acts import lifecycle, moving
 from .master.intents import Intent
 from .settings import ExtensionSettings
@@ -70,7 +70,7 @@ class MasterRepositories(RepositoryOpener):
         if Outbox(repo.svfs).end() is not None:
             return True
         try:
-            transactions.set_up(repo, self._settings, lifecycle.finish_interrupted)
+            opening.set_up(repo, self._settings, lifecycle.finish_interrupted)
             with (
                 _trying_lock(repo.svfs.join(b"lock")),
                 repo.lock(wait=False),
@@ -125,7 +125,7 @@ class MasterRepositories(RepositoryOpener):
             intents.remove(root, intent.path)
             return
         repo = cast("MasterRepository", self.open(intent.folder))
-        transactions.set_up(repo, self._settings, lifecycle.finish_interrupted)
+        opening.set_up(repo, self._settings, lifecycle.finish_interrupted)
         try:
             with repo.wlock(wait=False), repo.lock(wait=False):
                 if intents.read(root, intent.path) != intent:

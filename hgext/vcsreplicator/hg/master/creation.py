@@ -18,19 +18,17 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
 from ...outbox.folder import open_regular
 from .. import settings
+from . import repository
 
 # The folder of notes below a root.
 NOTES = ".vcsreplicator"
 # Below it, the folder of deleted repositories.
 DELETED = "deleted"
 TRANSACTION = b"vcsreplicator-created"
-
-_created: set[bytes] = set()
 
 
 def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments: Any, **keywords: Any) -> Any:
@@ -43,7 +41,7 @@ def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments:
     is_master = configured == "master"
     with _reserve_name(ui, os.fsdecode(path)) if is_master else contextlib.nullcontext():
         result = original(ui, path, *arguments, **keywords)
-    _created.add(os.path.realpath(path))
+    repository.note_just_created(path)
     return result
 
 
@@ -57,15 +55,6 @@ def _reserve_name(ui: Ui, folder: str) -> contextlib.AbstractContextManager[None
     from . import twins
 
     return twins.reserved(ui, path, folder, configuration.roots)
-
-
-def take_just_created(repo: localrepository) -> bool:
-    """Return whether this process made the repository; True only once."""
-    root = os.path.realpath(repo.root)
-    if root not in _created:
-        return False
-    _created.discard(root)
-    return True
 
 
 def next_generation(root: str, path: str) -> int:

@@ -43,14 +43,13 @@ def refuse_format(repo: localrepository) -> None:
 
 
 def guard_content(repo: localrepository) -> None:
-    """Have this process refuse changesets with files of LFS and largefiles.
+    """Refuse changesets with files of LFS or largefiles, where these are loaded.
 
     The extensions make them a requirement, LFS in a hook of its own, largefiles after the commit. Without the extension on the
     server no client can push such files.
     """
-    if any(map(seams.find_extension, (b"lfs", b"largefiles"))):
-        repo.ui.setconfig(b"hooks", HOOK, _refuse_content, b"vcsreplicator")
-        repo.ui.setconfig(b"hooks", b"priority." + HOOK, b"1000", b"vcsreplicator")
+    repo.ui.setconfig(b"hooks", HOOK, _refuse_content, b"vcsreplicator")
+    repo.ui.setconfig(b"hooks", b"priority." + HOOK, b"1000", b"vcsreplicator")
 
 
 def _refuse_content(ui: Ui, repo: localrepository, node: bytes, **_arguments: Any) -> None:

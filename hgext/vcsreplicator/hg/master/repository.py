@@ -37,6 +37,22 @@ NOT_CONFIGURED = (
     b"add its folder to [vcsreplicator-roots]",
 )
 
+_just_created: set[bytes] = set()
+
+
+def note_just_created(path: bytes) -> None:
+    """Note that this process made the repository at `path`."""
+    _just_created.add(os.path.realpath(path))
+
+
+def take_just_created(repo: localrepository) -> bool:
+    """Return whether this process made the repository; True only once."""
+    root = os.path.realpath(repo.root)
+    if root not in _just_created:
+        return False
+    _just_created.discard(root)
+    return True
+
 
 def replicated(repo: localrepository) -> MasterRepository | None:
     """Return the unfiltered repository if its changes are announced."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The repositories of a master, which capture every outermost transaction.
+"""The opening of an outermost transaction of a master, with its capture.
 
-They refuse changes that no event can hold.
+A process that changes nothing does not load this module, nor those that it imports. It also announces new repositories.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
-from mercurial.ui import ui as Ui
 
 from ...outbox.file import Outbox
 from ...relay.client import RelayLine
-from ...words.path import REPLICA_FILE
 from .. import requirement
-from ..settings import ExtensionSettings, root_of
-from ..text import path as path_text
-from . import capture, creation, durability, formats, refusals, reporting, repository
+from . import capture, creation, durability, refusals, reporting, repository
 from .repository import CAPTURE, LIFECYCLE
 
 if TYPE_CHECKING:
+    from ..settings import ExtensionSettings
     from .capture import Capture
     from .intents import Intent
     from .repository import MasterRepository
@@ -36,108 +33,36 @@ if TYPE_CHECKING:
 KEPT = (LIFECYCLE, creation.TRANSACTION)
 
 
-def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupted: FinishAct) -> None:
-    """Give a repository below a root its behaviour; others only refuse pushes.
-
-    Raises Abort for a mirror's: as a master's it would show what is not released.
-    """
-    folder = os.path.dirname(path_text(repo.sharedpath))
-    path = settings.wire_path(folder)
-    if path is None:
-        if repo.svfs.exists(REPLICA_FILE):
-            raise repository.is_of_mirror()
-        if b"/.hg/" not in repo.root + b"/":
-            repo.ui.setconfig(b"hooks", b"pretxnopen.vcsreplicator", _refuse_outside, b"vcsreplicator")
-            repo.ui.setconfig(b"hooks", b"prepushkey.vcsreplicator", _refuse_outside, b"vcsreplicator")
-        return
-    if repository.is_overlay(repo):
-        from . import overlay
-
-        repo.__class__ = overlay.read_only(repo.__class__)
-        return
-    repo.ui.setconfig(b"ui", b"rollback", False, b"vcsreplicator")
-    repo.ui.setconfig(b"hooks", b"precommit.vcsreplicator", _refuse_commit, b"vcsreplicator")
-    formats.guard_content(repo)
-    repo.__class__ = _with_capture(repo.__class__, folder, path, settings, finish_interrupted)
-    if repo.svfs.exists(b"journal"):
-        from . import recovery
-
-        recovery.recover_abandoned(repo)
-    if settings.lock:
-        requirement.lock_out(repo)
-    if creation.take_just_created(repo):
-        announce_creation(repo)
-
-
-def announce_creation(repo: localrepository) -> None:
-    """Write the first event of a repository, unless a clone holds the lock."""
+def open_captured(
+    repo: MasterRepository,
+    settings: ExtensionSettings,
+    folder: str,
+    begin: Callable[[], Transaction],
+    desc: bytes,
+    finish_interrupted: FinishAct,
+) -> Transaction:
+    """Open a transaction by `begin`, and attach what writes its event."""
+    root, path = repo.replication_root, repo.replication_path
+    if desc != LIFECYCLE:
+        _recover_before_change(repo, desc)
+        if (intent := _read_intent(root, path)) is not None:
+            finish_interrupted(repo, intent, settings)
+    line = RelayLine.open(settings.relay, folder) if settings.relay else None
     try:
-        lock = repo.lock(wait=False)
-    except error.LockError:
-        return
-    with lock, repo.transaction(creation.TRANSACTION):
-        pass
-
-
-def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Wrap `clone`: announce a copy of another repository's store.
-
-    Such a copy is made without a transaction (`tests/hg/master/init.t`).
-    """
-    source, destination = original(*arguments, **keywords)
-    repo = destination.local() if destination is not None else None
-    if repo is not None and repository.replicated(repo) is None:
-        requirement.let_in(repo.unfiltered())
-    elif repo is not None and Outbox(repo.svfs).end() is None:
-        announce_creation(repo.unfiltered())
-    return source, destination
-
-
-def _with_capture(
-    base: type[localrepository], folder: str, path: str, settings: ExtensionSettings, finish_interrupted: FinishAct
-) -> type[localrepository]:
-    class replicatedrepository(base):  # type: ignore[misc, valid-type]
-        """A repository that captures every outermost transaction."""
-
-        announces_changes = True
-        replication_path = path
-        replication_root = root_of(settings, folder)
-        replication_roots = settings.roots
-
-        def transaction(self, desc: bytes, report: Any = None) -> Transaction:
-            repo = self.unfiltered()
-            if repo.currenttransaction() is not None or repository.is_silenced(repo):
-                tr: Transaction = super().transaction(desc, report)
-                return tr
-            if desc != LIFECYCLE:
-                _recover_before_change(repo, desc)
-                if (intent := _read_intent(self.replication_root, path)) is not None:
-                    finish_interrupted(repo, intent, settings)
-            line = RelayLine.open(settings.relay, folder) if settings.relay else None
-            try:
-                if settings.unavailable == "refuse" and desc not in KEPT:
-                    refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings.patience)
-                captured = capture.compare_and_begin(
-                    repo,
-                    path,
-                    settings,
-                    lambda: creation.next_generation(self.replication_root, path),
-                    transaction=desc,
-                )
-                tr = super().transaction(desc, report)
-            except BaseException:
-                _close(line)
-                raise
-            if desc != LIFECYCLE:
-                # The relay checks for forks when the connection is opened, and may have found one since.
-                tr.addvalidator(capture.FINALIZER, lambda _tr: refusals.refuse_fork(Outbox(repo.svfs)))
-            _attach(tr, captured, line, folder)
-            return tr
-
-        def rollback(self, dryrun: bool = False, force: bool = False) -> int:
-            raise error.Abort(b"a replicated repository cannot be rolled back", hint=b"use 'hg strip' or 'hg backout'")
-
-    return replicatedrepository
+        if settings.unavailable == "refuse" and desc not in KEPT:
+            refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings.patience)
+        captured = capture.compare_and_begin(
+            repo, path, settings, lambda: creation.next_generation(root, path), transaction=desc
+        )
+        tr = begin()
+    except BaseException:
+        _close(line)
+        raise
+    if desc != LIFECYCLE:
+        # The relay checks for forks when the connection is opened, and may have found one since.
+        tr.addvalidator(capture.FINALIZER, lambda _tr: refusals.refuse_fork(Outbox(repo.svfs)))
+    _attach(tr, captured, line, folder)
+    return tr
 
 
 def _recover_before_change(repo: MasterRepository, transaction: bytes) -> None:
@@ -188,23 +113,25 @@ def _close(line: RelayLine | None) -> None:
         line.close()
 
 
-def _refuse_outside(
-    ui: Ui, repo: localrepository, txnname: bytes = b"serve", hooktype: bytes = b"", **_arguments: Any
-) -> bool:
-    """Refuse a push that would not be replicated.
+def announce_creation(repo: localrepository) -> None:
+    """Write the first event of a repository, unless a clone holds the lock."""
+    try:
+        lock = repo.lock(wait=False)
+    except error.LockError:
+        return
+    with lock, repo.transaction(creation.TRANSACTION):
+        pass
 
-    Users of this machine may change the repository. Clients' transactions are known by their names (`tests/hg/master/refused.t`);
-    `prepushkey` is for the commands of old clients, outside of any transaction. Raises Abort when a transaction opens: over HTTP
-    Mercurial does not send what a hook prints before.
+
+def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Wrap `clone`: announce a copy of another repository's store.
+
+    Such a copy is made without a transaction (`tests/hg/master/init.t`).
     """
-    if not txnname.startswith((b"serve", b"pushkey")):
-        return False
-    if hooktype == b"pretxnopen":
-        raise repository.not_configured()
-    ui.warn(b"%s\n(%s)\n" % repository.NOT_CONFIGURED)
-    return True
-
-
-def _refuse_commit(ui: Ui, repo: localrepository, **_arguments: Any) -> bool:
-    ui.warn(b"cannot commit to replicating repositories; push instead\n")
-    return True
+    source, destination = original(*arguments, **keywords)
+    repo = destination.local() if destination is not None else None
+    if repo is not None and repository.replicated(repo) is None:
+        requirement.let_in(repo.unfiltered())
+    elif repo is not None and Outbox(repo.svfs).end() is None:
+        announce_creation(repo.unfiltered())
+    return source, destination

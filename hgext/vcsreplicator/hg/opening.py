@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The repositories of a master, set up as Mercurial opens them.
+
+Their class captures every outermost transaction. The first one loads what captures it, so a server over SSH gives its first answer
+before.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+from mercurial import error
+from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
+from mercurial.ui import ui as Ui
+
+from pushlog import seams
+
+from ..words.path import REPLICA_FILE
+from .master import repository, transactions
+from .settings import ExtensionSettings, root_of
+from .text import path as path_text
+
+if TYPE_CHECKING:
+    from .master.transactions import FinishAct
+
+
+def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupted: FinishAct) -> None:
+    """Give a repository below a root its behaviour; others only refuse pushes.
+
+    Raises Abort for a mirror's: as a master's it would show what is not released.
+    """
+    folder = os.path.dirname(path_text(repo.sharedpath))
+    path = settings.wire_path(folder)
+    if path is None:
+        if repo.svfs.exists(REPLICA_FILE):
+            raise repository.is_of_mirror()
+        if b"/.hg/" not in repo.root + b"/":
+            repo.ui.setconfig(b"hooks", b"pretxnopen.vcsreplicator", _refuse_outside, b"vcsreplicator")
+            repo.ui.setconfig(b"hooks", b"prepushkey.vcsreplicator", _refuse_outside, b"vcsreplicator")
+        return
+    if repository.is_overlay(repo):
+        from .master import overlay
+
+        repo.__class__ = overlay.read_only(repo.__class__)
+        return
+    repo.ui.setconfig(b"ui", b"rollback", False, b"vcsreplicator")
+    repo.ui.setconfig(b"hooks", b"precommit.vcsreplicator", _refuse_commit, b"vcsreplicator")
+    if any(map(seams.find_extension, (b"lfs", b"largefiles"))):
+        from .master import formats
+
+        formats.guard_content(repo)
+    repo.__class__ = _with_capture(repo.__class__, folder, path, settings, finish_interrupted)
+    if repo.svfs.exists(b"journal"):
+        from .master import recovery
+
+        recovery.recover_abandoned(repo)
+    if settings.lock:
+        from . import requirement
+
+        requirement.lock_out(repo)
+    if repository.take_just_created(repo):
+        transactions.announce_creation(repo)
+
+
+def _with_capture(
+    base: type[localrepository], folder: str, path: str, settings: ExtensionSettings, finish_interrupted: FinishAct
+) -> type[localrepository]:
+    class replicatedrepository(base):  # type: ignore[misc, valid-type]
+        """A repository that captures every outermost transaction."""
+
+        announces_changes = True
+        replication_path = path
+        replication_root = root_of(settings, folder)
+        replication_roots = settings.roots
+
+        def transaction(self, desc: bytes, report: Any = None) -> Transaction:
+            repo = self.unfiltered()
+            if repo.currenttransaction() is not None or repository.is_silenced(repo):
+                tr: Transaction = super().transaction(desc, report)
+                return tr
+            begin = functools.partial(super().transaction, desc, report)
+            return transactions.open_captured(repo, settings, folder, begin, desc, finish_interrupted)
+
+        def rollback(self, dryrun: bool = False, force: bool = False) -> int:
+            raise error.Abort(b"a replicated repository cannot be rolled back", hint=b"use 'hg strip' or 'hg backout'")
+
+    return replicatedrepository
+
+
+def _refuse_outside(
+    ui: Ui, repo: localrepository, txnname: bytes = b"serve", hooktype: bytes = b"", **_arguments: Any
+) -> bool:
+    """Refuse a push that would not be replicated.
+
+    Users of this machine may change the repository. Clients' transactions are known by their names (`tests/hg/master/refused.t`);
+    `prepushkey` is for the commands of old clients, outside of any transaction. Raises Abort when a transaction opens: over HTTP
+    Mercurial does not send what a hook prints before.
+    """
+    if not txnname.startswith((b"serve", b"pushkey")):
+        return False
+    if hooktype == b"pretxnopen":
+        raise repository.not_configured()
+    ui.warn(b"%s\n(%s)\n" % repository.NOT_CONFIGURED)
+    return True
+
+
+def _refuse_commit(ui: Ui, repo: localrepository, **_arguments: Any) -> bool:
+    ui.warn(b"cannot commit to replicating repositories; push instead\n")
+    return True

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The loading of what a push uses, while its client works.
+
+The client of `hg serve --stdio` takes tens of milliseconds between the first answer and its push, and the server waits. It uses
+each wait to import modules, one after another, until the client's next request is there: that waits for one module at most, about a
+millisecond. A client that leaves no time gets the same answers: what is not loaded then is loaded when it is used. There is no
+thread: a signal, or the end of the input, ends a server that imports as it ends one that waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import select
+from typing import Any
+
+from . import seams
+
+# In the order in which they are loaded: a module after those that it imports, so that none brings many others.
+_awaited: list[str] = []
+
+
+def load_while_waiting(*modules: str) -> None:
+    """Have a server over SSH load these modules while it waits for requests."""
+    if not _awaited:
+        seams.wrap("mercurial.wireprotoserver", "_runsshserver", _serve)
+    _awaited.extend(modules)
+
+
+def _serve(orig: Any, ui: Any, repo: Any, fin: Any, *arguments: Any, **keywords: Any) -> None:
+    """Serve one client, with an input that uses the time until it can be read.
+
+    Mercurial has just opened `fin`, so nothing is in its buffer.
+    """
+    if isinstance(fin, io.BufferedReader) and isinstance(fin.raw, io.FileIO):
+        fin = io.BufferedReader(_Requests(fin.raw))
+    orig(ui, repo, fin, *arguments, **keywords)
+
+
+class _Requests(io.RawIOBase):
+    """The requests of a client; read only if no earlier one is left in the buffer."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        self._raw = raw
+        self._input = select.poll()
+        self._input.register(raw, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        while _awaited and not self._input.poll(0):
+            # The code that uses the module meets its error, and reports it.
+            with contextlib.suppress(Exception):
+                dir(importlib.import_module(_awaited.pop(0)))  # `dir` ends Mercurial's demand import
+        return self._raw.readinto(buffer)
