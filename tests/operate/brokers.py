@@ -120,6 +120,7 @@ def messages_not_routed(on_call: OnCall, entry: Entry) -> None:
         eventually(lambda: on_call.metric("notifier", "vcsreplicator_notifier_unroutable_messages_total") >= 1)
         assert exchange not in entry.do("rabbitmqctl list_bindings --vhost VHOST", VHOST=vhost_of(url))
         assert "no queue is bound" in entry.until("vcsreplicator errors list", "pulse")
+        assert "pulse" in entry.do("vcsreplicator destination list")
         with closing(_kombu.Connection(url)) as connection:
             queue = _kombu.Queue("queue/guest/q", _kombu.Exchange(exchange, type="topic"), routing_key="#")
             queue(connection.default_channel).declare()
