@@ -120,7 +120,8 @@ class NoticeReader:
         self._failures, self._rests_until = 0, 0.0
         self.stored, self.stored_mark = self._read_to, mark
         self._instance = f"{secrets.token_hex(8)}@{socket.gethostname()}"
-        self._rival, self._looked_at, self._rival_at = "", clock.monotonic(), float("-inf")
+        self._rival, self._looked_at = "", clock.monotonic()
+        self._sighted_at = self._rival_at = float("-inf")
         self.skipped = state.skipped(name, self._read_to)
 
     def records(self, wait: float) -> Iterator[Record]:
@@ -188,6 +189,10 @@ class NoticeReader:
         except MalformedEvent:
             return
         if found.by in (None, self._instance):
+            return
+        # The first time it may be this notifier before its restart: the log came back with older positions.
+        is_second_time, self._sighted_at = now - self._sighted_at < RIVAL_FOR, now
+        if not is_second_time:
             return
         if self.rival is None:
             logger.error("a second notifier delivers too", instance=found.by)

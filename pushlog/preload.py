@@ -9,7 +9,6 @@ thread: a signal, or the end of the input, ends a server that imports as it ends
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import select
@@ -31,18 +30,18 @@ def load_while_waiting(*modules: str) -> None:
 def _serve(orig: Any, ui: Any, repo: Any, fin: Any, *arguments: Any, **keywords: Any) -> None:
     """Serve one client, with an input that uses the time until it can be read.
 
-    Mercurial has just opened `fin`, so nothing is in its buffer.
+    Mercurial has just opened `fin` anew, unless it is the input that it was given, so nothing is in its buffer.
     """
-    if isinstance(fin, io.BufferedReader) and isinstance(fin.raw, io.FileIO):
-        fin = io.BufferedReader(_Requests(fin.raw))
+    if fin is not ui.fin and isinstance(fin, io.BufferedReader) and isinstance(fin.raw, io.FileIO):
+        fin = io.BufferedReader(_Requests(fin.raw, ui))
     orig(ui, repo, fin, *arguments, **keywords)
 
 
 class _Requests(io.RawIOBase):
     """The requests of a client; read only if no earlier one is left in the buffer."""
 
-    def __init__(self, raw: io.FileIO) -> None:
-        self._raw = raw
+    def __init__(self, raw: io.FileIO, ui: Any) -> None:
+        self._raw, self._ui = raw, ui
         self._input = select.poll()
         self._input.register(raw, select.POLLIN)
 
@@ -51,7 +50,13 @@ class _Requests(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int | None:
         while _awaited and not self._input.poll(0):
-            # The code that uses the module meets its error, and reports it.
-            with contextlib.suppress(Exception):
-                dir(importlib.import_module(_awaited.pop(0)))  # `dir` ends Mercurial's demand import
+            self._load(_awaited.pop(0))
         return self._raw.readinto(buffer)
+
+    def _load(self, module: str) -> None:
+        """Import a module, or say why not: the code that uses it may not know."""
+        try:
+            dir(importlib.import_module(module))  # `dir` ends Mercurial's demand import
+        except Exception as problem:
+            _awaited.clear()
+            self._ui.warn(b"cannot load %s: %s\n" % (module.encode(), str(problem).encode("utf-8", "backslashreplace")))

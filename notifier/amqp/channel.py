@@ -261,15 +261,17 @@ class ConfirmedChannel:
 def lacks_exchange(channel: Any, name: str) -> bool:
     """Ask the broker whether an exchange is missing.
 
-    The question has a channel of its own, which the broker closes then.
+    The question has a channel of its own: the broker closes it then, and py-amqp opens it again.
     """
     asking = channel.connection.channel()
     try:
         asking.exchange_declare(name, "topic", passive=True)
     except NotFound:
         return True
-    asking.close()
-    return False
+    else:
+        return False
+    finally:
+        asking.close()
 
 
 def declare_queues(channel: Any, *names: str) -> None:

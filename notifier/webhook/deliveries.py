@@ -145,9 +145,15 @@ class Deliveries:
                 else:
                     self._db.run(sql.FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
 
-    def shift_repeats(self, seconds: float) -> None:
-        """Let every repeat begin so much earlier, because the clock was set back."""
-        self._db.run(sql.SHIFT, (seconds,))
+    def follow_clock(self, seconds: float) -> None:
+        """Follow a clock that was set forward by so many seconds, or back if negative.
+
+        Endpoints that fail have begun so much later; if it was set back, every repeat begins so much earlier. All or nothing.
+        """
+        with self._db.writing():
+            if seconds < 0:
+                self._db.run(sql.SHIFT, (-seconds,))
+            self._db.run(sql.SHIFT_FAILING, (seconds,))
 
     def bound_repeats(self, latest: float) -> None:
         """Let no repeat begin later than this."""

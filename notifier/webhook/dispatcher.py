@@ -132,9 +132,8 @@ class Dispatcher(threading.Thread):
         passed = start - self._time_of_start
         if abs(passed) > CLOCK_SET:
             logger.warning("clock set", seconds=round(passed))
-            if passed < 0:
-                deliveries.shift_repeats(-passed)
-            deliveries.subscriptions.shift_failing(passed)
+            deliveries.follow_clock(passed)
+            self._time_of_start = start
             for number, each in self._subscriptions.items():
                 if each.failing_since is not None:
                     self._subscriptions[number] = replace(each, failing_since=each.failing_since + passed)
@@ -209,11 +208,11 @@ class Dispatcher(threading.Thread):
 
     def _record_ended(self, deliveries: Deliveries, ended: Sequence[tuple[WaitingDelivery, AttemptResult]]) -> None:
         """Record how attempts ended: first on disk, then in the queues."""
-        self._follow_clock(deliveries)  # it may have been set while they were under way
-        now = self.clock.now()
-        results = [(item, answer, self._find_next(item, answer, now)) for item, answer in ended]
-        given_up = [(item, answer) for item, answer, after in results if after.state is DeliveryState.EXHAUSTED]
         try:
+            self._follow_clock(deliveries)  # it may have been set while they were under way
+            now = self.clock.now()
+            results = [(item, answer, self._find_next(item, answer, now)) for item, answer in ended]
+            given_up = [(item, answer) for item, answer, after in results if after.state is DeliveryState.EXHAUSTED]
             names = [deliveries.names(item.id) for item, _ in given_up]
             deliveries.record([after for _, _, after in results], now)
         except Unavailable:

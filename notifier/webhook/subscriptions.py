@@ -98,10 +98,6 @@ class SubscriptionTable:
         """Record since when an endpoint fails; None: it does not."""
         self._db.run(sql.FAILING, (since, subscription))
 
-    def shift_failing(self, seconds: float) -> None:
-        """Let endpoints that fail have begun so much later, because the clock was set."""
-        self._db.run(sql.SHIFT_FAILING, (seconds,))
-
     def note(self, name: str, what: str, *, now: float) -> None:
         """Add a line of the notifier to the history of a subscription."""
         self._db.run(sql.HISTORY, (now, name, what, "vcsreplicator"))

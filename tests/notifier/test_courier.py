@@ -988,7 +988,7 @@ def reported_troubles(turns: Turns) -> list[str]:
 def test_two_notifiers_of_a_destination_both_name_the_other_until_it_is_gone(turns: Turns, tmp_path: Path) -> None:
     second = Turns(tmp_path / "elsewhere", Scripted(), turns.log)
     second.log = turns.log
-    for number in range(1, 31):
+    for number in range(1, 61):
         publish_pushes(turns.log, "x", number, number)
         turns.take()
         second.take()
@@ -997,10 +997,26 @@ def test_two_notifiers_of_a_destination_both_name_the_other_until_it_is_gone(tur
         assert named.startswith("destination it has a second notifier, on ")
     second.state.close()
     turns.clock.advance(reading.RIVAL_FOR)
-    for number in (31, 32):
+    for number in (61, 62):
         publish_pushes(turns.log, "x", number, number)
         turns.take(30)
     turns.clock.advance(reading.RIVAL_FOR)
+    assert reported_troubles(turns) == []
+
+
+def test_a_position_of_before_a_restart_that_comes_back_names_no_second_notifier(turns: Turns) -> None:
+    group = reading.group("it")
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take()
+    former = turns.log.metadata(group, NOTICES)
+    turns.loop = turns.begin()
+    for number in range(2, 6):
+        publish_pushes(turns.log, "x", number, number)
+        turns.clock.advance(reading.LOOK_EVERY)
+        turns.take()
+        if number == 3:
+            turns.log.acknowledge(group, NOTICES, {0: 1}, metadata=former)
+    assert turns.log.metadata(group, NOTICES) != former
     assert reported_troubles(turns) == []
 
 

@@ -4,8 +4,10 @@
 import io
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +23,8 @@ class Client:
         self._folder = folder
         reads, self.writes = os.pipe()
         self._raw = io.FileIO(reads, "rb")
-        self.input = io.BufferedReader(preload._Requests(self._raw))
+        self.warned: list[bytes] = []
+        self.input = io.BufferedReader(preload._Requests(self._raw, SimpleNamespace(warn=self.warned.append)))
 
     def send(self, request: bytes) -> None:
         os.write(self.writes, request)
@@ -84,11 +87,12 @@ def test_a_client_that_left_ends_the_input_without_an_import(client: Client) -> 
 
 
 @pytest.mark.parametrize("content", ["raise ImportError", "raise RuntimeError", "not python"])
-def test_a_module_that_cannot_be_imported_keeps_no_request_waiting(client: Client, content: str) -> None:
+def test_a_module_that_cannot_be_imported_is_named_and_keeps_no_request_waiting(client: Client, content: str) -> None:
     client.write_module("awaited_first", content)
-    client.sends_in("awaited_second", b"hello\n")
+    threading.Timer(0.2, client.send, [b"hello\n"]).start()
     assert client.input.readline() == b"hello\n"
-    assert loaded() == ["awaited_second"]
+    assert loaded() == []
+    assert client.warned[0].startswith(b"cannot load awaited_first: ")
 
 
 def test_a_signal_in_an_import_ends_the_server(client: Client) -> None:
@@ -106,5 +110,5 @@ def test_a_bundle_larger_than_the_buffer_arrives_whole(client: Client) -> None:
 def test_an_input_that_is_no_file_is_served_as_it_is() -> None:
     served = []
     given = io.BytesIO(b"hello\n")
-    preload._serve(lambda *arguments: served.append(arguments[2]), None, None, given, None, None)
+    preload._serve(lambda *arguments: served.append(arguments[2]), SimpleNamespace(fin=None), None, given, None, None)
     assert served == [given]

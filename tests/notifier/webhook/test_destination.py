@@ -578,6 +578,37 @@ def test_a_clock_that_is_set_forward_pauses_no_subscription(
             webhooks.close()
 
 
+def test_results_are_kept_if_the_database_fails_while_the_clock_is_followed(
+    settings: WebhookSettings, deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, failures = HandClock(time.time()), list[float]()
+
+    def reply(request: Request) -> Reply:
+        if len(endpoint.requests) == 1:
+            clock.set_back(-30 * DAY)
+        return Reply(status=500 if len(endpoint.requests) == 1 else 200)
+
+    def follow_clock(self: Deliveries, seconds: float) -> None:
+        if not failures:
+            failures.append(seconds)
+            raise Unavailable("its disk is away")
+        followed(self, seconds)
+
+    followed = Deliveries.follow_clock
+    monkeypatch.setattr(Deliveries, "follow_clock", follow_clock)
+    with Endpoint(reply) as endpoint:
+        webhooks = replace(settings, ladder=(0, 60), subscriptions={"a": to(endpoint)}).open("hooks", clock)
+        try:
+            webhooks.submit(a_delivery(1))
+            webhooks.outcomes(0)
+            eventually(lambda: [each["attempt"] for each in deliveries.newest()] == [1])
+            clock.advance(120)
+            eventually(lambda: states(deliveries) == {"delivered": 1})
+        finally:
+            webhooks.close()
+    assert failures == [pytest.approx(30 * DAY, abs=1)]
+
+
 def a_delivery(seq: int) -> Delivery:
     [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
     return Delivery(number=seq, message=message, attempt=1)

@@ -184,6 +184,8 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
         body = iter(hgweb(environ, start_response))
         first = next(body, b"")
     except (ValueError, KeyError, RecursionError, OSError, error.Abort, error.StorageError) as problem:
+        if isinstance(problem, error.LockError):
+            raise
         if isinstance(problem, OSError | error.StorageError) or _is_of_opening(problem):
             return _refuse_unreadable(problem, environ, start_response)
         kind, line = type(problem).__name__, _raising_line(problem)
@@ -194,8 +196,10 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
 
 
 def _refuse_unreadable(problem: Exception, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    logger.error("repository cannot be read", path=environ.get("PATH_INFO"), reason=_describe(problem))
-    start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info())
+    where, line = environ.get("PATH_INFO"), _raising_line(problem)
+    logger.error("repository cannot be read", path=where, reason=_describe(problem), place=line)
+    is_raised = sys.exc_info()[0] is not None
+    start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info() if is_raised else None)
     return [b"The repository cannot be read; the server's log has the reason.\n"]
 
 
