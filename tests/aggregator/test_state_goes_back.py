@@ -356,6 +356,17 @@ def test_a_roster_that_was_lost_just_before_the_end_of_the_aggregator_is_written
     assert load_roster(here.log) == roster
 
 
+def test_the_end_of_an_aggregator_asks_nothing_of_a_log_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Installation()
+    here.step()
+    here.log.leaderless.add((STATE, 0))
+    here.step()
+    asked = list[str]()
+    monkeypatch.setattr(here.log, "ends", asked.append)
+    here.session.finish()
+    assert asked == []
+
+
 def test_the_end_of_an_aggregator_writes_no_roster_that_is_there() -> None:
     here = Installation()
     here.step()

@@ -3,6 +3,7 @@
 
 import os
 import re
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,16 +58,17 @@ def test_a_silent_relay_is_named_and_the_outboxes_are_read_in_its_place(master: 
 
 @pytest.fixture
 def disks(master: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Bytes that are left on the disks of folders."""
+    """Bytes that are left on the disks of folders; below 0, inodes are lacking."""
     left: dict[str, int] = {}
     (master / "blobs").mkdir()
     file = master / "x.toml"
     file.write_text(f'blobs = "file://{master}/blobs"\n' + file.read_text())
 
     def measure(folder: str) -> SimpleNamespace:
-        return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_bavail=left.get(folder, 1 << 20))
+        free = left.get(folder, 1 << 20)
+        return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_bavail=abs(free), f_files=9, f_favail=9 * (free >= 0))
 
-    monkeypatch.setattr(check_disks, "os", SimpleNamespace(statvfs=measure, path=os.path))
+    monkeypatch.setattr(check_disks, "os", SimpleNamespace(**{**vars(os), "statvfs": measure}))
     return left
 
 
@@ -82,6 +84,24 @@ def test_a_full_disk_of_the_blobs_is_named_with_all_else(master: Path, disks: di
     code, text = said(master)
     assert code == 2
     assert f"CRITICAL - {master}/blobs: no space left on its disk: pushes with large bundles wait in" in text
+    assert "its outbox cannot be read" in text
+
+
+def test_a_disk_without_inodes_is_named(master: Path, disks: dict[str, int]) -> None:
+    disks[f"{master}/blobs"] = -(1 << 20)
+    assert f"CRITICAL - {master}/blobs: no inodes left on its disk: pushes with large" in said(master)[1]
+
+
+def test_a_disk_that_hangs_is_named_and_all_else_too(
+    master: Path, disks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(check_disks, "PATIENCE", 0.1)
+    measure = check_disks.os.statvfs
+    monkeypatch.setattr(check_disks.os, "statvfs", lambda at: answers.wait() if at.endswith("/blobs") else measure(at))
+    text = said(master)[1]
+    answers.set()
+    assert f"CRITICAL - {master}/blobs: its disk does not answer: pushes with large bundles wait in" in text
     assert "its outbox cannot be read" in text
 
 

@@ -157,3 +157,26 @@ def test_a_picture_that_does_not_come_in_time_is_none(monkeypatch: pytest.Monkey
         assert slow.result(60)
         assert ask(followed) > 0
         assert used == [], "for a caller that is gone nothing is done"
+
+
+def test_views_compare_the_topics_of_the_log_now_and_then_and_a_question_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watcher, "PAUSE", 0.0)
+    monkeypatch.setattr(watcher, "WAIT", 0.01)
+    installation = fill()
+    compared = list[int]()
+    compare = installation.log.compare
+    monkeypatch.setattr(installation.log, "compare", lambda needed: compared.append(1) or compare(needed))
+    with watching(installation.sources) as followed:
+        first = eventually(lambda: followed.view)
+        followed.note_interest()
+        installation.clock.advance(1.0)
+        installation.beat()
+        eventually(lambda: followed.view is not first)
+        assert len(compared) == 1
+        ask(followed)
+        assert len(compared) == 2
+        monkeypatch.setattr(watcher, "TOPICS", 0.0)
+        followed._topics_due = 0.0
+        eventually(lambda: len(compared) > 3)

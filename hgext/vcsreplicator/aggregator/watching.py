@@ -108,6 +108,8 @@ class Watch:
         self._notices_end: int | None = None
         # The newest end of notices that the log said.
         self._known_end: int | None = None
+        # Whether the log answered the last question where a topic ends.
+        self._answers = True
 
     def hear(self, record: Record) -> None:
         """Count any record of a mirror as its heartbeat."""
@@ -151,8 +153,11 @@ class Watch:
         return True
 
     def restore_roster(self) -> None:
-        """Write the roster again if the log lost it since it was last asked."""
-        if (end := self._find_end(ROSTER)) is not None:
+        """Write the roster again if the log lost it since it was last asked.
+
+        A log that did not answer the last question is not asked.
+        """
+        if self._answers and (end := self._find_end(ROSTER)) is not None:
             self._roster.note_end(end, is_counted=True)
             self._restore_topics()
 
@@ -210,11 +215,13 @@ class Watch:
 
     def _find_end(self, topic: str) -> int | None:
         """Return the end of a topic; None if the log does not answer now."""
+        self._answers = False
         try:
             [end] = self._log.ends(topic).values()
         except Unavailable as error:
             logger.warning("end not known, the next heartbeat looks again", topic=topic, reason=str(error))
             return None
+        self._answers = True
         return end
 
     def _check_ends(self) -> bool:

@@ -34,6 +34,8 @@ REST = 10.0
 INTEREST = 60.0
 # Seconds between two readings while no views are made: with longer pauses `Follower.now` could not tell the time.
 READING = 5.0
+# Seconds between two comparisons of the topics with the needed ones, for views.
+TOPICS = 30.0
 
 # Seconds that a page waits for the next view.
 PATIENCE = 5.0
@@ -68,7 +70,7 @@ class LogWatcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._changed = threading.Condition()
         self._asked = float("-inf")
-        self._due = self._expires = _AT_ONCE
+        self._due = self._expires = self._topics_due = _AT_ONCE
         self.view: View | None = None
         self.trouble: str | None = "the log was not read yet"
         self.since = time.time()
@@ -236,7 +238,9 @@ class LogWatcher:
         if self._due == _AT_ONCE:
             began = time.monotonic()  # the first reading, of the whole log, says nothing of the cost of the next
         look_at_destinations(self._log, picture)
-        look_at_topics(self._log, picture)
+        if not picture.topics or began >= self._topics_due:
+            look_at_topics(self._log, picture)
+            self._topics_due = began + TOPICS
         present = follower.now()
         if present is None:
             self._due = began + WAIT

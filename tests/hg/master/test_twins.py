@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import unicodedata
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,11 @@ pytestmark = pytest.mark.processes
 
 def is_waiting(process: "subprocess.Popen[bytes]", root: Path) -> bool:
     """Whether the process has come to the lock on this root."""
-    opened = Path(f"/proc/{process.pid}/fd")
-    return any(link.is_symlink() and os.readlink(link) == str(root) for link in opened.iterdir())
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # the process has closed it
+            if os.readlink(link) == str(root):
+                return True
+    return False
 
 
 def test_of_two_twins_that_are_made_at_the_same_instant_the_second_is_refused(
