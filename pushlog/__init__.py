@@ -32,30 +32,16 @@ from __future__ import annotations
 
 import atexit
 import gc
-from typing import Any
 
-from mercurial import registrar
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
-from . import api, registration, seams, store, streams, versions
+from . import api, registration, seams, settings, store, streams, versions
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 seams.check_version(versions.OLDEST)
 
-configtable: dict[Any, Any] = {}
-configitem = registrar.configitem(configtable)
-for _option in (*registration.LANDING_OPTIONS, b"userprefix", b"remoteuserprefix"):
-    configitem(b"pushlog", _option, default=None)
-configitem(b"pushlog", b"landingusers", default=list)
-configitem(b"pushlog", b"timeoutro", default=10000)
-configitem(b"pushlog", b"timeoutrw", default=30000)
-configitem(b"pushlog", b"retrydelayms", default=1500)
-configitem(b"pushlog", b"maxpushes", default=0)
-configitem(b"pushlog", b"maxwait", default=10)
-# Mercurial reads it some fifty times in a push, and searches for one that is not registered.
-configitem(b"hooks", b"priority." + registration.HOOK, default=0)
-
+configtable = settings.configtable
 cmdtable = registration.cmdtable
 revsetpredicate = registration.predicate
 templatekeyword = registration.keyword
@@ -100,4 +86,4 @@ def _wrap() -> None:
 def reposetup(ui: Ui, repo: localrepository) -> None:
     _setup.check(repo)
     if repo.local():
-        repo.ui.setconfig(b"hooks", registration.HOOK, registration.record, b"pushlog")
+        repo.ui.setconfig(b"hooks", settings.HOOK, registration.record, b"pushlog")

@@ -15,7 +15,7 @@ from mercurial.localrepo import localrepository
 from mercurial.node import hex
 from mercurial.ui import ui as Ui
 
-from .registration import LANDING_OPTIONS
+from .settings import LANDING_OPTIONS
 from .store.appendfile import TornRecord
 from .store.connections import sqlite3
 from .store.session import running_session, session_of

@@ -25,21 +25,6 @@ if TYPE_CHECKING:
 
 # Mercurial gives another name to a package that it loads by its path.
 _WIRE, _PUSHED = f"{__package__}.wire", f"{__package__}.pushed"
-# The hook that records a push.
-HOOK = b"pretxnchangegroup.pushlog"
-# one account each, as older configurations name them; `landingusers` takes any number
-LANDING_OPTIONS = (
-    b"autolanduser",
-    b"landingworkeruser",
-    b"landingworkeruser2",
-    b"landingworkeruserdev",
-    b"landingworkertry",
-    b"landingworkertrydev",
-    b"landingworkertrystage",
-    b"githgsyncworker",
-    b"githgsyncworkerfirefox",
-    b"githgsyncworkerthunderbird",
-)
 # The modules that record a push, in the order in which it uses them: Mercurial's, then ours.
 OF_A_PUSH = (
     *(f"mercurial.{name}" for name in ("exchange", "transaction", "bookmarks", "pushkey", "match", "context")),

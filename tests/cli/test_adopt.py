@@ -16,7 +16,7 @@ from hgext.vcsreplicator.cli.adopt_mapping import LANDING_ACCOUNTS, MAPPING, Cou
 from hgext.vcsreplicator.cli.config import _check_sections
 from hgext.vcsreplicator.config import load
 from hgext.vcsreplicator.words.errors import BadConfig
-from pushlog.registration import LANDING_OPTIONS
+from pushlog.settings import LANDING_OPTIONS
 from testing.services.cache import CHECKOUT
 
 CONSUMER = """\

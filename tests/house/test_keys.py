@@ -33,7 +33,7 @@ from notifier.settings import NotifierSettings
 from notifier.webhook.subscription import Subscription
 from notifier.window import Patience
 from notifier.work.settings import WorkSettings
-from pushlog.registration import LANDING_OPTIONS
+from pushlog.settings import LANDING_OPTIONS
 from testing.services.cache import CHECKOUT
 
 SECTIONS = {

@@ -23,7 +23,7 @@ ORDER = {
     "< master, serving < replica < opening < commands, registration, relaying",
     f"{OURS}.hg.master": "announcing, capture, creation, durability, formats, intents, offer, outside, overlay, pushes, "
     "recovery, refusals, reporting, repository, sending, transactions, twins < acts",
-    "pushlog": "versions < seams < preload, store "
+    "pushlog": "settings, versions < seams < preload, store "
     "< api, checking, copying, fetching, limit, pushed, recording, registration, revsets, streams, stripping, wire < web",
     "notifier": "authorities, condition, database, destination, jsonlines, message, public, raw, rejects, schemas, secret, "
     "state, window < amqp < pulse, sns, webhook < hgpush < decode, edge, poll, work, guardian "
