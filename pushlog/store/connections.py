@@ -13,19 +13,19 @@ __all__ = ["damage", "execute_all", "has_table", "in_memory", "open_for_reading"
 
 
 def open_for_writing(
-    path: str, *, timeout_ms: int, mode: int | None = None, spills: bool = False, is_truth: bool = False
+    path: str, *, timeout_ms: int, mode: int | None = None, spills: bool = False, is_synced: bool = False
 ) -> sqlite3.Connection:
     """Connect inside an immediate transaction.
 
     Creates the file and its tables if need be. Raises `sqlite3.Error`. A new file gets ``mode``, or what the umask leaves, and
-    its group may write it. SQLite does not wait for the disk: the pushlog's file is the truth, and a database that a power cut
-    damaged is derived again. It does wait if the database itself ``is_truth``.
+    its group may write it. If it ``is_synced``, a power cut leaves a transaction there whole or not at all. Else SQLite does
+    not wait for the disk, and a power cut may leave a part of one, without a sign.
     """
     is_new = not os.path.exists(path)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
     try:
-        if not is_truth:
-            connection.execute("PRAGMA synchronous = OFF")
+        # NORMAL: one sync for the journal, one for the database. It may be undone after the commit, as the file has it then.
+        connection.execute(f"PRAGMA synchronous = {'NORMAL' if is_synced else 'OFF'}")
         if not spills:
             # A spill would take the exclusive lock before the commit.
             connection.execute("PRAGMA cache_spill = OFF")

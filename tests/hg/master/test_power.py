@@ -9,6 +9,7 @@ One thing may stay behind (`docs/push.md`): versions of files and manifests that
 them off. Then the push is made again, and finds them there.
 """
 
+import itertools
 import random
 import shutil
 
@@ -94,6 +95,19 @@ def test_one_sync_of_the_journal_protects_index_pushlog_and_outbox(site: Site) -
     assert b"pushlog.log\0" in journal
     assert b"outbox.0001.log\0" in journal
     assert "journal" not in written[synced:outbox]  # so nothing else waits for a sync of it
+
+
+@pytest.mark.timeout(600)
+def test_a_commit_of_the_pushlogs_database_cannot_be_undone_in_part(site: Site) -> None:
+    site.reset()
+    trace = Trace(log=site.template / "trace")
+    assert site.run([*trace.argv(), *SCENARIO["changesets, bookmarks, phases and markers"]]) in DONE
+    steps = [(call.name, call.place.rpartition("/.hg/")[2]) for call in trace.calls()]
+    turns = [turn for turn, _ in itertools.groupby(step for step in steps if step[1].startswith("pushlog2.db"))]
+    journal, database = "pushlog2.db-journal", "pushlog2.db"
+    begun = turns.index(("pwrite64", database))
+    assert turns[begun - 2 : begun] == [("pwrite64", journal), ("fdatasync", journal)]
+    assert turns[begun + 1 :] == [("fdatasync", database), ("close", journal), ("close", database)]
 
 
 @pytest.mark.sample(1, keep=("[changesets",))

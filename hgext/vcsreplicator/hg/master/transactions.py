@@ -89,6 +89,7 @@ def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: 
     setattr(tr, CAPTURE, captured)
     repo, settings = captured.repo, captured.configuration
     if settings.durability == "store":
+        tr._is_synced = True  # type: ignore[attr-defined]  # pushlog2.db, too (`pushlog.api`)
         durability.sync_before_change(repo, tr)
         tr.addfinalize(capture.FIRST, lambda tr: durability.reserve_and_sync(repo, tr))
     tr.addfinalize(capture.FINALIZER, captured.finalize)
