@@ -4,6 +4,7 @@
 The time limit holds even if their bytes come slowly.
 """
 
+import http.client
 import socket
 import threading
 from collections.abc import Iterator
@@ -73,9 +74,23 @@ class RunningAnswers:
             watch.shut_socket()
 
 
+class _FinalAnswer(http.client.HTTPResponse):
+    """The final answer to a request: interim ones before it do not count.
+
+    Python skips those of status 100 alone. After any other it would take the final answer for that of the next request.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 <= self.status < 200:
+            self.headers = None  # type: ignore[assignment]
+            super().begin()
+
+
 class _TimedConnection:
     """A connection whose answers end in time, unlike with a socket's own timeout."""
 
+    response_class: Any = _FinalAnswer
     sock: socket.socket
     timeout: float | None
 

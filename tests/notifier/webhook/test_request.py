@@ -268,6 +268,40 @@ def test_answer_that_drips_for_ever_ends_with_the_timeout(first: bytes, verdict:
         sender.close()
 
 
+def test_an_answer_counts_only_for_its_own_request_although_hints_came_before_it() -> None:
+    """Otherwise the next delivery on the connection would take the late answer of this one for its own."""
+    finals = ["503 No", "200 OK", "422 No"]
+
+    def hint(connection: socket.socket, over: threading.Event) -> None:
+        with connection.makefile("rb") as lines:
+            for final in finals:
+                while lines.readline().strip():
+                    pass
+                lines.read(len(OUTGOING.body))
+                connection.sendall(b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n")
+                connection.sendall(f"HTTP/1.1 {final}\r\ncontent-length: 0\r\n\r\n".encode())
+            over.wait()
+
+    with FakeBroker(None, hint) as endpoint:
+        sender = RequestSender(networks=LOOPBACK, allow_http=True)
+        subscription = Subscription(url=endpoint.url.replace("amqp://guest:guest@", "http://"), timeout=60)
+        assert [sender.send(OUTGOING, subscription, [], 1.0).status for _ in finals] == [503, 200, 422]
+        sender.close()
+
+
+def test_endpoint_that_sends_nothing_but_hints_is_to_be_tried_again() -> None:
+    def hint(connection: socket.socket, over: threading.Event) -> None:
+        while not over.wait(0.005):
+            connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+
+    with FakeBroker(None, hint) as endpoint:
+        sender = RequestSender(networks=LOOPBACK, allow_http=True)
+        subscription = Subscription(url=endpoint.url.replace("amqp://guest:guest@", "http://"), timeout=0.2)
+        answer = sender.send(OUTGOING, subscription, [], 1.0)
+        assert (answer.verdict, answer.status) == (DeliveryVerdict.AGAIN, None)
+        sender.close()
+
+
 def test_endless_answer_is_not_read_to_its_end() -> None:
     def flood(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 9999999999\r\n\r\n")
