@@ -36,6 +36,9 @@ from .settings import HEAD_BYTES, EdgeSettings
 # Seconds that a client may take to read an answer, beside what the log and the disk need for it.
 ANSWER_TIMEOUT = 120.0
 
+# Bytes that each header counts beside its own, as in RFC 9113, 6.5.2, and each request: they take far more memory.
+HEADER_COST, REQUEST_COST = 32, 300
+
 # Ticks of uvicorn, 0.1 s each, between two looks at all connections.
 _SWEEP_TICKS = 5
 
@@ -114,7 +117,8 @@ class _Excess(Exception):
 class EdgeConnection(HttpToolsProtocol):
     """A connection with bounded times.
 
-    It takes a head of at most HEAD_BYTES and one read (256 KiB), and one body.
+    It takes a head of at most HEAD_BYTES and one read (256 KiB), and one body. Requests that wait for the answers to those before
+    them have at most HEAD_BYTES together.
     """
 
     def __init__(self, settings: EdgeSettings, **given: Any) -> None:
@@ -125,7 +129,7 @@ class EdgeConnection(HttpToolsProtocol):
             _Phase.BODY: settings.body_timeout,
             _Phase.ANSWER: ANSWER_TIMEOUT,
         }
-        # Bytes of an unfinished head, and of its headers that are parsed.
+        # Bytes of an unfinished head; and what the parsed heads count of it and of the requests that wait.
         self._head_bytes = self._header_bytes = 0
         self._refusal = HTTPStatus.BAD_REQUEST
         self._enter(_Phase.HEAD)
@@ -157,7 +161,9 @@ class EdgeConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._header_bytes = 0
+        if not self.pipeline:
+            self._header_bytes = 0
+        self._count_head(REQUEST_COST)
         if self._phase is not _Phase.HEAD:
             self._enter(_Phase.HEAD)
 
@@ -169,10 +175,7 @@ class EdgeConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > HEAD_BYTES:
-            self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            raise _Excess
+        self._count_head(len(name) + len(value) + HEADER_COST)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -194,6 +197,8 @@ class EdgeConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer a head that is malformed or too large, and close the connection."""
+        if self.transport.is_closing():
+            return
         status = self._refusal
         ANSWERS.labels(str(status.value)).inc()
         content = f"{status.phrase}\n".encode()
@@ -201,6 +206,15 @@ class EdgeConnection(HttpToolsProtocol):
         head += f"content-length: {len(content)}\r\nconnection: close\r\n\r\n"
         self.transport.write(head.encode() + content)
         self.transport.close()
+
+    def _count_head(self, size: int) -> None:
+        """Count bytes of a head; refuse it, or close a connection whose requests wait."""
+        self._header_bytes += size
+        if self._header_bytes > HEAD_BYTES:
+            if self.pipeline:
+                self._close("too many")
+            self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise _Excess
 
     def _is_one_too_many(self) -> bool:
         """Return whether connections and requests whose client is gone exceed the limit.

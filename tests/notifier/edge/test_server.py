@@ -118,6 +118,19 @@ def test_a_header_without_an_end_is_refused_before_it_takes_memory(edge: Edge) -
     assert sent < HEAD_BYTES + 32 * 1024 * 1024  # what the two sockets hold
 
 
+def test_a_client_that_asks_for_thousands_of_answers_at_once_is_closed(edge: Edge) -> None:
+    """Each request that waits takes memory, far more than its bytes."""
+    with connect(edge.port) as client:
+        client.sendall(HEARTBEAT.replace(b"1.0", b"1.1") * 5000)
+        assert len(statuses(read_all(client))) < 5000
+
+
+def test_thousands_of_headers_are_refused_however_small_they_are(edge: Edge) -> None:
+    headers = [f"{number}:" for number in range(2000)]
+    assert statuses(ask(edge.port, post(SOME, b"{}", *headers))) == [431]
+    assert statuses(ask(edge.port, post(SOME, b"{}", "Connection: close", *headers[:200]))) == [200]
+
+
 def test_a_request_that_waits_for_us_gives_way_to_no_other(tmp_path: Path, log: Log) -> None:
     with Edge(log, tmp_path, max_connections=10, log_timeout=60.0) as edge, ExitStack() as open_connections:
         with log_away(tmp_path):
