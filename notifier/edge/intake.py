@@ -57,6 +57,8 @@ class EdgeIntake:
         self._log, self._topic, self._disk, self._log_timeout = log, topic, disk, log_timeout
         self._arrived: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._has_topic = False
+        # Of the values that the log has or refuses, those that must be set aside; None if none were sent.
+        self._refused: list[bytes] | None = None
         self._stop = threading.Event()
         self._wake_drain = threading.Event()
 
@@ -192,12 +194,19 @@ class EdgeIntake:
                 self._stop.wait(RECONNECT.delay(failures, random.random()))
 
     def _forward(self) -> None:
-        """Send the oldest messages of the queue to the log, then drop them."""
-        values = self._disk.read()
-        for value, is_taken in zip(values, self._append(values), strict=True):
-            if not is_taken:
-                self._disk.set_aside(value)
+        """Send the oldest messages of the queue to the log, then drop them.
+
+        If one that the log refuses cannot be set aside, the next call goes on with it, and sends none again.
+        """
+        if self._refused is None:
+            values = self._disk.read()
+            are_taken = self._append(values)
+            self._refused = [value for value, is_taken in zip(values, are_taken, strict=True) if not is_taken]
+        while self._refused:
+            self._disk.set_aside(self._refused[0])
+            del self._refused[0]
         self._disk.drop()
+        self._refused = None
         if self._disk.is_empty:
             logger.info("queue drained")
 

@@ -2,6 +2,7 @@
 """From a request to the log, or to the queue on disk while the log is away."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -148,6 +149,28 @@ def test_a_queued_message_that_the_log_refuses_is_set_aside(tmp_path: Path, log:
         eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == [b"a", b"b"]
     assert (tmp_path / "rejected.log").exists()
+
+
+def test_while_a_refused_message_cannot_be_set_aside_the_others_are_sent_once(
+    tmp_path: Path, log: Moody, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.mood = fail
+    submitted(log, tmp_path, [b"a", b"x" * 101, b"b", b"y" * 101])
+    log.mood = refuse_large
+    set_aside, failures = DiskQueue.set_aside, [0]
+
+    def fill_disk(queue: DiskQueue, value: bytes) -> None:
+        if value.startswith(b"y") and failures[0] < 3:
+            failures[0] += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        set_aside(queue, value)
+
+    monkeypatch.setattr(DiskQueue, "set_aside", fill_disk)
+    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+        eventually(lambda: disk.is_empty, "the queue is drained", timeout=PATIENCE)
+    assert failures == [3]
+    assert log.values() == [b"a", b"b"]
+    assert [line[9:10] for line in (tmp_path / "rejected.log").read_bytes().splitlines()] == [b"x", b"y"]
 
 
 def test_what_was_set_aside_is_sent_when_it_is_put_back_at_the_head_of_the_queue(tmp_path: Path, log: Moody) -> None:
