@@ -8,10 +8,12 @@ In a file, a message is confirmed once its whole line is synced to disk. A line 
 before the next is written, and its message is written again.
 """
 
+import fcntl
 import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -130,7 +132,8 @@ class JsonLines:
     def _open(self) -> int:
         """Open the file that the path names now.
 
-        Raises OSError, or Unavailable for a pipe or a device: it cannot be synced, so each attempt would write the line again.
+        Raises OSError, or Unavailable for a pipe or a device: it cannot be synced, so each attempt would write the line again. Also
+        for a file that another process writes: each would cut lines of the other.
         """
         if self._file is not None and not self._is_current():
             self.close()
@@ -141,9 +144,18 @@ class JsonLines:
                 raise Unavailable(
                     f"{self.path}: is a pipe or a device, where no line can be synced; name a regular file"
                 )
+            self._lock_file(self._file)
             _drop_torn_line(self._file)
             self._name_synced = False
         return self._file
+
+    def _lock_file(self, file: int) -> None:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                self.close()
+                raise Unavailable(f"{self.path}: another process writes it; name another file") from error
 
     def _is_current(self) -> bool:
         assert self._file is not None

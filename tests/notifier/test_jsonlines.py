@@ -74,7 +74,9 @@ def test_removed_file_is_begun_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("torn", [b'{"data": {"he', b"x" * 200_000])
 def test_line_cut_short_by_a_crash_is_removed(tmp_path: Path, torn: bytes) -> None:
     file = tmp_path / "out.jsonl"
-    send(opened(file), 1)
+    destination = opened(file)
+    send(destination, 1)
+    destination.close()
     with file.open("ab") as handle:
         handle.write(torn)
     send(opened(file), 2)
@@ -129,6 +131,27 @@ def test_pipe_is_refused_and_gets_nothing(tmp_path: Path) -> None:
 
 def test_device_is_refused() -> None:
     assert send(opened(Path("/dev/null")), 1) == [f"/dev/null: {REFUSED}"]
+
+
+def test_file_that_another_writes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a full disk each would cut what the other had confirmed."""
+    file = tmp_path / "out.jsonl"
+    first, second = opened(file), opened(file)
+    answers: list[list[str | None]] = []
+
+    def fail(descriptor: int, data: memoryview) -> int:
+        monkeypatch.undo()
+        answers.append(send(second, 2))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert send(first, 1) == [None]
+    monkeypatch.setattr(os, "write", fail)
+    [error] = send(first, 3)
+    assert error is not None
+    confirmed = [1, *([2] if answers == [[None]] else [])]
+    assert sequences(file) == confirmed
+    assert send(second, 2) == [None]
+    assert send(first, 4) == [f"{file}: another process writes it; name another file"]
 
 
 def test_missing_folder_is_waited_out(tmp_path: Path) -> None:
