@@ -106,6 +106,9 @@ class SqliteIds:
     def _fill_next(self) -> None:
         """Go on to the slice of the present time, and empty those that expired."""
         [(filling, since)] = self._database.rows(_FILLING)
+        if self._clock.now() < since:  # the clock was ahead
+            since = self._clock.now()
+            self._database.run(_FILL_NEXT, (filling, since))
         width = self._remember / (len(_SLICES) - 1)
         passed = int((self._clock.now() - since) / width)
         if passed <= 0:

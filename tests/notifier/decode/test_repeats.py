@@ -83,6 +83,17 @@ def test_a_clock_that_goes_back_forgets_nothing(store: SqliteIds, clock: HandClo
     assert store.known(named(*range(15), 20)) == set(named(*range(15), 20))
 
 
+def test_a_clock_that_was_far_ahead_does_not_keep_ids_until_then(store: SqliteIds, clock: HandClock) -> None:
+    clock.advance(1000 * REMEMBER)
+    store.remember(named(1))
+    clock.advance(-1000 * REMEMBER)
+    store.remember(named(2))
+    for _ in range(8):
+        clock.advance(REMEMBER / 4)
+        store.remember([])
+    assert store.known(named(1, 2)) == set()
+
+
 def test_ids_of_an_earlier_version_are_kept_unless_they_are_expired(tmp_path: Path, clock: HandClock) -> None:
     path, now = tmp_path / "repeats.db", int(clock.now())
     with closing(sqlite3.connect(path)) as old, old:
