@@ -13,6 +13,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 
+from .destination import DOWN
 from .state import StateDatabase
 from .window import Window
 
@@ -23,7 +24,6 @@ RENEWAL = 10.0
 
 WAITING = Gauge("vcsreplicator_notifier_waiting_messages", "Read and not settled", ["destination"])
 OLDEST = Gauge("vcsreplicator_notifier_oldest_age_seconds", "Age of the oldest message not settled", ["destination"])
-DOWN = Gauge("vcsreplicator_notifier_down_flag", "1 while the destination does not answer", ["destination"])
 
 logger = structlog.get_logger()
 

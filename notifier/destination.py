@@ -15,6 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
+from prometheus_client import Gauge
+
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
@@ -24,6 +26,12 @@ from .rejects import judged
 from .window import Delivery, Patience
 
 T = TypeVar("T")
+
+DOWN = Gauge(
+    "vcsreplicator_notifier_down_flag",
+    "1 while the destination does not answer; of decode, poll and work: while they wait",
+    ["destination"],
+)
 
 # `type` in the configuration → module and settings class; imported only when configured.
 DESTINATIONS: Mapping[str, str] = {

@@ -20,12 +20,13 @@ from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
 
+from ..destination import DOWN
 from .decoding import Decoded, Tools, decode, reject_refused, reject_repeat
 from .rejection import DecodeReject
 from .rejects import error_record
 from .repeats import Repeats
 from .routing import Outputs
-from .sources import RawArrival, RawSource
+from .sources import GROUP, RawArrival, RawSource
 
 # Messages of one batch, which are acknowledged together.
 BATCH = 500
@@ -38,6 +39,9 @@ BATCH_SECONDS = 1.0
 
 # Seconds after which the position is stored again, moved or not: Kafka forgets one that is not stored for a week.
 RENEW_EVERY = 3600.0
+
+# Seconds without a message after which nothing seems to wait.
+QUIET = 5.0
 
 # Seconds that any wait for messages may last.
 BLINK = 0.2
@@ -67,7 +71,8 @@ class DecodeLoop:
 
         Messages read ahead are not acknowledged then, and come again. Raises Unavailable or Expired.
         """
-        waiting, renewed = deque[RawArrival](), self.clock.monotonic()
+        opened = renewed = self.clock.monotonic()
+        waiting = deque[RawArrival]()
         while not stop.is_set():
             self.outputs.keep_connected()
             self.source.keep_alive()
@@ -78,6 +83,9 @@ class DecodeLoop:
                 waiting.extend(self.source.read(BLINK, BATCH))
             if waiting:
                 self._deliver(self._decode_batch(waiting))
+                DOWN.labels(GROUP).set(0)
+            elif self.clock.monotonic() - opened >= QUIET:
+                DOWN.labels(GROUP).set(0)
         self.source.finish()
 
     def _decode_batch(self, waiting: deque[RawArrival]) -> list[DecodedArrival]:

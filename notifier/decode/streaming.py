@@ -13,6 +13,7 @@ from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import Expired, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
+from ..destination import DOWN
 from ..raw import raw_topic
 from .decoding import Tools
 from .documents import load_schemas
@@ -21,7 +22,7 @@ from .loop import BATCH, DecodeLoop
 from .repeats import Repeats, open_repeats
 from .routing import Outputs
 from .settings import DecodeSettings, MessagePlace, PlaceKind, read_place
-from .sources import LogSource, QueueSource, RawSource
+from .sources import GROUP, LogSource, QueueSource, RawSource
 
 # Seconds at work after which an earlier failure no longer counts.
 _WELL_AFTER = 60.0
@@ -77,6 +78,7 @@ def run(
                     logger.info("stopped before all was delivered", reason=str(error))
                     return
                 failures = 1 if clock.monotonic() - began > _WELL_AFTER else failures + 1
+                DOWN.labels(GROUP).set(1)
                 delay = RECONNECT.delay(failures, random.random())
                 logger.warning("decoding waits", reason=str(error), retry_in=round(delay, 1))
                 stop.wait(delay)

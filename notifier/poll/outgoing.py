@@ -22,7 +22,7 @@ from hgext.vcsreplicator.words.errors import Rejected, ReplicationError
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..amqp.channel import ConfirmedChannel
-from ..destination import take_all
+from ..destination import DOWN, take_all
 from ..hgpush.message import QueuedPush, to_body
 from ..hgpush.queue import open_queue, push_message
 from .following import Followed
@@ -114,8 +114,11 @@ class PushSender(threading.Thread):
                     if trouble is not None:
                         raise trouble
                     failures = 0
+                    if not unsent and not unconfirmed:
+                        DOWN.labels("poll").set(0)
                 except ReplicationError as error:
                     failures += 1
+                    DOWN.labels("poll").set(1)
                     delay = RECONNECT.delay(failures, random.random())
                     logger.warning("pushes not sent", reason=str(error), retry_in=round(delay, 1))
                     self._ended.wait(delay)

@@ -25,6 +25,7 @@ from ..amqp.channel import declare_queues
 from ..amqp.connection import BrokerRefusal
 from ..amqp.consumer import QueueConsumer, body_of
 from ..amqp.settings import check_credentials
+from ..destination import DOWN
 from ..hgpush.message import LARGEST
 from .backlog import MessageBacklog, TakenMessage
 from .clones import Clones, CloneUnavailable
@@ -113,6 +114,7 @@ class PushRecorder:
                     stop.wait(TURN)
                     continue
                 self._failures += 1
+                DOWN.labels("work").set(1)
                 delay = RECONNECT.delay(self._failures, random.random())
                 logger.warning("not working", reason=str(error), retry_in=round(delay, 1))
                 stop.wait(delay)
@@ -143,6 +145,7 @@ class PushRecorder:
             WAITING.set(0)
             self._backlog.restore(self._parked.load())
             self._failures = 0
+            DOWN.labels("work").set(0)
             logger.info("consuming", queue=settings.place)
             while not stop.is_set():
                 for arrived in consumer.receive(BUSY_BLINK if self._under_way else BLINK):
@@ -236,6 +239,7 @@ class PushRecorder:
             messages = self._under_way.pop(future)
             error = future.exception()
             if error is None:
+                DOWN.labels("work").set(0)
                 if self._backlog.settle(messages):
                     self._finish(messages, consumer)
             elif not stop.is_set():
@@ -256,6 +260,8 @@ class PushRecorder:
         if isinstance(error, Unavailable | BadConfig):  # the database is away, or an operator must see to it
             is_alone = isinstance(error, CloneUnavailable)
             delay = self._settings.retry.longest if is_alone else RECONNECT.delay(5, random.random())
+            if not is_alone:
+                DOWN.labels("work").set(1)
             self._backlog.put_off(messages, now + delay, is_alone=is_alone)
             return
         FAILED.inc()

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from notifier.condition import DOWN
+from notifier.destination import DOWN
 from notifier.message import Message
 from notifier.pulse.destination import PulseSettings
 from notifier.reading import group

@@ -32,6 +32,7 @@ from notifier.decode.rejects import raw_of
 from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
+from notifier.destination import DOWN
 from notifier.raw import raw_topic, to_line
 from testing.builders.decoding import (
     decoding,
@@ -128,8 +129,10 @@ def test_an_output_that_is_away_holds_the_input(log: Log, tmp_path: Path) -> Non
         with structlog.testing.capture_logs() as said:
             eventually(lambda: [line for line in said if line["event"] == "decoding waits"], "a warning")
         assert log.stored(GROUP, "raw").get(0) != log.ends("raw")[0]
+        assert DOWN.labels("decode")._value.get() == 1
         folder.mkdir()
         settled(log)
+        eventually(lambda: DOWN.labels("decode")._value.get() == 0, "the alert ends")
     assert len((folder / "eng-workflow.hgpush.ndjson").read_text().splitlines()) == 1
 
 

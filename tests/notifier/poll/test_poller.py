@@ -24,6 +24,7 @@ import structlog
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.amqp.channel import BLOCKED
+from notifier.destination import DOWN
 from notifier.hgpush.message import LARGEST, QueuedPush, read_answer
 from notifier.poll import asking, poller
 from notifier.poll.asking import AnswerTooLarge, Asked, Asker, HostUnavailable
@@ -381,11 +382,13 @@ def test_broker_that_is_away_costs_no_push_and_no_questions(
         asked, others = len(host.targets), len(other.targets)
         eventually(lambda: len(other.targets) > others + 10, "as many intervals")
         assert len(host.targets) <= asked + 2
+        assert DOWN.labels("poll")._value.get() == 1
         broker.restart()
         queue.listen()
         eventually(
             lambda: list(dict.fromkeys(queue.pushes()["x"])) == [1, 2], "the push"
         )  # the first may be unconfirmed
+        eventually(lambda: DOWN.labels("poll")._value.get() == 0, "the alert ends")
         polling.stop()
 
 

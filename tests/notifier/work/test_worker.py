@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import Backoff
 from notifier.amqp.channel import BLOCKED
+from notifier.destination import DOWN
 from notifier.hgpush.message import QueuedPush
 from notifier.work import backlog, clones, parking, worker
 from notifier.work import database as database_module
@@ -594,10 +595,13 @@ def test_full_disk_of_this_machine_uses_no_retry(
     broker.send(1, host.url(name), {1: ["e" * 40]})
     working.start()
     eventually(lambda: any("bytes are free" in reason for reason in said), "the reason", timeout=PATIENCE)
-    working.stop()
+    eventually(lambda: DOWN.labels("work")._value.get() == 1, "the alert")
     assert worker.FAILED._value.get() == failed
     assert broker.take("hg.dead") is None
-    assert nodes
+    monkeypatch.undo()
+    broker.send(2, host.url(name), {1: nodes})
+    eventually(lambda: DOWN.labels("work")._value.get() == 0, "the alert ends", timeout=PATIENCE)
+    working.stop()
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
