@@ -95,12 +95,12 @@ class EdgeIntake:
 
     def is_able(self) -> bool:
         """Return whether disk has room, or the queue is empty and the log answers."""
-        try:
+        with contextlib.suppress(OSError):
             if self._disk.room > 0:
                 return True
+        with contextlib.suppress(OSError, ReplicationError):
             return self._disk.is_empty and bool(self._log.ends(self._topic.name))
-        except (OSError, ReplicationError):
-            return False
+        return False
 
     # The writer
 

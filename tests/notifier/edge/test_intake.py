@@ -239,6 +239,15 @@ def test_the_edge_is_able_with_room_on_disk_or_with_the_log(tmp_path: Path, log:
         assert intake.is_able()
 
 
+def test_the_edge_is_able_without_its_folder_while_the_log_takes_messages(tmp_path: Path, log: Moody) -> None:
+    with DiskQueue(str(tmp_path / "queue"), 10**6) as disk:
+        intake = EdgeIntake(log, TOPIC, disk, 1.0)
+        (tmp_path / "queue").rename(tmp_path / "moved")
+        assert intake.is_able()
+        log.ends = fail  # type: ignore[assignment, method-assign]
+        assert not intake.is_able()
+
+
 def test_what_arrived_before_the_end_is_taken_though_no_request_waits(tmp_path: Path, log: Moody) -> None:
     goes_on = threading.Event()
 
