@@ -271,6 +271,27 @@ def test_a_push_knows_a_relay_that_waits_for_the_log_from_one_that_is_gone(folde
     line.close()
 
 
+def test_a_push_to_a_repository_that_the_relay_may_not_look_into_is_heard(
+    folder: Path, server: Server, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pusher whose umask closes a new folder reads why the push waits, not that no relay answers."""
+    stat, repository = os.stat, str(folder / "repo")
+
+    def refusing(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{repository}/"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    line = RelayLine.open(str(folder / "socket"), repository)
+    assert line is not None
+    line.report_commit(1)
+    eventually(lambda: work.pokes == 2)
+    server.failed(repository, "Permission denied", False)
+    assert line.wait_until_sent(patience=60.0) is False
+    assert line.failure == "Permission denied"
+
+
 def test_a_push_that_asks_for_reasons_reads_why_the_relay_cannot_send_it(folder: Path, server: Server) -> None:
     line = RelayLine.open(str(folder / "socket"), str(folder / "repo"))
     older = connect(folder)

@@ -817,6 +817,28 @@ def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> Non
         assert [ask(name) is not None for name in "abc"] == [False, True, False]
 
 
+def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again, and a pusher who waits reads why."""
+    folder, stat = str(jobs.root / "a"), os.stat
+    denied = PermissionError(errno.EACCES, "Permission denied", f"{folder}/.hg/store/outbox.lock")
+
+    def refusing(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{folder}/"):
+            raise denied
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    jobs.stop.set()  # no retry beside this test's own
+    jobs.work._table = {Job.SEND: Mock(side_effect=denied)}
+    jobs.work.on_failed = Mock()
+    jobs.work._tasks[folder] = task = relay_work._RepositoryTask(jobs={Job.SEND})
+    jobs.work._run_task(folder, task)
+    assert task.jobs == {Job.SEND}
+    jobs.work.on_failed.assert_called_once_with(folder, "Permission denied", False)
+
+
 def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:
     assert run_all(jobs, Job.RECOVER) == ([Job.RECOVER], set())
 

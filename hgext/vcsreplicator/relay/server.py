@@ -20,7 +20,7 @@ import structlog
 from ..words.records import RepositoryState
 from .admission import RelaySocket, read_peer
 from .jobs import Job
-from .work import Work
+from .work import Work, is_denied
 
 logger = structlog.get_logger()
 
@@ -266,12 +266,13 @@ class Server:
         return True
 
     def _add_peer(self, peer: _Peer, folder: str) -> bool:
-        if not _has_store(folder):
-            return False
         if not (folder + "/").startswith(self._roots):
             with self._lock:
-                if len(self._outside) < OUTSIDE_LIMIT:
+                if len(self._outside) < OUTSIDE_LIMIT and _has_store(folder):
                     self._outside.add(folder)
+            return False
+        # One that the relay may not look into is taken: its jobs fail, and say why.
+        if not (_has_store(folder) or is_denied(folder)):
             return False
         peer.folder = folder
         with self._lock:

@@ -233,7 +233,7 @@ class Work:
                 outcomes.note(Failure(job, str(error), now))
             except Exception as error:
                 # Deleted or renamed: the next round finds it at its new place.
-                if not os.path.isdir(os.path.join(folder, ".hg")):
+                if not (os.path.isdir(os.path.join(folder, ".hg")) or is_denied(folder)):
                     logger.info("repository gone", job=job, folder=folder)
                     return _JobOutcomes(outcomes.retried)
                 outcomes.is_away = isinstance(error, Unavailable)
@@ -266,6 +266,17 @@ def _replace_failure(failures: dict[str, Failure], folder: str, failure: Failure
     if failure is not None:
         since = known.since if known is not None and known.job is failure.job else failure.since
         failures[folder] = replace(failure, since=since)
+
+
+def is_denied(folder: str) -> bool:
+    """Return whether this user may not see if a repository is in the folder."""
+    try:
+        os.stat(os.path.join(folder, ".hg", "store"))
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def explain(folder: str, error: Exception) -> str:
