@@ -32,7 +32,7 @@ A new repository below a root is announced, however it was made.
   streamed 2 changed +1 heads+1 (inline) after=1
 
 A share has the store of another repository: the same identity, one chain of events. Its bookmarks are its own, unless it was made
-to share them.
+to share them, and the process has the extension that writes them there.
 
   $ hgm --config extensions.share= share -q -U repos/plain shared
   $ hgm --config extensions.share= share -q -U -B repos/plain shared-too
@@ -41,6 +41,7 @@ to share them.
   $ hgm -R shared bookmark -r 0 mine-too
   $ hgm --config extensions.share= -R shared-too bookmark -r tip here
   recorded push in replication log in *s (glob)
+  $ hgm -R shared-too bookmark -r tip not-there
   $ hgm -R repos/plain bookmarks
      here                      0:cb9a9f314b8b
   $ events plain

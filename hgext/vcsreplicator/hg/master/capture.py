@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mercurial import bookmarks, config, error
+from mercurial import bookmarks, config, error, extensions
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
@@ -240,10 +240,14 @@ def read_hgrc(repo: localrepository) -> dict[str, dict[str, str]]:
 
 
 def has_own_bookmarks(repo: localrepository) -> bool:
-    """Return whether this is a share whose bookmarks are its own, and not replicated."""
+    """Return whether this is a share whose bookmarks are its own, and not replicated.
+
+    In one that was made to share them, a process without the extension `share` writes to the share's own file, too.
+    """
     if repo.sharedpath == repo.path or bookmarks.bookmarksinstore(repo):
         return False
-    return b"bookmarks" not in repo.vfs.tryread(b"shared").splitlines()
+    is_written_there = any(name == b"share" for name, _module in extensions.extensions())
+    return not is_written_there or b"bookmarks" not in repo.vfs.tryread(b"shared").splitlines()
 
 
 def read_master_settings(repo: localrepository) -> MasterSettings:
