@@ -144,7 +144,9 @@ def _underscore_below(name: str, value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return (
-            {key: _underscore_keys(item) for key, item in value.items()} if name in _NAMED else _underscore_keys(value)
+            {key: _underscore_keys(item) if isinstance(item, Mapping) else item for key, item in value.items()}
+            if name in _NAMED
+            else _underscore_keys(value)
         )
     if isinstance(value, list):
         return [_underscore_keys(item) if isinstance(item, Mapping) else item for item in value]

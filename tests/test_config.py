@@ -154,6 +154,7 @@ def test_mirrors_on_two_machines_have_one_root_in_the_file_that_they_share(tmp_p
     _check_sections(load(written(tmp_path, f'log = "kafka://localhost:9092"\n{mirrors}')))
 
 
+PUBLIC = '[public.urls]\n"" = "https://hg.example/"\n'
 RELAY = 'socket = "/s"\nsource = "hg://m"\n'
 
 
@@ -198,6 +199,31 @@ RELAY = 'socket = "/s"\nsource = "hg://m"\n'
             "mirror.a.paths: repository path '../..': the part '..'",
         ),
         ('[mirror.a]\nroot = "/r"\nblobs = "ftp://x"', "mirror.a.blobs: expected file:///"),
+        ('[mirror.a]\nroot = "/r"\nblobs = "http://["', "mirror.a.blobs: expected file:///"),
+        ('[mirror.a]\nroot = "/r"\nmaster = "http://["', "mirror.a.master: expected a URL http://, https:// or ssh://"),
+        (
+            '[mirror.a]\nroot = "/r"\nmaster = "https://u:secret@[/"',
+            "mirror.a.master: expected a URL http://, https:// or ssh://, got one that is none",
+        ),
+        (
+            '[mirror.a]\nroot = "/r\\u0000"',
+            "mirror.a.root: expected text without the character NUL",
+        ),
+        ('[public]\nonly = ["a", "b\\u0000"]', "public.only: expected text without the character NUL"),
+        ('[public.urls]\n"a\\u0000" = "https://h/"', "public.urls.a\\0: expected text without the character NUL"),
+        (
+            f'{PUBLIC}[notifier.it]\ntype = "webhook"\ndatabase = "/d"\nsubscriptions = {{ a = "https://x/" }}',
+            "notifier.it.subscriptions.a: expected",
+        ),
+        (
+            f'{PUBLIC}[notifier.it]\ntype = "sns"\ntopic-arn = "arn:aws:sns:us-east-1:1:x"\nbucket = "b"\n'
+            'region = "us-east-1"\ns3-endpoint-url = "http://["',
+            "notifier.it.s3-endpoint-url: expected an http or https URL, got 'http://['",
+        ),
+        (
+            f'{PUBLIC}[decode]\n[notifier.it]\ntype = "decode"\nmirror-url = "http://["',
+            "notifier.it.mirror-url: expected https://HOST",
+        ),
     ],
 )
 def test_a_value_that_can_only_hurt_is_refused_in_one_line(tmp_path: Path, section: str, complaint: str) -> None:

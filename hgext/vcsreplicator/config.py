@@ -116,11 +116,32 @@ def load(file: str | Path) -> Config:
     unknown = sorted(tables.keys() - set(SECTIONS))
     if unknown:
         raise BadConfig(f"{file}: {unknown[0]}: unknown, expected one of {shape.nearest(unknown[0], SECTIONS)}")
+    if (place := _find_null(tables)) is not None:
+        raise BadConfig(f"{file}: {place}: expected text without the character NUL")
     config = Config(file=str(file), tables=tables)
     if tables.keys() - set(WITHOUT_LOG) or not tables:
         _ = config.log
     secrecy.check(tables, str(file), mode)
     return config
+
+
+def _find_null(value: object) -> str | None:
+    """Return the first key with a NUL in its name or text, None if there is none.
+
+    No path and no name has one, and the system refuses it without saying where it is from.
+    """
+    if isinstance(value, str):
+        return "" if "\0" in value else None
+    if isinstance(value, Mapping):
+        for key, member in value.items():
+            shown = key.replace("\0", "\\0")
+            if shown != key:
+                return shown
+            if (below := _find_null(member)) is not None:
+                return f"{shown}.{below}".rstrip(".")
+    elif isinstance(value, list):
+        return next(filter(lambda found: found is not None, map(_find_null, value)), None)
+    return None
 
 
 def address(text: object, where: str) -> tuple[str, int]:

@@ -28,6 +28,7 @@ from botocore.parsers import ResponseParserError
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.errors import Rejected as Wrong
+from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Bytes, Seconds
 from hgext.vcsreplicator.words.version import VERSION
 
@@ -91,8 +92,9 @@ class SnsSettings:
         if self.sns_endpoint_url is None and self.region != arn["region"]:
             raise ValueError(f"region: expected that of topic-arn, {arn['region']}, got {self.region!r}")
         for name in ("sns_endpoint_url", "s3_endpoint_url"):
-            if not (getattr(self, name) or "https://").startswith(("http://", "https://")):
-                raise ValueError(f"{name}: expected an http or https URL, got {getattr(self, name)!r}")
+            url = getattr(self, name)
+            if url is not None and split_url(url, "http", "https") is None:
+                raise ValueError(f"{name}: expected an http or https URL, got {url!r}")
         check_number("workers", self.workers, 1, 100)
         check_number("limit", self.limit, 1024, 256 * 1024, unit="bytes")
         check_number("connect_timeout", self.connect_timeout, 0.001, 3600, unit="seconds")

@@ -817,9 +817,7 @@ def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> Non
         assert [ask(name) is not None for name in "abc"] == [False, True, False]
 
 
-def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried again, and a pusher who waits reads why."""
     folder, stat = str(jobs.root / "a"), os.stat
     denied = PermissionError(errno.EACCES, "Permission denied", f"{folder}/.hg/store/outbox.lock")

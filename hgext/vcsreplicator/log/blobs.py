@@ -58,7 +58,10 @@ class BlobStore(Protocol):
 
 def open_blobs(url: str) -> BlobStore:
     """Open the store at `url`; raise ValueError for a URL that cannot be right."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # an address that is none
+        raise ValueError(f"{EXPECTED}, got {url!r}") from error
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FolderBlobs(unquote(parts.path))
     if parts.scheme == "s3" and parts.netloc:

@@ -4,10 +4,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from ..words.clock import DAY
 from ..words.path import check_prefix
+from ..words.secrecy import split_url
 from ..words.shape import GIB, Bytes, Days, Seconds, within
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
@@ -52,12 +52,8 @@ class MirrorSettings:
         for name, folder in (("root", self.root), ("state", self.state)):
             if folder is not None and not folder.startswith("/"):
                 raise ValueError(f"{name}: expected an absolute folder, got {folder!r}")
-        if self.master is not None and not self.master.startswith(("http://", "https://", "ssh://")):
-            raise ValueError(f"master: expected a URL http://, https:// or ssh://, got {self.master!r}")
-        if self.master is not None and urlsplit(self.master).password is not None:
-            raise ValueError(
-                "master: a password in a URL ends up in logs; put it into section [auth] of a file and name that as master-auth"
-            )
+        if self.master is not None:
+            _check_master(self.master)
         if self.master_auth is not None and not self.master_auth.startswith("/"):
             raise ValueError(f"master-auth: expected an absolute file, got {self.master_auth!r}")
         for prefix in (*self.paths, *self.paths.values()):
@@ -88,3 +84,15 @@ class MirrorSettings:
                 path = "/".join(part for part in (self.paths[prefix].strip("/"), path[len(bare) :].strip("/")) if part)
                 break
         return f"{self.root.rstrip('/')}/{path}"
+
+
+def _check_master(url: str) -> None:
+    parts = split_url(url, "http", "https", "ssh")
+    if parts is None:
+        # There may be a password before the @.
+        found = "one that is none" if "@" in url else repr(url)
+        raise ValueError(f"master: expected a URL http://, https:// or ssh://, got {found}")
+    if parts.password is not None:
+        raise ValueError(
+            "master: a password in a URL ends up in logs; put it into section [auth] of a file and name that as master-auth"
+        )
