@@ -121,6 +121,7 @@ class _CourierThread(threading.Thread):
                 if isinstance(error, Unavailable):
                     logger.error("destination cannot begin", reason=str(error), failures=failures)
                 else:
-                    logger.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=True)
+                    is_a_bug = not isinstance(error, ReplicationError)
+                    logger.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=is_a_bug)
                 self._stop_asked.wait(RETRY.delay(failures, random.random()))
         self.courier.started.set()

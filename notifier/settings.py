@@ -143,11 +143,9 @@ def _underscore_below(name: str, value: Any) -> Any:
     if name in _FREE:
         return value
     if isinstance(value, Mapping):
-        return (
-            {key: _underscore_keys(item) if isinstance(item, Mapping) else item for key, item in value.items()}
-            if name in _NAMED
-            else _underscore_keys(value)
-        )
+        if name not in _NAMED:
+            return _underscore_keys(value)
+        return {key: _underscore_keys(item) if isinstance(item, Mapping) else item for key, item in value.items()}
     if isinstance(value, list):
         return [_underscore_keys(item) if isinstance(item, Mapping) else item for item in value]
     return value

@@ -134,13 +134,13 @@ def _find_null(value: object) -> str | None:
         return "" if "\0" in value else None
     if isinstance(value, Mapping):
         for key, member in value.items():
-            shown = key.replace("\0", "\\0")
+            shown: str = key.replace("\0", "\\0")
             if shown != key:
                 return shown
             if (below := _find_null(member)) is not None:
                 return f"{shown}.{below}".rstrip(".")
     elif isinstance(value, list):
-        return next(filter(lambda found: found is not None, map(_find_null, value)), None)
+        return next((found for found in map(_find_null, value) if found is not None), None)
     return None
 
 

@@ -248,6 +248,30 @@ def test_a_masters_hgrc_that_its_relay_does_not_know_is_refused(
     assert complaint.replace("FOLDER", str(tmp_path)) in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("log = kafka://[", "log: expected sqlite:///absolute/path or kafka://host:port"),
+        ("log = kafka://127.0.0.1:9092?acks=0", "acks"),
+        ("log = sqlite:///", "log: expected sqlite:///absolute/path without options"),
+        ("blobs = s3://[", "blobs: expected file:///absolute/folder or s3://bucket/prefix"),
+    ],
+)
+def test_a_url_in_a_masters_hgrc_that_no_push_could_use_is_refused(tmp_path: Path, line: str, complaint: str) -> None:
+    """A push with it says only that the log is not reachable, and is kept for good."""
+    result = checked(tmp_path, MIRROR.replace("mirror", "master") + f"relay = /run/relay.sock\n{line}\n")
+    assert isinstance(result.exception, BadConfig), result.output
+    assert str(result.exception).startswith(f"{tmp_path}/hgrc: [vcsreplicator] ")
+    assert complaint in str(result.exception)
+
+
+def test_a_root_with_a_nul_is_refused_without_a_traceback(tmp_path: Path) -> None:
+    text = MIRROR.replace("mirror", "master") + "relay = /run/relay.sock\n[vcsreplicator-roots]\n/r\0 = .\n"
+    result = checked(tmp_path, text)
+    assert isinstance(result.exception, BadConfig), result.output
+    assert "[vcsreplicator-roots] /r\0: expected an absolute folder" in str(result.exception)
+
+
 def test_a_masters_hgrc_without_roots_whose_pushes_are_no_events_is_refused(tmp_path: Path) -> None:
     relay = f'[relay]\nsource = "hg://master"\nsocket = "/run/relay.sock"\n[relay.roots]\n"{tmp_path}/repos" = "pre"\n'
     result = checked(tmp_path, MIRROR.replace("mirror", "master") + "relay = /run/relay.sock\n", sections=relay)

@@ -3,13 +3,16 @@
 
 import base64
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.log import NOTICES, Log, topics
+from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, topics
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import Clock
@@ -183,6 +186,29 @@ def test_destination_that_breaks_unforeseen_begins_again(log: Log, notifier: Not
     publish_pushes(log, "x", 1, 3)
     notifier.settled("it")
     assert destination.told("x") == [1, 2, 3]
+
+
+def test_a_reject_that_the_log_refuses_is_a_line_without_a_traceback(
+    log: Log, notifier: Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Kafka, while an operator's mistake has made `errors` a compacted topic."""
+    append, refusals = log.append, [Rejected("a compacted topic needs a key")]
+
+    def refuse(records: Sequence[LogMessage], **options: Any) -> list[tuple[int, int]]:
+        if refusals and records[0].topic == ERRORS:
+            raise refusals.pop()
+        return append(records, **options)
+
+    monkeypatch.setattr(log, "append", refuse)
+    destination = Scripted()
+    with capture_logs() as lines:
+        notifier.start(it=destination)
+        log.append([LogMessage(topic=NOTICES, key="x", value=b"no notice")])
+        publish_pushes(log, "x", 1, 1)
+        notifier.settled("it")
+    assert destination.told("x") == [1]
+    found = [(line["reason"], line["exc_info"]) for line in lines if line["event"] == "courier failed"]
+    assert found == [("a compacted topic needs a key", False)]
 
 
 def test_a_destination_that_cannot_be_opened_is_in_trouble_alone_and_comes_back(log: Log, notifier: Notifier) -> None:

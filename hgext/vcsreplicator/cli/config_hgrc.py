@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..config import Config
+from ..log.blobs import open_blobs
+from ..log.opening import parse_url
 from ..words.errors import BadConfig
 from .options import relay_of
 
@@ -59,6 +61,7 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
     }
     if found.get("vcsreplicator.role") == "master":
         _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, config)
+        _expect_urls(where, found)
     if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not _is_decoded(config):
         report(f"{where}: [vcsreplicator] record-connection is on, but no destination of type decode takes connections")
     _name_twins(roots, report)
@@ -107,6 +110,23 @@ def _expect_same_relay(where: str, socket: str | None, roots: dict[str, str], co
                 f"{where}: [vcsreplicator-roots]: {folder} = {prefix or '.'}: not in [relay.roots] of {config.file}, "
                 f"which has: {described}"
             )
+
+
+def _expect_urls(where: str, found: Mapping[str, str]) -> None:
+    """Raise BadConfig for the URL of a log or store that is none.
+
+    A push that sends its events itself does not say so: it is kept until the log answers.
+    """
+    log, blobs = found.get("vcsreplicator.log"), found.get("vcsreplicator.blobs")
+    try:
+        if log:
+            parse_url(log)
+        if blobs:
+            open_blobs(blobs)
+    except BadConfig as error:
+        raise BadConfig(f"{where}: [vcsreplicator] {error}") from error
+    except ValueError as error:
+        raise BadConfig(f"{where}: [vcsreplicator] blobs: {error}") from error
 
 
 def _name_twins(roots: dict[str, str], report: Callable[[str], object]) -> None:

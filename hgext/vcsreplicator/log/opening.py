@@ -7,10 +7,14 @@ An adapter and its client library are imported only when a URL needs them.
 import hashlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..words.errors import BadConfig
 from . import Log
+
+if TYPE_CHECKING:
+    from .kafka.options import KafkaOptions
 
 EXPECTED = "expected sqlite:///absolute/path or kafka://host:port[,host:port…][?option=value]"
 
@@ -21,6 +25,18 @@ def open_log(url: str, *, creates: bool = False) -> Log:
     Only with `creates` it makes a missing embedded log. Raises BadConfig for a URL that cannot be right, Unavailable if the log is
     missing or nothing answers.
     """
+    found = parse_url(url)
+    if isinstance(found, Path):
+        from .sqlite.adapter import SqliteLog
+
+        return SqliteLog(found, creates=creates)
+    from .kafka.adapter import KafkaLog
+
+    return KafkaLog(found)
+
+
+def parse_url(url: str) -> "Path | KafkaOptions":
+    """Return a log's file or brokers; raise BadConfig for a URL that is none."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -29,14 +45,11 @@ def open_log(url: str, *, creates: bool = False) -> Log:
         odd = not parts.path.startswith("/") or parts.path.startswith("//") or parts.path.endswith("/")
         if odd or parts.netloc or parts.query or parts.fragment:
             raise BadConfig(f"log: expected sqlite:///absolute/path without options, got {url!r}")
-        from .sqlite.adapter import SqliteLog
-
-        return SqliteLog(Path(unquote(parts.path)), creates=creates)
+        return Path(unquote(parts.path))
     if parts.scheme == "kafka":
-        from .kafka.adapter import KafkaLog
         from .kafka.options import parse
 
-        return KafkaLog(parse(url))
+        return parse(url)
     raise BadConfig(f"log: {EXPECTED}, got {url!r}")
 
 
