@@ -92,7 +92,7 @@ check-types:
 	$(BIN)/mypy $(TYPED)
 
 check-docs:
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/mkdocs build --strict
 
 format: $(VENV)/installed-for-tests
 	$(BIN)/ruff format .
@@ -108,9 +108,9 @@ bench: $(VENV)/installed-for-tests
 	$(INSTALL) services
 	$(BIN)/python -m testing.bench $(CHOSEN)
 
-# The documentation as a site, in build/site.
+# The documentation as a site, in build/site. Without `--quiet`, with which MkDocs counts no warning, so that none would be an error.
 docs: $(VENV)/installed-for-tests
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/mkdocs build --strict
 
 # Manual pages of all verbs, for packagers.
 man: $(VENV)/installed-for-tests

@@ -5,6 +5,8 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -59,6 +61,17 @@ def test_every_link_of_the_site_leads_to_a_file(site: Path) -> None:
                 # The page for a missing address is shown at any depth: its links begin at the root.
                 target = site / path.lstrip("/") if path.startswith("/") else page.parent / path
                 assert target.exists(), f"{page.relative_to(site)}: {reference}"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"/mkdocs (build.*)", (CHECKOUT / "Makefile").read_text()))))
+@pytest.mark.parametrize("link", ["index.md", "nowhere.md"])
+def test_a_broken_link_fails_each_build_of_the_makefile(link: str, command: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"[a page]({link})")
+    (tmp_path / "mkdocs.yml").write_text("site_name: a site\nplugins: []\n")
+    ran = subprocess.run([sys.executable, "-m", "mkdocs", *command.split()], cwd=tmp_path, capture_output=True)
+    assert ran.returncode == (link == "nowhere.md"), ran.stderr.decode()
 
 
 def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
