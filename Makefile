@@ -13,14 +13,13 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
 # The tests of `make check` start nothing: plain pytests at once take half the time of one with two workers, which would import
-# every test twice and pass each result over a socket; each takes about as long as the others. Three, since to start another and to
+# every test twice and pass each result over a socket; each takes about as long as the other. Two, since to start another and to
 # import what all need takes a second of a processor. The other pure tests run in `make test`.
 PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes and not more" \
 	--hypothesis-profile=quick
-CHECKS := check-aggregator check-mirror check-notifier check-docs check-types check-style
-TESTS_OF_check-mirror := tests/mirror tests/status tests/words tests/outbox
-TESTS_OF_check-aggregator := tests/aggregator tests/relay tests/log
-TESTS_OF_check-notifier := tests/notifier tests/house
+CHECKS := check-notices check-mirror check-docs check-types check-style
+TESTS_OF_check-notices := tests/aggregator tests/relay tests/log tests/outbox tests/words tests/status
+TESTS_OF_check-mirror := tests/mirror tests/notifier tests/house
 INSTALL := testing/install_debian.sh
 # Tests make many small files: in memory if it has room and lets programs run, else where files are made anyway. A whole run needs
 # 1 GB, a third of its time in the kernel less than on a disk.
@@ -29,6 +28,9 @@ MEMORY := $(shell df --output=avail --block-size=1G /dev/shm 2>/dev/null | awk '
 	echo /dev/shm)
 # The files of one run stay, since they may lie in memory.
 KEPT := -o tmp_path_retention_count=1
+# What the documentation's site is made of; with the folders, from which a page may vanish (`docs` itself is a target).
+DOCUMENTS := mkdocs.yml Dockerfile compose.yaml testing/pages.py tests/README.md $(wildcard *.md) \
+	$(shell find docs/. testing/theme notifier/schemas pushlog/schemas)
 # What `make check` types strictly: all but the tests.
 TYPED := hgext/vcsreplicator pushlog hooks notifier testing
 
@@ -82,7 +84,7 @@ test-versions: $(VENV)/installed-for-tests
 check: $(VENV)/installed-for-tests
 	$(MAKE) --no-print-directory --jobs --keep-going --output-sync $(CHECKS)
 
-check-mirror check-aggregator check-notifier:
+check-notices check-mirror:
 	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(PURE) $(TESTS_OF_$@)
 
 check-style:
@@ -91,8 +93,12 @@ check-style:
 check-types:
 	$(BIN)/mypy $(TYPED)
 
-check-docs:
+# Nothing is built while no page has changed, as nothing is typed again.
+check-docs: build/checked-documents
+
+build/checked-documents: $(VENV)/installed-for-tests $(DOCUMENTS)
 	$(BIN)/mkdocs build --strict
+	touch $@
 
 format: $(VENV)/installed-for-tests
 	$(BIN)/ruff format .

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 # As many draws as `make check` takes, which has as few examples of Hypothesis.
-FEW = 5
+FEW = 3
 
 
 def seeds(count: int) -> list[Any]:

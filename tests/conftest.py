@@ -35,7 +35,7 @@ from testing.services.rabbitmq import RabbitMQ, TlsRabbitMQ
 
 # Hypothesis' own defaults, but no example fails because the machine is loaded. `make check` wants an answer in seconds.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("patient"), max_examples=5)
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=3)
 settings.load_profile("patient")
 
 # What a shell starts in the background ignores this signal, as would all that the tests start and interrupt.
@@ -224,15 +224,13 @@ def traces_of_modules() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def traces_of_tests() -> Iterator[None]:
-    """Remove what a test left."""
+    """Remove what a test left, also where an earlier one that ran a service here sent log lines.
+
+    They go to the process' standard error, never into what a command prints. One fixture for both: each costs all tests.
+    """
+    write_every_line(sys.__stderr__)
     with restored_variables():
         yield
-
-
-@pytest.fixture(autouse=True)
-def log_lines_of_services() -> None:
-    """Go to the process' standard error, never into what a command prints, even if an earlier test ran a service here."""
-    write_every_line(sys.__stderr__)
 
 
 @pytest.fixture(scope="session")

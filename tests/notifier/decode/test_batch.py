@@ -42,6 +42,7 @@ def decoded(paths: list[Path], output: Path, tools: Tools, repeats: Repeats | No
     return decode_files(find_files(paths), output, tools, repeats or Repeats(None, SystemClock()), lambda read: None)
 
 
+@pytest.mark.more
 def test_files_and_folders_are_decoded_whatever_packs_them(tools: Tools, tmp_path: Path) -> None:
     source = tmp_path / "in"
     (source / "deeper").mkdir(parents=True)
