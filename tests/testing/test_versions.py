@@ -12,8 +12,8 @@ from testing.services.keeper import ADDRESS
 from testing.versions.__main__ import NEWEST, PARTS, TOGETHER, is_supported, run_tests, select_tests
 from testing.versions.environment import OLDER, interpreter
 
-# Every way into a mirror that could show something: every request of a client, and what goes past a view; then each in detail.
-GUARDS, DETAILS = ("hg/serving/everything.t", "hg/serving/guards.t"), ("hg/serving/released.t", "hg/serving/views.t")
+# Every way into a mirror that could show something: a start of pytest and one of Mercurial serve all of them.
+GUARDS = tuple(f"hg/serving/{name}.t" for name in ("everything", "guards", "released", "views"))
 
 
 @pytest.mark.processes
@@ -22,7 +22,6 @@ GUARDS, DETAILS = ("hg/serving/everything.t", "hg/serving/guards.t"), ("hg/servi
     [
         ("6.3", ("pushlog/strip.t",), False),
         ("7.0", GUARDS, False),
-        pytest.param("7.0", DETAILS, False, marks=pytest.mark.slow),
         pytest.param("6.3", ("pushlog/record.t", "pushlog/wire.t"), True, marks=pytest.mark.slow),
         pytest.param("7.0", ("hg/serving/everything.t",), True, marks=pytest.mark.slow),
     ],
