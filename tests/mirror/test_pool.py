@@ -71,6 +71,34 @@ def test_a_worker_killed_at_its_start_is_told_as_died(bench: Bench, monkeypatch:
     assert bench.pool.workers == []
 
 
+def test_an_idle_worker_has_a_small_task_before_its_thread_runs(bench: Bench) -> None:
+    worker = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    given, worker.requests = worker.requests, queue.SimpleQueue()  # its thread waits at the first one
+    bench.pool.give(worker, "task")
+    assert worker.pipe.recv() == "task"
+    given.put(None)
+
+
+def test_a_stopped_worker_holds_up_nobody_who_gives_it_a_large_task(bench: Bench) -> None:
+    worker = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    worker.process.send_signal(signal.SIGSTOP)
+    bench.pool.give(worker, "x" * 8_000_000)
+    worker.process.send_signal(signal.SIGCONT)
+    assert bench.arrived() == "x" * 8_000_000
+
+
+def test_a_worker_that_died_idle_is_told_as_died_whatever_it_is_given(bench: Bench) -> None:
+    for task in ("small", "x" * 8_000_000):
+        worker = bench.pool.start(Lane.LIGHT)
+        assert bench.arrived() == READY
+        worker.process.kill()
+        worker.process.wait()
+        bench.pool.give(worker, task)
+        assert bench.arrived() is None
+
+
 def test_a_worker_gets_its_first_task_when_it_is_ready(bench: Bench) -> None:
     assert bench.pool.idle(Lane.HEAVY) is None
     assert bench.arrived() == READY

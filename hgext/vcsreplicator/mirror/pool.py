@@ -3,8 +3,8 @@
 
 They are started with a clean environment, given one task at a time, and replaced when they end. Each lane has workers of its own,
 so no lane waits for another; workers of all lanes but LIGHT are started when needed, at a lower priority. A worker's answer, or its
-death, arrives in the supervisor's inbox. A thread for each worker holds the whole conversation with it, so the supervisor never
-waits for a pipe; a pipe that breaks at any moment means that the worker died.
+death, arrives in the supervisor's inbox. A thread for each worker holds the conversation with it, so the supervisor never waits
+for a pipe: it writes only what an idle worker's pipe holds. A pipe that breaks at any moment means that the worker died.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from .task import READY
 
 WORKER = "hgext.vcsreplicator.hg.replica.worker"
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY", "LD_LIBRARY_PATH", "LD_PRELOAD")
+# Bytes that the pipe to an idle worker, which has read all before, takes without a wait.
+_ROOM = 32 * 1024
 # The niceness of workers of all lanes but LIGHT.
 _NICE = 5
 
@@ -87,8 +90,9 @@ class Worker:
         self.since: float | None = None
         self.progress, self.moved = 0.0, float("-inf")
         self.is_ready = self.is_slow = self.is_killed = False
-        self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.requests.put(settings)
+        # Packed, or empty for one that is in the pipe already.
+        self.requests: queue.SimpleQueue[bytes | memoryview | None] = queue.SimpleQueue()
+        self.requests.put(ForkingPickler.dumps(settings))
         self.pipe, self.process = _start_process(environment, nursery)
         if lane is not Lane.LIGHT:
             with contextlib.suppress(OSError):  # it has ended already, as its pipe will show
@@ -146,10 +150,18 @@ class WorkerPool:
         return None
 
     def give(self, worker: Worker, task: object, now: float | None = None) -> None:
-        """Hand the task over at the time `now`; a worker that ended is reported as died."""
+        """Hand the task over at the time `now`; a worker that ended is reported as died.
+
+        A small task is written at once: its worker need not wait until the thread runs.
+        """
         worker.busy, worker.since = task, now
         worker.tasks += 1
-        worker.requests.put(task)
+        packed: bytes | memoryview = ForkingPickler.dumps(task)
+        if worker.is_ready and len(packed) <= _ROOM:
+            with contextlib.suppress(OSError):  # the thread meets the error too
+                worker.pipe.send_bytes(packed)
+                packed = b""
+        worker.requests.put(packed)
 
     def freed(self, answered: Answered) -> None:
         """Take a worker's report: it is idle now, or ends if it died or is worn out."""
@@ -223,7 +235,8 @@ def _converse(worker: Worker, report: Callable[[Answered], None]) -> None:
     with worker.pipe:
         while (request := worker.requests.get()) is not None:
             try:
-                worker.pipe.send(request)
+                if request:
+                    worker.pipe.send_bytes(request)
                 answer = worker.pipe.recv()
             except Exception:  # mostly EOFError or OSError; after any error the conversation is over
                 answer = None
