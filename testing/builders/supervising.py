@@ -59,6 +59,9 @@ class Pool:
         worker.is_killed = True
         self.killed.append(worker)
 
+    def close(self, patience: float) -> None:
+        """Nothing runs."""
+
 
 class Writer:
     """Keeps what would be written."""
@@ -85,6 +88,9 @@ class Writer:
 
     def ask_ends(self, expected: dict[str, tuple[str | None, int]]) -> None:
         self.asked.append(expected)
+
+    def close(self, patience: float) -> None:
+        """Nothing waits."""
 
 
 class Bench:

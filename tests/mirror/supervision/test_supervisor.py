@@ -283,6 +283,34 @@ def test_positions_that_do_not_move_are_stored_again_before_kafka_forgets_them(b
     assert bench.writer.stored == [{0: 0}, {0: 0}]
 
 
+def test_a_position_is_stored_after_the_ack_of_its_event_has_had_its_time(bench: Bench) -> None:
+    chain = Chain("r")
+    for count, event in enumerate(chain.take(3), 1):
+        bench.read(event)
+        bench.applied(event)
+        bench.passes(1)
+        assert bench.writer.acks[chain.repository].applied == count
+        assert bench.writer.stored == [{0: number} for number in range(1, count)]
+        bench.passes(1)
+        assert bench.writer.stored[-1] == {0: count}
+
+
+def test_positions_are_stored_while_events_come_without_a_pause(bench: Bench) -> None:
+    for event in Chain("r").take(10):
+        bench.read(event)
+        bench.applied(event)
+        bench.passes(1)
+    assert len(bench.writer.stored) == 5
+
+
+def test_a_mirror_that_ends_stores_what_its_positions_have_passed(bench: Bench) -> None:
+    [event] = Chain("r").take(1)
+    bench.read(event)
+    bench.applied(event)
+    bench.mirror.close(0.0)
+    assert bench.writer.stored == [{0: 1}]
+
+
 def test_a_reject_fits_into_the_log_with_any_key(bench: Bench) -> None:
     bench.records(bench.record(EVENTS, "k" * 5_000_000, b"junk"))
     [message] = bench.writer.others
@@ -962,7 +990,7 @@ def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench
     bench.mirror.receive(Ends(ends={0: 40}, expected={last.repository: (last.incarnation, last.seq)}))
     [note] = bench.notes.detached()
     assert note.reason is Reason.GAP
-    bench.passes(1)
+    bench.passes(2)
     assert bench.writer.stored[-1] == {0: 40}
 
 

@@ -70,6 +70,7 @@ class Supervisor:
         # Of the stream; held back when too much is in memory, and stopped at the end.
         self.reader: Source | None = None
         self._stored = dict(positions)
+        self._is_moving = False
         self._renewed = clock.monotonic()
         self._beat_at = self._ticked = float("-inf")
         self.state = state = State(settings, notes, writer, clock, positions)
@@ -151,6 +152,7 @@ class Supervisor:
                 self._take_answer(arrived)
         self._ticked = float("-inf")
         self._do_due_work()
+        self._store_positions(self._clock.monotonic(), at_once=True)
         self._pool.close(1.0)
         self._writer.close(2.0)
 
@@ -190,11 +192,18 @@ class Supervisor:
             self._beat_at = now
             self._write_beat()
 
-    def _store_positions(self, now: float) -> None:
+    def _store_positions(self, now: float, *, at_once: bool = False) -> None:
+        """Store positions that moved before the last check, or with `at_once` all.
+
+        The acks of an event go first, because the aggregator waits for them. A restart before the position is stored reads the
+        event again, and finds it applied.
+        """
         positions = self.state.backlog.positions()
         is_renewal = now - self._renewed >= RENEW_INTERVAL
-        if positions == self._stored and not is_renewal:
+        was_moving, self._is_moving = self._is_moving, positions != self._stored
+        if not (is_renewal or (self._is_moving and (was_moving or at_once))):
             return
+        self._is_moving = False
         self._writer.positions(
             {partition: at for partition, at in positions.items() if is_renewal or self._stored.get(partition) != at}
         )
