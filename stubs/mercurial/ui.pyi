@@ -7,6 +7,7 @@ from .scmutil import progress
 class ui:
     environ: MutableMapping[bytes, bytes]
     quiet: bool
+    callhooks: bool
     fout: BinaryIO
     ferr: BinaryIO
     def __init__(self, src: ui | None = None) -> None: ...

@@ -52,3 +52,13 @@ def test_a_pipe_in_place_of_a_file_of_an_open_repository_is_named_and_not_waited
     os.mkfifo(file)
     with pytest.raises(OSError, match=f"Not a file: '{file}'"):
         repositories.open(str(author.folder))
+
+
+def test_no_hook_runs_where_a_mirror_applies_events(bench: Bench) -> None:
+    author = bench.author("one")
+    repo, ran = OpenRepositories(prepare(), 4).open(str(author.folder)), []
+    for name in (b"pretxnopen", b"pretxnclose", b"txnclose"):
+        repo.ui.setconfig(b"hooks", name, lambda **_: ran.append(1))
+    with repo.lock(), repo.transaction(b"test"):
+        pass
+    assert ran == []
