@@ -17,7 +17,6 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -35,8 +34,9 @@ from hgext.vcsreplicator.words.version import VERSION
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
 from ..rejects import judged
 from ..window import PATIENCE, Delivery, Patience, check_number
-from .message import MOST_ENTRIES, BatchEntry, fifo_keys, object_body, object_key, together, topic_parts, write_form
+from .message import MOST_ENTRIES, BatchEntry, fifo_keys, object_body, object_key, together, topic_parts
 from .objects import ObjectWriter
+from .topic import TopicPublisher
 
 # Seconds that a message may wait for each that may join it.
 LINGER = 0.003
@@ -141,8 +141,8 @@ class Sns:
                 "before-call.s3", add_expect_header
             )  # a round trip for each of our small bodies
             self._objects = ObjectWriter(self._s3, settings.bucket, session.get_credentials(), clock)
-            self._sns = session.client("sns", config=config, endpoint_url=settings.sns_endpoint_url)
-            self._sns.meta.events.register("before-call.sns", _encode_form)
+            sns = session.client("sns", config=config, endpoint_url=settings.sns_endpoint_url)
+            self._topic = TopicPublisher(sns, settings.topic_arn, session.get_credentials(), clock)
         except (BotoCoreError, OSError, ValueError) as error:
             raise BadConfig(f"sns: {error}") from error
 
@@ -241,7 +241,7 @@ class Sns:
             self._done.put(outcome)
 
     def _publish_one(self, entry: BatchEntry) -> list[DeliveryOutcome]:
-        answer = self._sns.publish(TopicArn=self.settings.topic_arn, **entry.content)
+        answer = self._topic.publish(entry)
         return [DeliveryOutcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
 
     def _publish_batch(self, entries: Sequence[BatchEntry]) -> list[DeliveryOutcome]:
@@ -249,8 +249,7 @@ class Sns:
 
         An entry failed unless the answer calls it successful.
         """
-        requests: list[Any] = [{"Id": str(n), **entry.content} for n, entry in enumerate(entries)]
-        answer = self._sns.publish_batch(TopicArn=self.settings.topic_arn, PublishBatchRequestEntries=requests)
+        answer = self._topic.publish_batch(entries)
         errors: dict[str, ReplicationError | None] = {each["Id"]: None for each in answer.get("Successful", ())}
         for each in answer.get("Failed", ()):
             errors[each["Id"]] = _judge_error("PublishBatch", each["Code"], each.get("Message", ""))
@@ -260,15 +259,6 @@ class Sns:
 
     def _data_url(self, key: str) -> str:
         return f"{self._s3.meta.endpoint_url.rstrip('/')}/{self.settings.bucket}/{key}"
-
-
-def _encode_form(params: dict[str, Any], **_: object) -> None:
-    """Encode the form of a request.
-
-    botocore would encode it twice: to sign it, and to send it.
-    """
-    if isinstance(params["body"], dict):
-        params["body"] = write_form(params["body"])
 
 
 _UNSAID = Unavailable("sns: the answer does not say that the message is stored")

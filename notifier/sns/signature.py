@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The signature of a request that writes an object: AWS Signature Version 4.
+"""The signature of a request to S3 or SNS: AWS Signature Version 4.
 
 Pure. https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html has the steps. boto3's signer takes
 several times as long, since it can sign any request.
@@ -38,21 +38,29 @@ class SignatureScope:
 
 
 def signed_headers(
-    url: str, checksum: str, headers: Mapping[str, str], scope: SignatureScope, credentials: Any, now: float
+    method: str,
+    url: str,
+    checksum: str,
+    headers: Mapping[str, str],
+    scope: SignatureScope,
+    credentials: Any,
+    now: float,
 ) -> dict[str, str]:
-    """Return the headers of a `PUT`: those given and the signature's.
+    """Return the headers of a request: those given and the signature's.
 
-    The URL has no query and is quoted. `checksum` is the SHA-256 of the content. `credentials` are frozen ones of boto3; `now` is
-    in seconds since the epoch.
+    The URL has no query and is quoted. `checksum` is the SHA-256 of the content, which S3 wants to see. `credentials` are frozen
+    ones of boto3; `now` is in seconds since the epoch.
     """
     time = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     parts = urlsplit(url)
-    found = {**headers, "X-Amz-Content-SHA256": checksum, "X-Amz-Date": time}
+    found = {**headers, "X-Amz-Date": time}
+    if scope.service == "s3":
+        found["X-Amz-Content-SHA256"] = checksum
     if credentials.token:
         found["X-Amz-Security-Token"] = credentials.token
     signed = sorted([("host", parts.netloc), *((name.lower(), found[name]) for name in found if name not in _UNSIGNED)])
     names = ";".join([name for name, _ in signed])
-    request = "\n".join(["PUT", parts.path, "", *(f"{name}:{value}" for name, value in signed), "", names, checksum])
+    request = "\n".join([method, parts.path, "", *(f"{name}:{value}" for name, value in signed), "", names, checksum])
     place = f"{time[:8]}/{scope.region}/{scope.service}/aws4_request"
     key = _derive_key(credentials.secret_key, place)
     signature = _sign_text(key, f"{_ALGORITHM}\n{time}\n{place}\n{hashlib.sha256(request.encode()).hexdigest()}").hex()

@@ -134,7 +134,7 @@ def test_store_whose_answers_have_content_gets_each_object_once(bucket: Bucket) 
     assert bucket.ways == ["boto3", "boto3"]
 
 
-@pytest.mark.parametrize("part", ["objects._KnownRequest.send", "objects._learn_request"])
+@pytest.mark.parametrize("part", ["learned._KnownRequest.send", "learned.LearnedRequest._learn_request"])
 def test_botocore_that_works_differently_inside_stores_every_object(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

@@ -15,6 +15,7 @@ SCOPE = SignatureScope(region="us-east-1", service="s3")
 def test_object_of_the_manual_is_signed_as_there() -> None:
     """https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html, example PUT Object."""
     found = signed_headers(
+        "PUT",
         "https://examplebucket.s3.amazonaws.com/test%24file.text",
         "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072",
         {"Date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY", "User-Agent": "any"},
@@ -35,7 +36,7 @@ def sign(secret: str = SECRET, *, day: int = 24, region: str = "us-east-1") -> s
     """Sign the same request with these, and return the signature."""
     now = datetime.datetime(2013, 5, day, tzinfo=datetime.UTC).timestamp()
     scope = SignatureScope(region=region, service="s3")
-    found = signed_headers("https://b/k", "1" * 64, {}, scope, ReadOnlyCredentials("key", secret, None), now)
+    found = signed_headers("PUT", "https://b/k", "1" * 64, {}, scope, ReadOnlyCredentials("key", secret, None), now)
     return found["Authorization"].partition("Signature=")[2]
 
 
