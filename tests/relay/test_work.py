@@ -1096,9 +1096,8 @@ def test_many_repositories_of_a_partition_that_fails_share_the_failure_and_occup
     try:
         eventually(lambda: not there.has_unsent())
         assert all(box.has_unsent() for box in waiting.values())
-        eventually(
-            lambda: [name for name, task in master.work._tasks.items() if task.running] == [master.folder(first)]
-        )
+        # Mostly the first; or one whose retry was due, which then asks for all.
+        eventually(lambda: sum(task.running for task in master.work._tasks.values()) == 1)
     finally:
         may_answer.set()
     eventually(lambda: not any(box.has_unsent() for box in waiting.values()), "all are sent, though no time passes")
