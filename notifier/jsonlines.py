@@ -155,7 +155,9 @@ class JsonLines:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 self.close()
-                raise Unavailable(f"{self.path}: another process writes it; name another file") from error
+                raise Unavailable(
+                    f"{self.path}: another destination or process writes it; name another file"
+                ) from error
 
     def _is_current(self) -> bool:
         assert self._file is not None

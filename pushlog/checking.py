@@ -15,7 +15,7 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 from mercurial.ui import ui as Ui
 
-from .store import connections, database, entry, progress, statements
+from .store import connections, database, disk, entry, progress, statements
 from .store.appendfile import TornRecord
 from .store.session import PushlogTransaction, session_of
 from .store.storage import Pushlog
@@ -196,7 +196,7 @@ def _rebuild_database(log: Pushlog) -> None:
     new = log.path + ".new"
     _remove(new)
     try:
-        with contextlib.closing(log.open_for_writing(new, spills=True)) as connection:
+        with contextlib.closing(log.open_for_writing(new, spills=True, synchronous="NORMAL")) as connection:
             with contextlib.suppress(TornRecord):
                 for fact in progress.show_facts(log, b"writing pushlog2.db"):
                     database.apply(connection, fact, log.revision_of)
@@ -204,6 +204,7 @@ def _rebuild_database(log: Pushlog) -> None:
             connection.execute("COMMIT")
         _remove(log.path + "-journal")  # it belongs to the old database
         os.replace(new, log.path)
+        disk.sync_folder(os.fsencode(os.path.dirname(log.path)))
     except BaseException:
         _remove(new)
         _remove(new + "-journal")

@@ -63,7 +63,7 @@ def copypushlog(ui: Ui, repo: localrepository, source: bytes) -> int:
 
 def _copy_pushes(log: Pushlog, remote: IPeer, name: bytes) -> int:
     """Copy all pushes or none, under the store lock; return how many were written."""
-    with contextlib.closing(log.open_for_writing(log.path, spills=True, is_synced=True)) as connection:
+    with contextlib.closing(log.open_for_writing(log.path, spills=True, synchronous="FULL")) as connection:
         copy = Copy(log, connection)
         for push in progress.show_count(log.repo.ui, b"copying pushes", _receive_pushes(remote, name)):
             copy.take(push)

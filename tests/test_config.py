@@ -202,8 +202,20 @@ RELAY = 'socket = "/s"\nsource = "hg://m"\n'
         ('[mirror.a]\nroot = "/r"\nblobs = "http://["', "mirror.a.blobs: expected file:///"),
         ('[mirror.a]\nroot = "/r"\nmaster = "http://["', "mirror.a.master: expected a URL http://, https:// or ssh://"),
         (
+            '[mirror.a]\nroot = "/r"\nmaster = "HTTPS://h/"',
+            "mirror.a.master: expected a URL http://, https:// or ssh://",
+        ),
+        (
+            '[mirror.a]\nroot = "/r"\nmaster = "https://h/\\n"',
+            "mirror.a.master: expected a URL http://, https:// or ssh://",
+        ),
+        (
+            '[mirror.a]\nroot = "/r"\nmaster = " https://h/"',
+            "mirror.a.master: expected a URL http://, https:// or ssh://",
+        ),
+        (
             '[mirror.a]\nroot = "/r"\nmaster = "https://u:secret@[/"',
-            "mirror.a.master: expected a URL http://, https:// or ssh://, got one that is none",
+            "mirror.a.master: expected a URL http://, https:// or ssh://, got another (not shown, there may be a password",
         ),
         (
             '[mirror.a]\nroot = "/r\\u0000"',

@@ -129,8 +129,11 @@ class EdgeConnection(HttpToolsProtocol):
             _Phase.BODY: settings.body_timeout,
             _Phase.ANSWER: ANSWER_TIMEOUT,
         }
-        # Bytes of an unfinished head; and what the parsed heads count of it and of the requests that wait.
-        self._head_bytes = self._header_bytes = 0
+        # Bytes of an unfinished head.
+        self._head_bytes = 0
+        # What the heads of requests count, in their order. The first `_answered` are answered, the last may be unfinished.
+        self._costs: list[int] = []
+        self._answered = 0
         self._refusal = HTTPStatus.BAD_REQUEST
         self._enter(_Phase.HEAD)
 
@@ -161,8 +164,8 @@ class EdgeConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if not self.pipeline:
-            self._header_bytes = 0
+        self._costs = [*self._costs[self._answered :], 0]
+        self._answered = 0
         self._count_head(REQUEST_COST)
         if self._phase is not _Phase.HEAD:
             self._enter(_Phase.HEAD)
@@ -191,6 +194,7 @@ class EdgeConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         has_next = bool(self.pipeline)
+        self._answered += 1
         super().on_response_complete()
         if self._phase is _Phase.ANSWER:
             self._enter(_Phase.ANSWER if has_next else _Phase.IDLE)
@@ -208,10 +212,14 @@ class EdgeConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _count_head(self, size: int) -> None:
-        """Count bytes of a head; refuse it, or close a connection whose requests wait."""
-        self._header_bytes += size
-        if self._header_bytes > HEAD_BYTES:
-            if self.pipeline:
+        """Count bytes of a head; refuse it, or close a connection whose requests wait.
+
+        The request that is being answered does not count.
+        """
+        self._costs[-1] += size
+        waiting = self._costs[self._answered + 1 :]
+        if sum(waiting or self._costs[-1:]) > HEAD_BYTES:
+            if waiting:
                 self._close("too many")
             self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             raise _Excess

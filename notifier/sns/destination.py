@@ -93,7 +93,7 @@ class SnsSettings:
             raise ValueError(f"region: expected that of topic-arn, {arn['region']}, got {self.region!r}")
         for name in ("sns_endpoint_url", "s3_endpoint_url"):
             url = getattr(self, name)
-            if url is not None and split_url(url, "http", "https") is None:
+            if url is not None and not (url.startswith("http") and split_url(url, "http", "https")):
                 raise ValueError(f"{name}: expected an http or https URL, got {url!r}")
         check_number("workers", self.workers, 1, 100)
         check_number("limit", self.limit, 1024, 256 * 1024, unit="bytes")

@@ -37,7 +37,10 @@ def exchange(connections: Any, method: str, target: str, headers: Mapping[str, s
 
     The headers include Host and Content-Length. Raises HTTPClientError, after which the request may have arrived or not.
     """
-    connection = connections._get_conn()
+    try:
+        connection = connections._get_conn()
+    except HTTPError as error:
+        raise HTTPClientError(error=error) from error
     if connection.sock is None:
         connections._put_conn(connection)
         return _exchange_first(connections, method, target, headers, content)
@@ -93,6 +96,8 @@ def _read_other(sock: Any, received: bytes, method: str) -> tuple[HttpAnswer, bo
     """Return an answer of any form, of which some bytes have come."""
     answer = http.client.HTTPResponse(_Received(sock, received), method=method)  # type: ignore[arg-type]
     answer.begin()
+    if answer.status < 200:  # it would leave the final answer to the next request
+        raise http.client.HTTPException(f"interim answer {answer.status}")
     content = answer.read()
     return HttpAnswer(status=answer.status, content=content), not answer.will_close
 

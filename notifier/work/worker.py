@@ -260,10 +260,10 @@ class PushRecorder:
         if isinstance(error, Unavailable | BadConfig):  # the database is away, or an operator must see to it
             is_alone = isinstance(error, CloneUnavailable)
             delay = self._settings.retry.longest if is_alone else RECONNECT.delay(5, random.random())
-            if not is_alone:
-                DOWN.labels("work").set(1)
+            DOWN.labels("work").set(not is_alone)
             self._backlog.put_off(messages, now + delay, is_alone=is_alone)
             return
+        DOWN.labels("work").set(0)
         FAILED.inc()
         if self._backlog.fail(messages, now, random.random()):
             [message] = messages

@@ -13,19 +13,19 @@ __all__ = ["damage", "execute_all", "has_table", "in_memory", "open_for_reading"
 
 
 def open_for_writing(
-    path: str, *, timeout_ms: int, mode: int | None = None, spills: bool = False, is_synced: bool = False
+    path: str, *, timeout_ms: int, mode: int | None = None, spills: bool = False, synchronous: str = "OFF"
 ) -> sqlite3.Connection:
     """Connect inside an immediate transaction.
 
     Creates the file and its tables if need be. Raises `sqlite3.Error`. A new file gets ``mode``, or what the umask leaves, and
-    its group may write it. If it ``is_synced``, a power cut leaves a transaction there whole or not at all. Else SQLite does
-    not wait for the disk, and a power cut may leave a part of one, without a sign.
+    its group may write it. ``synchronous`` is SQLite's. With "OFF" it does not wait for the disk, and a power cut may leave a
+    part of a transaction, without a sign. With "NORMAL" it syncs the journal, then the database, and a transaction is there
+    whole or not at all; a power cut may undo one, which the file has.
     """
     is_new = not os.path.exists(path)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
     try:
-        # NORMAL: one sync for the journal, one for the database. It may be undone after the commit, as the file has it then.
-        connection.execute(f"PRAGMA synchronous = {'NORMAL' if is_synced else 'OFF'}")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
         if not spills:
             # A spill would take the exclusive lock before the commit.
             connection.execute("PRAGMA cache_spill = OFF")

@@ -179,7 +179,8 @@ class PushlogTransaction:
     def _open(self, tr: Transaction) -> sqlite3.Connection:
         connection = None
         try:
-            connection = self._log.open_for_writing(self._log.path, is_synced=getattr(tr, "_is_synced", False))
+            synchronous = "NORMAL" if getattr(tr, "_is_synced", False) else "OFF"
+            connection = self._log.open_for_writing(self._log.path, synchronous=synchronous)
             derived = derivation.derive(self._log, connection, tr, self._note, reads_all=self._reads_all)
         except sqlite3.DatabaseError as error:
             if connection is not None:

@@ -69,15 +69,15 @@ class Pushlog:
         finally:
             connection.close()
 
-    def open_for_writing(self, path: str, *, spills: bool = False, is_synced: bool = False) -> sqlite3.Connection:
+    def open_for_writing(self, path: str, *, spills: bool = False, synchronous: str = "OFF") -> sqlite3.Connection:
         """Connect for writing, a new file with the mode of Mercurial's own.
 
-        With ``spills`` a large transaction does not stay in memory; readers are held off meanwhile. ``is_synced``: see
+        With ``spills`` a large transaction does not stay in memory; readers are held off meanwhile. ``synchronous``: see
         `connections.open_for_writing`.
         """
         timeout = self.repo.ui.configint(b"pushlog", b"timeoutrw")
         mode = self.repo.store.createmode
-        return connections.open_for_writing(path, timeout_ms=timeout, mode=mode, spills=spills, is_synced=is_synced)
+        return connections.open_for_writing(path, timeout_ms=timeout, mode=mode, spills=spills, synchronous=synchronous)
 
     def create(self) -> None:
         """Create the database, if there is none yet and it can be written."""

@@ -278,7 +278,7 @@ def test_a_socket_that_a_dashboard_left_behind_is_no_dashboard(verbs: Verbs) -> 
     assert verbs.read_in_doubt("check") == verbs.read("check")
 
 
-@pytest.mark.parametrize("wrong", ['"status.sock"', "7", '""', '["/x"]', '"/x\\u0000y"', f'"/{"x" * 200}"'])
+@pytest.mark.parametrize("wrong", ['"status.sock"', "7", '""', '["/x"]', f'"/{"x" * 200}"'])
 def test_a_wrong_setting_stops_no_verb(verbs: Verbs, wrong: str) -> None:
     verbs.file.write_text(CONFIG.replace('"{socket}"', wrong))
     assert verbs.read_in_doubt("check") == verbs.read("check")

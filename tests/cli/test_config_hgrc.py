@@ -269,7 +269,7 @@ def test_a_root_with_a_nul_is_refused_without_a_traceback(tmp_path: Path) -> Non
     text = MIRROR.replace("mirror", "master") + "relay = /run/relay.sock\n[vcsreplicator-roots]\n/r\0 = .\n"
     result = checked(tmp_path, text)
     assert isinstance(result.exception, BadConfig), result.output
-    assert "[vcsreplicator-roots] /r\0: expected an absolute folder" in str(result.exception)
+    assert "[vcsreplicator-roots] /r\\0: expected a folder without the character NUL" in str(result.exception)
 
 
 def test_a_masters_hgrc_without_roots_whose_pushes_are_no_events_is_refused(tmp_path: Path) -> None:

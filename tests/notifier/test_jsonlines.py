@@ -151,7 +151,7 @@ def test_file_that_another_writes_is_waited_for(tmp_path: Path, monkeypatch: pyt
     confirmed = [1, *([2] if answers == [[None]] else [])]
     assert sequences(file) == confirmed
     assert send(second, 2) == [None]
-    assert send(first, 4) == [f"{file}: another process writes it; name another file"]
+    assert send(first, 4) == [f"{file}: another destination or process writes it; name another file"]
 
 
 def test_missing_folder_is_waited_out(tmp_path: Path) -> None:

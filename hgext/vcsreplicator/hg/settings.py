@@ -147,7 +147,12 @@ def _read_roots(ui: Ui) -> dict[str, str]:
     roots = {}
     for folder, prefix in ui.configitems(ROOTS):
         name, wire = os.fsdecode(folder), os.fsdecode(prefix).strip()
-        if not os.path.isabs(name) or "\0" in name:
+        if "\0" in name:
+            shown = name.replace("\0", "\\0")
+            raise error.ConfigError(
+                f"config: [vcsreplicator-roots] {shown}: expected a folder without the character NUL".encode()
+            )
+        if not os.path.isabs(name):
             raise error.ConfigError(f"config: [vcsreplicator-roots] {name}: expected an absolute folder".encode())
         roots[os.path.realpath(name)] = "" if wire == "." else _check_wire_prefix(name, wire)
     return roots

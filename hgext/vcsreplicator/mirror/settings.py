@@ -88,9 +88,9 @@ class MirrorSettings:
 
 def _check_master(url: str) -> None:
     parts = split_url(url, "http", "https", "ssh")
-    if parts is None:
+    if parts is None or not url.startswith(parts.scheme):
         # There may be a password before the @.
-        found = "one that is none" if "@" in url else repr(url)
+        found = "another (not shown, there may be a password before the @)" if "@" in url else repr(url)
         raise ValueError(f"master: expected a URL http://, https:// or ssh://, got {found}")
     if parts.password is not None:
         raise ValueError(

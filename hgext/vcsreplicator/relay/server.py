@@ -267,8 +267,9 @@ class Server:
 
     def _add_peer(self, peer: _Peer, folder: str) -> bool:
         if not (folder + "/").startswith(self._roots):
+            has_store = _has_store(folder)
             with self._lock:
-                if len(self._outside) < OUTSIDE_LIMIT and _has_store(folder):
+                if has_store and len(self._outside) < OUTSIDE_LIMIT:
                     self._outside.add(folder)
             return False
         # One that the relay may not look into is taken: its jobs fail, and say why.

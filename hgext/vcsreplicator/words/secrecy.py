@@ -58,10 +58,14 @@ def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
 
 
 def split_url(url: str, *schemes: str, needs_host: bool = True) -> SplitResult | None:
-    """Return a URL's parts; None with another scheme, no host or an impossible port."""
+    """Return a URL's parts.
+
+    Returns None with another scheme, no host, an impossible port, or a character that `urlsplit` drops and others do not.
+    """
     try:
         parts = urlsplit(url)
         is_right = parts.scheme in schemes and parts.port != 0 and (not needs_host or bool(parts.hostname))
+        is_right &= url.isprintable() and not url.startswith(" ")
     except ValueError:  # a port or an address that is none
         return None
     return parts if is_right else None

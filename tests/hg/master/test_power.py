@@ -15,6 +15,7 @@ import shutil
 
 import pytest
 
+from testing.builders.pushing import HG
 from testing.faults import SEED, told_with_seed
 from testing.faults.powercut import Disk, State, Trace, write
 from tests.hg.master.test_crash import SCENARIOS, Site, looks, site, strike
@@ -108,6 +109,19 @@ def test_a_commit_of_the_pushlogs_database_cannot_be_undone_in_part(site: Site) 
     begun = turns.index(("pwrite64", database))
     assert turns[begun - 2 : begun] == [("pwrite64", journal), ("fdatasync", journal)]
     assert turns[begun + 1 :] == [("fdatasync", database), ("close", journal), ("close", database)]
+
+
+def test_a_repaired_database_of_the_pushlog_is_on_disk_before_it_has_its_name(site: Site) -> None:
+    site.reset()
+    trace = Trace(log=site.template / "trace")
+    assert site.run([*trace.argv(), HG, "-R", "repos/one", "repairpushlog"]) == 0
+    calls = list(trace.calls())
+    names = [(call.name, call.place.rpartition("/.hg")[2]) for call in calls]
+    [renamed] = [
+        place for place, call in enumerate(calls) if call.name.startswith("rename") and "pushlog2" in str(call.texts)
+    ]
+    assert ("fdatasync", "/pushlog2.db.new") in names[:renamed]
+    assert ("fsync", "") in names[renamed:]
 
 
 @pytest.mark.sample(1, keep=("[changesets",))

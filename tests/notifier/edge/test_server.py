@@ -125,6 +125,19 @@ def test_a_client_that_asks_for_thousands_of_answers_at_once_is_closed(edge: Edg
         assert len(statuses(read_all(client))) < 5000
 
 
+def test_a_client_that_reads_its_answers_may_have_some_requests_wait_for_as_long_as_it_likes(edge: Edge) -> None:
+    request = HEARTBEAT.replace(b"1.0", b"1.1")
+    with connect(edge.port) as client:
+        client.sendall(request * 5)
+        received = b""
+        for answered in range(1, 300):
+            while received.count(b"HTTP/1.1 200") < answered:
+                more = client.recv(65536)
+                assert more, f"closed after {answered - 1} answers"
+                received += more
+            client.sendall(request)
+
+
 def test_thousands_of_headers_are_refused_however_small_they_are(edge: Edge) -> None:
     headers = [f"{number}:" for number in range(2000)]
     assert statuses(ask(edge.port, post(SOME, b"{}", *headers))) == [431]

@@ -111,8 +111,15 @@ def test_request_is_written_as_it_is_given(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"HTTP/1.1 200 OK\r\nContent-Le", SIMPLE[:-1], SIMPLE + b"HTTP/1.1 200", b"220 mail.example ESMTP\r\n\r\n"],
-    ids=["nothing", "cut headers", "cut content", "too long", "not HTTP"],
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        SIMPLE[:-1],
+        SIMPLE + b"HTTP/1.1 200",
+        b"220 mail.example ESMTP\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+    ],
+    ids=["nothing", "cut headers", "cut content", "too long", "not HTTP", "interim"],
 )
 def test_answer_that_is_none_costs_the_connection(server: Server, answer: bytes) -> None:
     server.pieces, server.ends = (answer,), True
@@ -135,3 +142,9 @@ def test_connection_that_the_server_closed_is_made_again(server: Server) -> None
     for _ in range(3):
         assert server.ask().content == b"body"
     assert [number for number, _ in server.requests] == [0, 0, 1]
+
+
+def test_pool_that_is_closed_has_no_answer(server: Server) -> None:
+    server.pool.close()
+    with pytest.raises(HTTPClientError):
+        server.ask()
