@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from ..destination import DeliveryOutcome
 from .confirms import Confirms
 from .connection import TROUBLE, connect, describe_error, drain, translated, where, within
-from .frames import OutgoingMessage, write_frames
+from .frames import OutgoingMessage, write_exchange_check, write_frames
 from .settings import BrokerSettings
 
 # Seconds after a nack at which the broker must still answer: a failing one sends nacks before it closes the connection.
@@ -67,11 +67,13 @@ class OnReturn(enum.Enum):
 class Target:
     """The target of messages.
 
-    `declare` declares it on a new connection; `on_nack` and `on_return` say what the broker's refusals mean.
+    `declare` declares it on a new connection; `on_nack` and `on_return` say what the broker's refusals mean. `exchange` is a
+    durable topic exchange: messages that find another kind of exchange there are sent again once it is right.
     """
 
     name: str
     declare: Callable[[Any], None]
+    exchange: str | None = None
     on_nack: OnNack = OnNack.RETRY
     on_return: OnReturn = OnReturn.DECLARE_AGAIN
 
@@ -182,6 +184,8 @@ class ConfirmedChannel:
         drain(self._connection, 0)
         if not self.is_blocked:
             held, self._held = self._held, bytearray()
+            if self.target.exchange is not None:
+                held[:0] = write_exchange_check(self.target.exchange, self._channel.channel_id)
             with self._connection.transport.having_timeout(self.settings.confirm_timeout):
                 self._connection.transport.write(held)
             self._connection.bytes_sent += 1  # by which py-amqp sees that no heartbeat is due

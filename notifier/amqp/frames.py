@@ -5,6 +5,7 @@ Pure. py-amqp can write any method with any content, and takes three times as lo
 specification is https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf, sections 4.2 and 1.8.
 
     method   1, channel, size, 60, 40 (basic.publish), 0, exchange, routing key, 1 if mandatory         0xCE
+             1, channel, size, 40, 10 (exchange.declare), 0, exchange, type, bits, no arguments         0xCE
     header   2, channel, size, 60, 0, size of the body, which properties there are, the properties      0xCE
     body     3, channel, size, bytes                       as many as the body needs, none if empty     0xCE
 """
@@ -21,6 +22,9 @@ _LENGTH = struct.Struct(">I")
 _HEADER = struct.Struct(">HHQH")
 _METHOD_TYPE, _HEADER_TYPE, _BODY_TYPE = 1, 2, 3
 _PUBLISH = struct.pack(">HHH", 60, 40, 0)
+_DECLARE = struct.pack(">HHH", 40, 10, 0)
+# Bits of a declaration without an answer: of what must be there, and of what is durable.
+_PASSIVE, _WANTED = b"\x11", b"\x12"
 # The bytes of a frame that are not its content.
 _AROUND = 8
 _END = b"\xce"
@@ -73,6 +77,18 @@ def write_frames(message: OutgoingMessage, channel: int, largest: int) -> bytes:
     for begin in range(0, len(body), largest - _AROUND):
         part = body[begin : begin + largest - _AROUND]
         frames += (_FRAME.pack(_BODY_TYPE, channel, len(part)), part, _END)
+    return b"".join(frames)
+
+
+def write_exchange_check(exchange: str, channel: int) -> bytes:
+    """Return frames that end the channel unless this durable topic exchange exists.
+
+    The broker answers them with nothing else. The first frame keeps the second from making the exchange.
+    """
+    frames: list[bytes] = []
+    for bits in (_PASSIVE, _WANTED):
+        method = _DECLARE + _write_short(exchange) + _write_short("topic") + bits + _LENGTH.pack(0)
+        frames += (_FRAME.pack(_METHOD_TYPE, channel, len(method)), method, _END)
     return b"".join(frames)
 
 

@@ -108,6 +108,7 @@ class Pulse:
         target = Target(
             name=settings.exchange,
             declare=self._declare,
+            exchange=settings.exchange if settings.declare else None,
             on_nack=OnNack(settings.on_nack),
             on_return=OnReturn.REJECT if settings.mandatory else OnReturn.PASS,
         )

@@ -12,7 +12,7 @@ from amqp.serialization import dumps
 from hypothesis import given
 from hypothesis import strategies as some
 
-from notifier.amqp.frames import OutgoingMessage, write_frames
+from notifier.amqp.frames import OutgoingMessage, write_exchange_check, write_frames
 
 LARGEST = 200
 
@@ -54,6 +54,17 @@ def written_by_library(message: OutgoingMessage, channel: int, largest: int) -> 
 @given(message=MESSAGES)
 def test_frames_are_those_of_the_library(message: OutgoingMessage) -> None:
     assert write_frames(message, 3, LARGEST) == written_by_library(message, 3, LARGEST)
+
+
+@given(exchange=NAMES)
+def test_a_check_of_an_exchange_is_two_declarations_of_the_library(exchange: str) -> None:
+    written: list[bytes] = []
+    connection: Any = types.SimpleNamespace(frame_max=LARGEST, bytes_sent=0)
+    write = frame_writer(connection, types.SimpleNamespace(write=lambda data: written.append(bytes(data))))
+    for passive, durable in ((True, False), (False, True)):
+        arguments = (0, exchange, "topic", passive, durable, False, False, True, {})
+        write(1, 3, spec.Exchange.Declare, dumps("BssbbbbbF", arguments), None)
+    assert write_exchange_check(exchange, 3) == b"".join(written)
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGEST - 8, LARGEST - 7, 2 * (LARGEST - 8), 2 * LARGEST])

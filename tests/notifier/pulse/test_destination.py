@@ -314,6 +314,25 @@ def test_exchange_of_another_kind_is_named_in_the_trouble(rabbitmq: Any, unique_
         opened(settings).start()
 
 
+@pytest.mark.parametrize(
+    ("kind", "durable", "wrong"), [("direct", True, "type"), ("fanout", True, "type"), ("topic", False, "durable")]
+)
+def test_exchange_that_became_another_kind_meanwhile_confirms_no_message(
+    rabbitmq: Any, unique_name: str, kind: str, durable: bool, wrong: str
+) -> None:
+    settings = PulseSettings(url=rabbitmq.vhost(), exchange=f"exchange/guest/{unique_name}")
+    destination = opened(settings)
+    assert send(destination, a_message()) == [DeliveryOutcome(number=0)]
+    with kombu.Connection(settings.url) as connection:
+        channel = connection.channel()
+        channel.exchange_delete(settings.exchange)
+        channel.exchange_declare(settings.exchange, kind, durable=durable, auto_delete=False)
+    [outcome] = send(destination, a_message(seq=3))
+    assert isinstance(outcome.error, Unavailable)
+    assert f"inequivalent arg '{wrong}'" in str(outcome.error)
+    destination.close()
+
+
 def test_one_stream_failing_never_repeats_the_other(log: Log, notifier: Notifier, rabbitmq: Any) -> None:
     v1, v2 = PulseReceiver(rabbitmq, "v1"), PulseReceiver(rabbitmq, "v2")
     v1.down()
