@@ -159,6 +159,33 @@ A bookmark whose name would break the lines of Mercurial's own files or its clie
   named 1 created origin=init after=0
   named 2 changed a b=000000000000 after=0
 
+A bookmark at a changeset that is not there: Mercurial would write it, and drop it when it reads the file. A client sends it when it pushes
+a bookmark that does not exist.
+
+  $ hg clone -q ssh://user@dummy/$TESTTMP/repos/named ahead
+  $ cd ahead
+  $ echo 1 > file; hg commit -qAm pushed; hg bookmark moved; hg push -q -B moved
+  $ echo 2 > file; hg commit -qm kept
+  $ hg push -B missing
+  pushing to ssh://user@dummy/$TESTTMP/repos/named
+  searching for changes
+  bookmark missing does not exist on the local or remote repository!
+  no changes found
+  remote: transaction abort!
+  remote: rollback completed
+  remote: a bookmark cannot be at a changeset that is not here: moved, * (glob)
+  remote: (push the changeset, too)
+  abort: push failed on remote
+  [100]
+  $ hg push -q
+  $ cd ..
+  $ hgm -R named bookmarks -T '{bookmark} {desc}\n'
+  a b 
+  moved kept
+  $ rm -r ahead
+  $ events named | wc -l
+  4
+
 A fork that the relay finds while a push is under way: there is no push.
 
   $ hgm init -q forked

@@ -99,7 +99,7 @@ class Capture:
         changes = observe.observe(self.repo, tr, push=push_entry(self.repo))
         if changes.bookmarks and has_own_bookmarks(self.repo):
             changes = replace(changes, bookmarks=())
-        refuse_odd_bookmarks(changes)
+        refuse_odd_bookmarks(self.repo, changes)
         if changes != NO_CHANGES:
             # A repository without events announces its creation first.
             assert newest is not None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mercurial import bundle2, error, phases
 from mercurial.localrepo import localrepository
+from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
@@ -75,14 +76,23 @@ def refuse_odd_phases(tr: Transaction) -> None:
             )
 
 
-def refuse_odd_bookmarks(changes: Changes) -> None:
-    """Raise Abort for a bookmark's name that Mercurial's files would not keep."""
+def refuse_odd_bookmarks(repo: localrepository, changes: Changes) -> None:
+    """Raise Abort for a bookmark that Mercurial's files would not keep.
+
+    It may be one at a changeset that is not here: Mercurial passes such a line over when it reads the file, and drops it later.
+    """
+    has_node = repo.unfiltered().changelog.hasnode
     for bookmark in changes.bookmarks:
         name = bookmark.name
         if bookmark.node is not None and (not name or name != name.strip() or re.search(_CONTROL, name)):
             raise error.Abort(
                 b"a bookmark cannot have this name: %s" % stringutil.pprint(local(name)),
                 hint=b"no control characters, and no blanks at its ends",
+            )
+        if bookmark.node is not None and not has_node(bin(bookmark.node)):
+            raise error.Abort(
+                b"a bookmark cannot be at a changeset that is not here: %s, %s" % (local(name), bookmark.node.encode()),
+                hint=b"push the changeset, too",
             )
 
 
