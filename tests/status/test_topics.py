@@ -50,8 +50,11 @@ def test_missing_topics_are_critical_and_named_with_the_command_that_makes_them(
     ]
 
 
-def test_a_topic_that_the_acls_hide_is_not_called_missing() -> None:
-    assert texts(picture_of(pending=TopicComparison(name=PENDING, is_shown=False))) == []
+def test_a_topic_that_the_acls_hide_is_not_called_missing_and_that_it_was_not_compared_is_said() -> None:
+    picture = picture_of(pending=TopicComparison(name=PENDING, is_shown=False))
+    assert texts(picture) == []
+    note = "topic pending: not compared, its settings are hidden by ACLs (docs/log.md, Access)"
+    assert make_summary(picture, 0.0, Expectations()).notes == (note,)
 
 
 def test_a_log_of_an_older_release_has_one_finding_about_its_lack_of_reports() -> None:
@@ -68,6 +71,25 @@ def test_a_topic_that_is_not_kept_by_key_is_critical_and_other_settings_are_for_
     assert texts(picture_of(roster=roster, acks=acks)) == [
         "CRITICAL: topic roster: cleanup.policy is delete, must be compact, so the log removes records that are needed; "
         f"mend it: {REMEDY}"
+    ]
+
+
+def test_settings_that_can_lose_or_delay_records_are_warnings_each_for_all_its_topics() -> None:
+    def differing(name: str, *settings: tuple[str, str, str]) -> TopicComparison:
+        differences = (
+            TopicDifference(setting=s, found=f, needed=n, is_must=s != "segment.bytes") for s, f, n in settings
+        )
+        return TopicComparison(name=name, found=Topic(name=name), differences=tuple(differences))
+
+    clock = ("message.timestamp.type", "CreateTime", "LogAppendTime")
+    small = ("max.message.bytes", "1048588", "8388608")
+    others = (("compression.type", "producer", "uncompressed"), ("segment.bytes", "1073741824", "134217728"))
+    picture = picture_of(events=differing(EVENTS, clock, small, *others), notices=differing(NOTICES, clock, *others))
+    assert texts(picture) == [
+        "WARNING: topics events, notices: message.timestamp.type is CreateTime, must be LogAppendTime: the clock of a client "
+        "decides when records are removed and which service seems silent; for the remedy: vcsreplicator topics check",
+        "WARNING: topic events: max.message.bytes is 1048588, must be 8388608: the log refuses larger records, and what they "
+        "announce waits; for the remedy: vcsreplicator topics check",
     ]
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Findings about the topics of the log. Pure.
 
-Only what endangers records or promises at any chosen retention; `vcsreplicator topics check` names the rest.
+Only what can lose or delay records at any chosen retention; `vcsreplicator topics check` names the rest.
 """
 
 from collections.abc import Iterator
 
-from ..log import EVENTS, SERVICES, SINGLE, UNUSED
+from ..log import EVENTS, RISKS, SERVICES, SINGLE, UNUSED
 from . import AGGREGATOR, SILENT, Picture
 from .wording import Finding, Severity
 
@@ -27,6 +27,20 @@ def find_topics(picture: Picture, now: float) -> Iterator[Finding]:
             yield from _find_former_counts(picture, topic.found.partitions, now)
         if loss := topic.describe_loss():
             yield Finding(level=Severity.CRITICAL, text=loss)
+    yield from _find_risks(picture)
+
+
+def _find_risks(picture: Picture) -> Iterator[Finding]:
+    """Find settings that can lose or delay records, those of several topics at once."""
+    named: dict[tuple[str, str, str], list[str]] = {}
+    for topic in picture.topics:
+        for each in topic.differences:
+            if each.is_must and each.setting in RISKS:
+                named.setdefault((each.setting, each.found, each.needed), []).append(topic.name)
+    for (setting, found, needed), names in named.items():
+        which = f"topic{'' if len(names) == 1 else 's'} {', '.join(names)}"
+        text = f"{which}: {setting} is {found}, must be {needed}: {RISKS[setting]}; for the remedy: vcsreplicator topics check"
+        yield Finding(level=Severity.WARNING, text=text)
 
 
 def _find_former_counts(picture: Picture, count: int, now: float) -> Iterator[Finding]:
@@ -50,10 +64,14 @@ def _find_former_counts(picture: Picture, count: int, now: float) -> Iterator[Fi
 
 
 def find_topic_notes(picture: Picture) -> tuple[str, ...]:
-    """Find topics with partitions that are not used."""
+    """Find topics with unused partitions, and those that could not be compared."""
     names = [
         topic.name
         for topic in picture.topics
         if topic.name in SINGLE and topic.found is not None and topic.found.partitions > 1
     ]
-    return (f"more than one partition in topic {', '.join(names)}: {UNUSED}",) if names else ()
+    hidden = [topic.name for topic in picture.topics if not topic.is_shown]
+    notes = [f"more than one partition in topic {', '.join(names)}: {UNUSED}"] if names else []
+    if hidden:
+        notes.append(f"topic {', '.join(hidden)}: not compared, its settings are hidden by ACLs (docs/log.md, Access)")
+    return tuple(notes)
