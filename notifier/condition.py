@@ -10,7 +10,7 @@ from prometheus_client import Gauge
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.reports import ServiceReporter
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 
 from .destination import DOWN
@@ -50,7 +50,9 @@ class DestinationCondition:
         self._stored: Mapping[str, object] = {}
         self.trouble: str | None = None
         self.since = since
+        self._is_permanent = False
         self._rival_since: float | None = None
+        self._unread_since: float | None = None
 
     def note_outage(self, error: Exception) -> None:
         """Count the whole destination as unavailable."""
@@ -59,7 +61,7 @@ class DestinationCondition:
 
     def note_failure(self, error: Exception) -> None:
         """Count one delivery as failed."""
-        self.trouble = str(error)
+        self.trouble, self._is_permanent = str(error), isinstance(error, BadConfig)
         self.since = self._clock.now() if self.since is None else self.since
 
     def note_answer(self) -> None:
@@ -89,7 +91,7 @@ class DestinationCondition:
         if now - self._reported_at < REPORT_INTERVAL:
             return
         self._reported_at = now
-        parts = [*self._describe_rival(rival), *_find_parts(destination)]
+        parts = [*self._describe_rival(rival), *self._find_parts(destination)]
         oldest = window.oldest
         age = 0.0 if oldest is None else max(0.0, self._clock.now() - oldest.created)
         WAITING.labels(self._name).set(window.waiting)
@@ -120,7 +122,19 @@ class DestinationCondition:
         if self.trouble is None or self.since is None:
             return []
         text = f"destination {self._name} is failing: {self.trouble}; see: vcsreplicator destination list"
-        return [ServiceTrouble(text=text, since=self.since)]
+        return [ServiceTrouble(text=text, since=self.since, is_permanent=self._is_permanent)]
+
+    def _find_parts(self, destination: object) -> Sequence[ServiceTrouble]:
+        """Return which parts fail, if there are any, or that this is not known."""
+        try:
+            found = destination.find_troubles() if isinstance(destination, PartedDestination) else ()
+        except Unavailable as error:
+            logger.warning("troubles not read", reason=str(error))
+            self._unread_since = self._clock.now() if self._unread_since is None else self._unread_since
+            text = f"destination {self._name} does not know what fails: {error}; see: vcsreplicator destination list"
+            return [ServiceTrouble(text=text, since=self._unread_since)]
+        self._unread_since = None
+        return found
 
     def _describe_rival(self, rival: str | None) -> list[ServiceTrouble]:
         if rival is None:
@@ -133,12 +147,3 @@ class DestinationCondition:
             "on the other machine for good: systemctl disable --now vcsreplicator-notifier"
         )
         return [ServiceTrouble(text=text, since=self._rival_since)]
-
-
-def _find_parts(destination: object) -> Sequence[ServiceTrouble]:
-    """Return which parts of the destination fail, if it has any."""
-    try:
-        return destination.find_troubles() if isinstance(destination, PartedDestination) else ()
-    except Unavailable as error:
-        logger.warning("troubles not read", reason=str(error))
-        return ()

@@ -92,8 +92,14 @@ class Webhooks:
         return f"{len(kept)} subscriptions, {paused} of them paused; compare: vcsreplicator subscription list"
 
     def find_troubles(self) -> Sequence[ServiceTrouble]:
-        """Return which subscriptions are failing, or were paused for that."""
+        """Return which subscriptions are failing, or were paused for that.
+
+        If the dispatcher fails, that is first: then nothing is delivered.
+        """
         found = []
+        if (failure := self._dispatcher.failure) is not None:
+            text = f"destination {self.name} delivers nothing: {failure[0]}; see: journalctl -u vcsreplicator-notifier"
+            found.append(ServiceTrouble(text=text, since=failure[1]))
         for each in self._deliveries.subscriptions.all():
             if each.failing_since is None:
                 continue

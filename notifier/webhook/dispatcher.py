@@ -75,6 +75,8 @@ class Dispatcher(threading.Thread):
         self._change, self._loaded_to = -1, 0
         self._purged_at = float("-inf")
         self._time_of_start = self._find_start()
+        # Why nothing is delivered, and since when; None while it is. Any thread may read it.
+        self.failure: tuple[str, float] | None = None
 
     def take(self, items: list[WaitingDelivery]) -> None:
         """Take new rows; any thread may call it."""
@@ -99,6 +101,7 @@ class Dispatcher(threading.Thread):
                 self._dispatch_deliveries()
             except Exception as error:
                 failures += 1
+                self.failure = str(error), self.clock.now() if self.failure is None else self.failure[1]
                 logger.error("dispatcher failed", reason=str(error), exc_info=not isinstance(error, Unavailable))
                 self._stop_asked.wait(min(5.0, 0.1 * 2 ** min(failures, 10)))
 
@@ -114,6 +117,7 @@ class Dispatcher(threading.Thread):
                 self._begin_attempts(deliveries)
                 self._take_in(deliveries, self._idle_time())
                 self._purge_finished(deliveries)
+                self.failure = None
             end = self.clock.monotonic() + CLOSE_PATIENCE
             while self._under_way and self.clock.monotonic() < end:
                 self._take_in(deliveries, IDLE_WAIT)

@@ -18,12 +18,13 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.log import ERRORS, NOTICES, SERVICES, NewRecord, Record
 from hgext.vcsreplicator.log import Log as AnyLog
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.words.errors import Expired, Rejected, ReplicationError, Unavailable
-from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport
+from hgext.vcsreplicator.words.errors import BadConfig, Expired, Rejected, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.records import ErrorRecord, Notice, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.retry import RECONNECT
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from notifier import courier, orders, reading
 from notifier import message as notifier_message
+from notifier.condition import REPORT_INTERVAL
 from notifier.courier import Courier, _DeliveryLoop
 from notifier.destination import DeliveryOutcome
 from notifier.message import Message
@@ -849,6 +850,48 @@ def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> Non
     assert (turns.state.requests.read(first).result or "").startswith("skipped ")
     assert turns.state.requests.read(second).result == f"skipped {turns.destination.tried[0].id} before"
     assert len(turns.log.records(ERRORS)) == 1
+
+
+def reported(turns: Turns) -> list[tuple[str, bool]]:
+    """The troubles in the newest report, and whether waiting does not end them."""
+    found = from_json(ServiceReport, turns.log.records(SERVICES)[-1].value or b"").troubles
+    return [(trouble.text, trouble.is_permanent) for trouble in found]
+
+
+def test_a_destination_that_cannot_say_which_of_its_parts_fail_reports_that(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong: list[ReplicationError] = [Unavailable("/d.db: disk I/O error")]
+
+    def find_troubles(self: Scripted) -> Sequence[ServiceTrouble]:
+        if wrong:
+            raise wrong[0]
+        return ()
+
+    monkeypatch.setattr(Scripted, "find_troubles", find_troubles, raising=False)
+    turns.loop.report()
+    text = "destination it does not know what fails: /d.db: disk I/O error; see: vcsreplicator destination list"
+    assert reported(turns) == [(text, False)]
+    wrong.clear()
+    turns.clock.advance(REPORT_INTERVAL)
+    turns.loop.report()
+    assert reported(turns) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_permanent"), [(BadConfig("password: not set"), True), (Unavailable("no answer"), False)]
+)
+def test_what_an_operator_must_correct_is_reported_as_what_waiting_does_not_end(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch, error: ReplicationError, is_permanent: bool
+) -> None:
+    def fail(self: Scripted, name: str, clock: object) -> object:
+        raise error
+
+    monkeypatch.setattr(Scripted, "open", fail)
+    with pytest.raises(Unavailable):
+        turns.courier.run()
+    text = f"destination it is failing: {error}; see: vcsreplicator destination list"
+    assert reported(turns) == [(text, is_permanent)]
 
 
 def test_a_log_that_answered_is_asked_again_as_soon_as_at_its_first_failure(turns: Turns) -> None:

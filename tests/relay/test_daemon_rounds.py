@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's service from its start to its end: rounds, checks of the log, old blobs, and what a stop waits for."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -327,6 +328,39 @@ def test_events_that_are_sent_leave_the_report_before_the_next_round(
             f"{bench.folder}/repos/one: events wait in its outbox: {SENDS_NOW}"
         ]
         may_send.set()
+        eventually(lambda: not bench.reports()[-1].troubles)
+        assert bench.port.rounds == 1
+
+
+def test_a_job_that_fails_is_reported_before_the_next_round_and_no_more_once_it_is_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "RECHECK", 0.02)
+    bench.clock.set_back(bench.clock.now() - bench.entries[0].event.time - 1.0)
+    append, is_closed = bench.log.append, threading.Event()
+    denied = f"{bench.folder}/repos/one/.hg/store/outbox.sent"
+
+    def fail(messages: list[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        if messages[0].topic == EVENTS and is_closed.is_set():
+            raise PermissionError(errno.EACCES, "Permission denied", denied)
+        return append(messages, timeout=timeout)
+
+    bench.log.append = fail  # type: ignore[method-assign, assignment]
+    with bench.running(scan=3600):
+        eventually(lambda: not bench.box.has_unsent())
+        is_closed.set()
+        bench.clock.advance(1.0)
+        bench.box.append(Transaction(), following(bench.box.newest(), 1))
+        line = RelayLine.open(f"{bench.folder}/relay.sock", f"{bench.folder}/repos/one")
+        assert line is not None
+        line.report_commit(2)
+        [trouble] = eventually(lambda: bench.reports()[-1].troubles)
+        assert trouble.text.startswith(
+            f"{bench.folder}/repos/one{WAITS}Permission denied: {denied}; as root, run: chown "
+        )
+        assert (trouble.is_urgent, trouble.is_permanent) == (False, True)
+        is_closed.clear()
+        bench.clock.advance(60.0)
         eventually(lambda: not bench.reports()[-1].troubles)
         assert bench.port.rounds == 1
 

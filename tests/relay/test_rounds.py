@@ -184,6 +184,31 @@ def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
     assert made.make(2_000_000_000.0)[1] == [told]
 
 
+def test_events_whose_sending_fails_are_reported_at_once_and_urgent_after_a_while(round_: Round) -> None:
+    event = next(round_.create("a", 1, sent=False).unsent()).entry.event
+    round_.failed = Failure(Job.SEND, "another process sends its events", event.time, is_busy=True)
+    assert round_.make(event.time + 1)[1] == [], "it may take a moment"
+    round_.failed = Failure(Job.SEND, "Permission denied: outbox.sent", event.time, is_permanent=True)
+    assert round_.make(event.time + 1)[1] == ["events wait in its outbox: Permission denied: outbox.sent"]
+    [trouble] = round_.found.troubles
+    assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (False, True, event.time)
+    round_.make(event.time + 1 + SILENT)
+    [trouble] = round_.found.troubles
+    assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (True, True, event.time)
+
+
+@pytest.mark.parametrize("job", [Job.ANNOUNCE, Job.RECOVER])
+def test_a_job_that_fails_is_reported_at_once_and_urgent_after_a_while(round_: Round, job: Job) -> None:
+    round_.create("a")
+    (round_.root / "a/.hg/store/journal").touch()
+    failure = Failure(job, "Permission denied: lock", 2000.0, is_permanent=True)
+    round_.failed, round_.unrecovered = (failure, None) if job is Job.ANNOUNCE else (None, failure)
+    for now, is_urgent in ((2000.0, False), (2001.0 + SILENT, True)):
+        round_.make(now)
+        [trouble] = round_.found.troubles
+        assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (is_urgent, True, 2000.0)
+
+
 def test_a_clock_that_was_set_back_hides_no_event_that_waits_and_no_job_that_fails(round_: Round) -> None:
     event = next(round_.create("a", 1, sent=False).unsent()).entry.event
     assert round_.make(event.time - SILENT)[1] == []
@@ -331,3 +356,10 @@ def test_a_store_that_cannot_be_read_is_reported_but_not_one_that_is_gone(
     monkeypatch.setattr(os, "listdir", refuse)
     [text] = round_.make(1000.0)[1]
     assert text.startswith(f"cannot be read: Permission denied: {round_.root}/a/.hg/store; as root, run: chown -R ")
+    [trouble] = round_.found.troubles
+    assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (False, False, 1000.0), "a glance may fail"
+    round_.failed = Failure(Job.SEND, "Permission denied: store", 900.0, is_permanent=True)
+    for now, is_urgent in ((960.0, False), (961.0, True)):
+        assert round_.make(now)[1] == [text]
+        [trouble] = round_.found.troubles
+        assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (is_urgent, True, 900.0)

@@ -542,7 +542,8 @@ def test_since_when_no_attempt_succeeds_is_known_also_of_a_job_that_is_refused(
     for later in (0, 60):
         master.work.add(folder, Job.ANNOUNCE)
         eventually(lambda: reason_of(master, folder) and not master.work._tasks)
-        assert master.work.failure(folder) == Failure(Job.ANNOUNCE, "no mirror can have this name", began), later
+        known = Failure(Job.ANNOUNCE, "no mirror can have this name", began, is_permanent=True)
+        assert master.work.failure(folder) == known, later
         master.clock.advance(60)
     master.poke("a")
     master.until_done(box)

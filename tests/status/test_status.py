@@ -291,6 +291,17 @@ def test_a_mirror_that_was_just_added_is_not_silent_yet(installation: Installati
     assert "mirror beta is silent" in installation.found(after=1.0)[0][1]
 
 
+def test_a_silent_mirror_is_named_also_just_after_the_roster_was_changed(installation: Installation) -> None:
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE, since=installation.clock.now())
+    installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta)))
+    installation.ack(3)
+    assert len(installation.found(after=1000.0)) == 1
+    joining = Mirror(name="gamma", state=MirrorState.JOINING, since=installation.clock.now())
+    installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta, joining)))
+    [(_, text)] = installation.found(after=1.0)
+    assert text.startswith("mirror beta is silent since it was added")
+
+
 def test_a_silent_mirror_comes_with_the_command_that_starts_it(installation: Installation) -> None:
     beta = Mirror(name="beta", state=MirrorState.ACTIVE)
     installation.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, ROSTER, NewRecord
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, NewRecord
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import Expectations, as_data, findings
 from hgext.vcsreplicator.status.summary import Summary, make_summary
@@ -104,26 +104,89 @@ def test_a_summary_says_what_was_looked_at() -> None:
 @pytest.mark.parametrize(
     ("events", "told"),
     [
-        (0, "aggregator and relay are caught up"),
-        (1, "aggregator and relay are caught up (1 notice waits)"),
-        (2, "aggregator and relay are caught up (2 notices wait)"),
+        (0, "aggregator, 1 mirror and 1 destination are caught up"),
+        (1, "aggregator, 1 mirror and 1 destination are within their limits: 1 notice waits"),
+        (2, "aggregator, 1 mirror and 1 destination are within their limits: 2 notices wait"),
     ],
 )
-def test_a_summary_without_findings_counts_the_notices_that_wait(busy: Installation, events: int, told: str) -> None:
-    summary = make_summary(busy.picture(), busy.clock.now(), Expectations())
-    assert replace(summary, watched="aggregator and relay", waiting_events=events).describe_well() == told
-
-
-def test_a_summary_without_findings_says_which_relay_is_late_with_its_report() -> None:
+def test_a_summary_without_findings_counts_the_notices_that_wait(events: int, told: str) -> None:
     made = Installation()
+    made.ack(3)
+    made.write(STATE, made.chain.repository, replace(made.state, noticed=3 - events))
+    summary = make_summary(made.picture(), made.clock.now(), Expectations(destinations=("lines",)))
+    assert (summary.findings, summary.describe_well()) == ((), told)
+
+
+def test_nothing_is_called_caught_up_that_lacks_something_however_little() -> None:
+    made = Installation()
+    made.ack(1)
+    made.delivered(2)
+    made.log.acknowledge("notifier-removed", NOTICES, {0: 0})
+    summary = make_summary(made.picture(), made.clock.now(), Expectations(destinations=("lines",)))
+    assert (summary.findings, summary.describe_well()) == (
+        (),
+        "aggregator, 1 mirror and 1 destination are within their limits: "
+        "mirror alpha is 2 events behind; destination lines is 1 notice behind",
+    )
+
+
+def test_a_destination_that_fails_since_a_moment_is_named_at_once_and_a_finding_once_it_lasts() -> None:
+    made = Installation()
+    made.ack(3)
+    picture, now = made.picture(), made.clock.now()
+    trouble = ServiceTrouble(text="destination lines is failing: refused; see: X", since=now - 11.0)
+    picture.reports["destination lines"] = ServiceReport(time=now, version="1", count=1, troubles=(trouble,))
+    expected = Expectations(destinations=("lines",))
+    summary = make_summary(picture, now, expected)
+    assert summary.findings == ()
+    told = summary.describe_well()
+    assert told.startswith(
+        "aggregator, 1 mirror and 1 destination are within their limits: destination lines is failing:"
+    )
+    assert told.endswith("see: X (for 11 s, since 2023-11-14 22:13:09 UTC)")
+    later = make_summary(picture, now + 14.0, replace(expected, patience=24.0))
+    assert ([finding.level for finding in later.findings], later.recent) == ([1], ())
+    permanent = replace(trouble, is_permanent=True)
+    picture.reports["destination lines"] = ServiceReport(time=now, version="1", count=1, troubles=(permanent,))
+    summary = make_summary(picture, now, expected)
+    assert ([finding.level for finding in summary.findings], summary.recent) == ([1], ()), "waiting does not end it"
+
+
+def test_of_many_services_that_fail_since_a_moment_some_are_named_and_the_others_counted() -> None:
+    made = Installation()
+    made.ack(3)
+    picture, now = made.picture(), made.clock.now()
+    for number in range(1, 18):
+        trouble = ServiceTrouble(text=f"destination d{number:02} is failing", since=now)
+        report = ServiceReport(time=now, version="1", count=1, troubles=(trouble,) if number > 2 else ())
+        picture.reports[f"destination d{number:02}"], picture.heard[f"destination d{number:02}"] = report, (1, now)
+    told = make_summary(picture, now, Expectations()).describe_well()
+    assert "18 destinations are within their limits: destination d03 is failing (for 0 s" in told
+    assert told.endswith("; 10 more")
+    assert "d08" not in told
+
+
+def test_a_summary_without_findings_says_whose_heartbeat_is_late() -> None:
+    made = Installation()
+    made.ack(3)
     picture = made.picture()
     for name, age in (("relay hg://one", 40.0), ("relay hg://two", 20.0), ("relay hg://former", 8 * 86400.0)):
         picture.reports[name] = ServiceReport(time=1.0, version="1")
         picture.heard[name] = (1, made.clock.now() - age)
-    summary = replace(make_summary(picture, made.clock.now(), Expectations()), watched="aggregator and 2 relays")
-    assert summary.describe_well().endswith(" are caught up (relay hg://one was last seen 40 s ago)")
-    late = replace(summary, waiting_events=1)
-    assert late.describe_well().endswith(" (1 notice waits; relay hg://one was last seen 40 s ago)")
+    summary = make_summary(picture, made.clock.now(), Expectations())
+    assert summary.describe_well().endswith(" within their limits: relay hg://one was last seen 40 s ago")
+    picture.heard |= {"alpha": (1, made.clock.now() - 16.0), "aggregator": (1, made.clock.now() - 17.0)}
+    picture.heard["destination lines"] = 1, made.clock.now() - 26.0
+    summary = make_summary(picture, made.clock.now(), Expectations())
+    assert (summary.findings, summary.recent) == (
+        (),
+        (
+            "the aggregator was last seen 17 s ago",
+            "mirror alpha was last seen 16 s ago",
+            "destination lines was last seen 26 s ago",
+            "relay hg://one was last seen 40 s ago",
+        ),
+    )
 
 
 def test_of_services_that_the_file_does_not_name_those_are_looked_at_that_reported_this_week() -> None:

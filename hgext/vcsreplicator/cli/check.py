@@ -60,10 +60,10 @@ def _print_and_exit(found: Sequence[Finding], summary: Summary | None, *, as_jso
     `summary` is None if the log could not be read.
     """
     severity = max((finding.level for finding in found), default=Severity.OK)
-    watched, notes = (summary.watched, summary.notes) if summary else ("nothing", ())
+    watched, notes, recent = (summary.watched, summary.notes, summary.recent) if summary else ("nothing", (), ())
     if as_json:
         said = {"state": severity.name, "findings": [plain(finding) for finding in found]}
-        click.echo(json.dumps({**said, "watched": watched, "notes": notes}, indent=2))
+        click.echo(json.dumps({**said, "watched": watched, "recent": recent, "notes": notes}, indent=2))
     else:
         texts = [finding.text for finding in found] or [summary.describe_well() if summary else ""]
         texts += [f"note: {note}" for note in notes]

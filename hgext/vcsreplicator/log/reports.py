@@ -4,6 +4,7 @@
 import re
 import time
 from collections.abc import Collection
+from dataclasses import replace
 
 import structlog
 
@@ -46,7 +47,7 @@ class ServiceReporter:
     def __init__(self, log: Log, service: str, *, topic: str | None = None) -> None:
         self._log, self._service, self._topic = log, service, topic
         self._due = self._rests_until = float("-inf")
-        self._reported: list[tuple[bool, str]] = []
+        self._reported: list[tuple[bool, bool, str]] = []
 
     @property
     def due(self) -> float:
@@ -58,16 +59,13 @@ class ServiceReporter:
 
         `now` is in seconds since the epoch.
         """
-        found = sorted(troubles, key=lambda trouble: (not trouble.is_urgent, trouble.since))
-        named = sorted((trouble.is_urgent, name_trouble(trouble.text)) for trouble in found)
+        found = sorted(troubles, key=lambda trouble: (not trouble.is_urgent, not trouble.is_permanent, trouble.since))
+        named = sorted((trouble.is_urgent, trouble.is_permanent, name_trouble(trouble.text)) for trouble in found)
         started = time.monotonic()
         if started < self._rests_until or (started < self._due and named == self._reported):
             return
         self._due, self._reported = started + INTERVAL, named
-        kept = tuple(
-            ServiceTrouble(text=each.text[:KEPT], since=max(0.0, each.since), is_urgent=each.is_urgent)
-            for each in found[:NAMED]
-        )
+        kept = tuple(replace(each, text=each.text[:KEPT], since=max(0.0, each.since)) for each in found[:NAMED])
         try:
             count = self._count_partitions()
             report = ServiceReport(time=now, version=VERSION, count=len(found), troubles=kept, partitions=count)

@@ -25,11 +25,11 @@ from ..words.records import ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
-from .lacking import WAITS, find_gone, find_trouble, leave_out_sent
+from .lacking import find_gone, find_trouble, leave_out_sent
 from .loss import LossWatch
 from .outside import OutsideWatch
 from .port import MasterPort
-from .rounds import find_work
+from .rounds import check_repository, find_work
 from .sending import EventSender
 from .server import Server
 from .settings import RelaySettings
@@ -40,8 +40,10 @@ logger = structlog.get_logger()
 # Seconds that running jobs get at the end.
 DRAIN = 8.0
 
-# Seconds after which events that waited are looked for again, once some are sent.
+# Seconds between two looks at repositories of which events were sent, or in which a job failed.
 RECHECK = 2.0
+# Most repositories that one look at failures takes: a report names fewer troubles.
+LOOKED_AT = 20
 
 # Seconds between two removals of old blobs.
 BLOB_SWEEP = 3600.0
@@ -98,6 +100,8 @@ class _Relay:
         self._log, self._blobs_due = log, float("-inf")
         self._gone: dict[str, float] = {}
         self._found: list[ServiceTrouble] = []
+        # Repositories with a failed job that were looked at since the last round.
+        self._looked_at: set[str] = set()
         # Repositories of which events were sent since troubles were looked for. Workers add to this set, so nothing replaces it.
         self._sent: set[str] = set()
 
@@ -110,9 +114,10 @@ class _Relay:
     def make_rounds(self, stop: threading.Event) -> None:
         """Make rounds periodically until `stop`, and report in between."""
         due = time.monotonic() + self._settings.scan
-        while not stop.wait(max(0.0, min(self._reporter.due, due, self._choose_recheck()) - time.monotonic())):
+        while not stop.wait(max(0.0, min(RECHECK, min(self._reporter.due, due) - time.monotonic()))):
             if time.monotonic() < due:
-                if self._leave_out_sent() or time.monotonic() >= self._reporter.due:
+                is_changed = self._leave_out_sent() | self._look_at_failures()
+                if is_changed or time.monotonic() >= self._reporter.due:
                     self._reporter.report(self._found, now=self._clock.now())
                 continue
             try:
@@ -131,11 +136,6 @@ class _Relay:
         self._sent.add(folder)
         self._server.sent(folder, seq)
 
-    def _choose_recheck(self) -> float:
-        """Return when to look again for events that wait; never, if none do."""
-        waits = any(WAITS in trouble.text for trouble in self._found)
-        return time.monotonic() + RECHECK if waits else float("inf")
-
     def _leave_out_sent(self) -> bool:
         """Leave out the troubles that ended by sending; return whether any did."""
         sent = {self._sent.pop() for _ in range(len(self._sent))}
@@ -143,6 +143,16 @@ class _Relay:
         self._found, waiting = leave_out_sent(self._found, sent)
         self._sent.update(waiting)
         return len(self._found) < before
+
+    def _look_at_failures(self) -> bool:
+        """Look where a job failed since the round; return whether anything is wrong."""
+        new = [folder for folder in self._work.list_failing() if folder not in self._looked_at][:LOOKED_AT]
+        self._looked_at.update(new)
+        now = self._clock.now()
+        new = [folder for folder in new if not any(each.text.startswith(f"{folder}: ") for each in self._found)]
+        found = [each for folder in new for each in check_repository(folder, self._work, self._losses, now)]
+        self._found += found
+        return bool(found)
 
     def _remove_old_blobs(self) -> None:
         """Remove old blobs, if the last time is a while ago.
@@ -164,6 +174,7 @@ class _Relay:
     def _make_round(self) -> None:
         """Make one round, and report the repositories' troubles."""
         settings, now, states = self._settings, self._clock.now(), self._watch.states()
+        self._looked_at.clear()
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
         found.troubles.extend(self._outside.find(found.folders, now))
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}

@@ -38,12 +38,12 @@ def has_outbox(roots: Iterable[str]) -> bool:
     return False
 
 
-def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrouble | None:
+def find_trouble(folder: str, box: Outbox, now: float, hint: str, *, patience: float = SILENT) -> ServiceTrouble | None:
     """Find the trouble of a repository's outbox; None if there is none.
 
-    The repository refuses pushes, events have waited in its outbox for more than SILENT seconds, or the outbox cannot be read.
-    `hint` says why events may wait, or where to look. An event from the future is from before the clock was set back: since when
-    it waits is unknown, so it counts as late.
+    The repository refuses pushes, events have waited in its outbox for more than `patience` seconds (which is urgent after SILENT),
+    or the outbox cannot be read. `hint` says why events may wait, or where to look. An event from the future is from before the
+    clock was set back: since when it waits is unknown, so it counts as late.
     """
     try:
         fork = box.fork()
@@ -57,9 +57,10 @@ def find_trouble(folder: str, box: Outbox, now: float, hint: str) -> ServiceTrou
     except (OSError, ReplicationError, TornRecord) as error:
         text = f"{folder}: its outbox cannot be read: {error}{'' if isinstance(error, OSError) else RESTORE}"
         return ServiceTrouble(text=text, since=now, is_urgent=True)
-    if first is None or abs(now - first.entry.event.time) <= SILENT:
+    if first is None or (waits := abs(now - first.entry.event.time)) <= patience:
         return None
-    return ServiceTrouble(text=f"{folder}{WAITS}{hint}", since=min(first.entry.event.time, now), is_urgent=True)
+    since = min(first.entry.event.time, now)
+    return ServiceTrouble(text=f"{folder}{WAITS}{hint}", since=since, is_urgent=waits > SILENT)
 
 
 def leave_out_sent(

@@ -5,11 +5,11 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from ..outbox.file import outbox_of
+from ..outbox.file import Outbox, outbox_of
 from ..status import SILENT
 from ..words.records import ServiceTrouble
 from .jobs import Job
@@ -47,7 +47,7 @@ def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWa
         unreadable: list[OSError] = []
         for folder in find_repositories(root, unreadable.append):
             found.folders.append(folder)
-            found.troubles.extend(filter(None, _check_repository(folder, work, losses, now)))
+            found.troubles.extend(check_repository(folder, work, losses, now))
         # Of a root that cannot be read, one trouble is enough.
         for problem in problems if all(error.filename != root for error in unreadable) else ():
             logger.error("interrupted act not finished", reason=problem)
@@ -69,45 +69,70 @@ def _note_unreadable(found: RelayRound, root: str, error: OSError, now: float) -
         found.troubles.append(_report_unreadable(folder, error, now, is_root=folder == root))
 
 
-def _check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> tuple[ServiceTrouble | None, ...]:
+def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> list[ServiceTrouble]:
     """Start the jobs that are due in one repository; return its troubles.
 
-    For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it. One from the future is not new: the clock was
-    set back, or it was copied from a machine with another clock.
+    A job that fails is one at once. For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it. One from the
+    future is not new: the clock was set back, or it was copied from a machine with another clock.
     """
-    failure, unrecovered = work.failure(folder), work.recovery_failure(folder)
+    failure, found = work.failure(folder), list[ServiceTrouble | None]()
     try:
         names = set(os.listdir(os.path.join(folder, ".hg", "store")))
-        stuck = None
         if "journal" in names:
             work.add(folder, Job.RECOVER)
-            stuck = _describe_failure(folder, Job.RECOVER, "its transaction is not rolled back", unrecovered, now)
+            what = "its transaction is not rolled back"
+            found.append(_describe_failure(folder, Job.RECOVER, what, work.recovery_failure(folder), now))
         # With a sent mark it is no new one, and has lost its outbox.
-        if not any(name.startswith("outbox.") and name.endswith((".log", ".sent")) for name in names):
-            if abs(now - os.stat(os.path.join(folder, ".hg", "requires")).st_mtime) > ANNOUNCE_AFTER:
-                work.add(folder, Job.ANNOUNCE)
-                return stuck, _describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now)
-            return (stuck,)
-        box = outbox_of(folder)
-        sent = box.sent()
-        if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.is_level(sent)):
-            work.add(folder, Job.SEND)
-        if is_due or "outbox.fork" in names:
-            hint = SENDS_NOW if failure is None else failure.reason
-            return find_trouble(folder, box, now, hint), stuck
-        return (stuck,)
+        if any(name.startswith("outbox.") and name.endswith((".log", ".sent")) for name in names):
+            box = outbox_of(folder)
+            sent = box.sent()
+            if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.is_level(sent)):
+                work.add(folder, Job.SEND)
+            if is_due or "outbox.fork" in names:
+                found.insert(0, _find_waiting(folder, box, failure, now))
+        elif abs(now - os.stat(os.path.join(folder, ".hg", "requires")).st_mtime) > ANNOUNCE_AFTER:
+            work.add(folder, Job.ANNOUNCE)
+            found.append(_describe_failure(folder, Job.ANNOUNCE, "has no first event", failure, now))
     except FileNotFoundError:  # deleted or renamed meanwhile
-        return ()
+        return []
     except OSError as error:
-        return (_report_unreadable(folder, error, now),)
+        found = [_add_failure(_report_unreadable(folder, error, now), failure, now)]
+    return [trouble for trouble in found if trouble is not None]
+
+
+def _find_waiting(folder: str, box: Outbox, failure: Failure | None, now: float) -> ServiceTrouble | None:
+    """Find the trouble of an outbox, at once if the newest attempt to send failed."""
+    if failure is None or failure.is_busy:
+        return find_trouble(folder, box, now, SENDS_NOW if failure is None else failure.reason)
+    trouble = find_trouble(folder, box, now, failure.reason, patience=0.0)
+    return trouble and replace(trouble, is_permanent=failure.is_permanent)
+
+
+def _add_failure(trouble: ServiceTrouble, failure: Failure | None, now: float) -> ServiceTrouble:
+    """Date a trouble by the failure of the job that it explains, if there is one."""
+    if failure is None or failure.is_busy:
+        return trouble
+    is_urgent = trouble.is_urgent or abs(now - failure.since) > SILENT
+    since = min(failure.since, now)
+    return replace(trouble, since=since, is_urgent=is_urgent, is_permanent=failure.is_permanent)
 
 
 def _describe_failure(folder: str, job: Job, what: str, failure: Failure | None, now: float) -> ServiceTrouble | None:
-    """Describe a job that has failed for SILENT seconds; None for another one."""
-    if failure is None or failure.job is not job or abs(now - failure.since) <= SILENT:
+    """Describe a job that fails, or is busy for SILENT seconds; None for another.
+
+    A failure is urgent after as long.
+    """
+    if failure is None or failure.job is not job:
         return None
-    text = f"{folder}: {what}: {failure.reason}"
-    return ServiceTrouble(text=text, since=min(failure.since, now), is_urgent=not failure.is_busy)
+    is_old = abs(now - failure.since) > SILENT
+    if failure.is_busy and not is_old:
+        return None
+    text, since, is_urgent = (
+        f"{folder}: {what}: {failure.reason}",
+        min(failure.since, now),
+        is_old and not failure.is_busy,
+    )
+    return ServiceTrouble(text=text, since=since, is_urgent=is_urgent, is_permanent=failure.is_permanent)
 
 
 def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool = False) -> ServiceTrouble:

@@ -62,13 +62,15 @@ class _RepositoryTask:
 class Failure:
     """Why the newest attempt at a job failed, and since when none succeeded.
 
-    `is_busy` says that another process works there, which may take long.
+    `is_busy` says that another process works there, which may take long, and `is_permanent` that no attempt succeeds before an
+    operator acts.
     """
 
     job: Job
     reason: str
     since: float
     is_busy: bool = False
+    is_permanent: bool = False
 
 
 @dataclass(slots=True)
@@ -135,6 +137,12 @@ class Work:
     def recovery_failure(self, folder: str) -> Failure | None:
         """Return why the newest attempt to roll back failed; None if it did not."""
         return self._unrecovered.get(folder)
+
+    def list_failing(self) -> list[str]:
+        """Return the folders in which the newest attempt at a job failed, unless busy."""
+        with self._changed:
+            failures = (*self._failed.items(), *self._unrecovered.items())
+        return list(dict.fromkeys(folder for folder, failure in failures if not failure.is_busy))
 
     def forget_failures(self, folders: Collection[str]) -> None:
         """Forget the failures in all other folders than these."""
@@ -230,22 +238,22 @@ class Work:
                     outcomes.retried.add(job)
             except Refused as error:
                 logger.error("refused", job=job, folder=folder, **outbox_of(folder).names(), reason=str(error))
-                outcomes.note(Failure(job, str(error), now))
+                outcomes.note(Failure(job, str(error), now, is_permanent=True))
             except Exception as error:
                 # Deleted or renamed: the next round finds it at its new place.
                 if not (os.path.isdir(os.path.join(folder, ".hg")) or is_denied(folder)):
                     logger.info("repository gone", job=job, folder=folder)
                     return _JobOutcomes(outcomes.retried)
                 outcomes.is_away = isinstance(error, Unavailable)
-                reason = explain(folder, error)
+                reason, denied = explain(folder, error), _find_denied(folder, error)
                 _report_failure(folder, job, task, error, reason)
-                outcomes.note(Failure(job, reason, now))
+                outcomes.note(Failure(job, reason, now, is_permanent=denied is not None))
                 if job is Job.RECOVER:
                     outcomes.retried = {Job.RECOVER, Job.ANNOUNCE} & jobs
                     continue
                 if isinstance(error, NoRoom):
                     self.on_failed(folder, str(error), True)
-                elif (denied := _find_denied(folder, error)) is not None:
+                elif denied is not None:
                     self.on_failed(folder, denied[0], False)
                 outcomes.retried = jobs
                 break

@@ -20,6 +20,9 @@ AGGREGATOR = "aggregator"
 # The prefix of the groups of destinations.
 DESTINATION = "notifier-"
 
+# The states of mirrors that should be alive.
+ALIVE = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
+
 # Seconds without progress after which a finding says so.
 SILENT = 60.0
 
@@ -242,11 +245,16 @@ class Picture:
     def silent(self, now: float) -> list[str]:
         """Return the names of the mirrors that should be alive but are silent.
 
-        A mirror is silent once SILENT seconds have passed since its last heartbeat and since the roster's last change.
+        A mirror is silent once SILENT seconds have passed since its last heartbeat and since it came into its state. If that time
+        is not known, or of a wrong clock, those since the roster's last change count.
         """
-        if abs(now - self.changed) <= SILENT:
-            return []
-        return [name for name in self.expected() if self.silence(name, now) > SILENT]
+        return [
+            mirror.name
+            for mirror in sorted(self._list_mirrors(), key=lambda mirror: mirror.name)
+            if mirror.state in ALIVE
+            and self.silence(mirror.name, now) > SILENT
+            and abs(now - (mirror.since if 0 < mirror.since <= now else self.changed)) > SILENT
+        ]
 
     def seen(self, name: str) -> float:
         """Return when this name sent its last heartbeat; 0 for never.
@@ -272,8 +280,7 @@ class Picture:
 
     def expected(self) -> list[str]:
         """Return the names of the mirrors that should be alive: joining or active."""
-        alive = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
-        return sorted(mirror.name for mirror in self._list_mirrors() if mirror.state in alive)
+        return sorted(mirror.name for mirror in self._list_mirrors() if mirror.state in ALIVE)
 
     def _list_mirrors(self) -> tuple[rosters.Mirror, ...]:
         return self.roster.mirrors if self.roster else ()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Findings for an operator in the picture that the log gives. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -105,14 +105,10 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
     if not picture.has_services:
         text = "the log has no topic `services`, so nothing is known about the relay; run: vcsreplicator topics create"
         return [Finding(level=Severity.WARNING, text=text)]
-    expected = [f"{DESTINATION_KEY}{name}" for name in wanted.destinations or ()]
-    expected += [f"{RELAY_KEY}{wanted.relay}"] if wanted.relay else []
-    found = []
-    for service in sorted(set(expected) | picture.reports.keys()):
+    found, expected = [], _list_expected(wanted)
+    for service in list_watched(picture, wanted):
         report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
-        if service.startswith(DESTINATION_KEY) and wanted.destinations is not None and service not in expected:
-            continue
-        if silence > max(wanted.patience, REPORTED_WITHIN):
+        if _is_silent(silence, wanted):
             if service in expected or silence < FORGOTTEN:
                 told = _describe_silence(picture.seen(service) if report else None, now)
                 if report is None and _has_worked(picture, service):
@@ -125,14 +121,49 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
         if report is None:
             continue
         for trouble in report.troubles:
-            lasts = report.time - trouble.since + silence
-            if trouble.is_urgent or lasts > wanted.patience:
+            if _is_found(trouble, lasts := report.time - trouble.since + silence, wanted):
                 found.append(finding_of(trouble, lasts, now))
         if report.count > len(report.troubles):
             unit = "relay" if service.startswith(RELAY_KEY) else "notifier"
             text = f"{service}: {report.count - len(report.troubles)} more troubles; see: journalctl -u vcsreplicator-{unit}"
             found.append(Finding(level=Severity.WARNING, text=text))
     return found
+
+
+def find_recent(picture: Picture, now: float, wanted: Expectations) -> Iterator[str]:
+    """Yield the troubles of running relays and destinations that are no findings yet.
+
+    They may pass, and have not lasted for `wanted.patience`.
+    """
+    for service in list_watched(picture, wanted):
+        report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
+        if report is None or _is_silent(silence, wanted):
+            continue
+        for trouble in report.troubles:
+            if not _is_found(trouble, lasts := report.time - trouble.since + silence, wanted):
+                yield finding_of(trouble, lasts, now).text
+
+
+def _list_expected(wanted: Expectations) -> list[str]:
+    """Return the keys of the services that must report."""
+    relays = [f"{RELAY_KEY}{wanted.relay}"] if wanted.relay else []
+    return [f"{DESTINATION_KEY}{name}" for name in wanted.destinations or ()] + relays
+
+
+def list_watched(picture: Picture, wanted: Expectations) -> list[str]:
+    """Return the keys of services that report or must; no removed destinations."""
+    expected, is_closed = _list_expected(wanted), wanted.destinations is not None
+    others = (key for key in picture.reports if not (is_closed and key.startswith(DESTINATION_KEY)))
+    return sorted({*expected, *others})
+
+
+def _is_silent(silence: float, wanted: Expectations) -> bool:
+    return silence > max(wanted.patience, REPORTED_WITHIN)
+
+
+def _is_found(trouble: ServiceTrouble, lasts: float, wanted: Expectations) -> bool:
+    """Return whether an operator must know of a trouble that lasts for so long."""
+    return trouble.is_urgent or trouble.is_permanent or lasts > wanted.patience
 
 
 def _measure_silence(picture: Picture, service: str, now: float) -> float:

@@ -10,13 +10,26 @@ from dataclasses import dataclass
 
 from ..words.shape import Count, Time
 from . import AGGREGATOR, DESTINATION, MirrorLags, Picture, count_unapplied
-from .findings import DESTINATION_KEY, FORGOTTEN, RELAY_KEY, REPORTED_WITHIN, Expectations, findings
+from .findings import (
+    DESTINATION_KEY,
+    FORGOTTEN,
+    RELAY_KEY,
+    REPORTED_WITHIN,
+    Expectations,
+    find_recent,
+    findings,
+    list_watched,
+)
 from .mirrors import find_notes
 from .topics import find_topic_notes
 from .wording import Finding
 
 # Most repositories with waiting notices that a summary lists.
 SHOWN = 15
+# Most things below their limits that are said in one line.
+SAID = 5
+# Seconds within which a mirror and the aggregator send three heartbeats.
+BEATS_WITHIN = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +75,8 @@ class Summary:
 
     `waiting` are the repositories with the longest queues of the `waiting_repositories`, in which `waiting_events` lack a notice.
     `aggregator` is when the aggregator was seen last, None for never, and `roster` the version that it said then.
-    `watched` names the watched services, in words. `notes` are of possible interest to an operator.
+    `watched` names the watched services, in words. `recent` says what is not as it should be, but for less than its limit. `notes`
+    are of possible interest to an operator.
     """
 
     now: Time
@@ -79,23 +93,16 @@ class Summary:
     waiting: tuple[WaitingLine, ...]
     findings: tuple[Finding, ...]
     watched: str
+    recent: tuple[str, ...] = ()
     notes: tuple[str, ...]
 
     def describe_well(self) -> str:
-        """Say that all that was looked at is caught up.
-
-        Adds how many notices wait, and which relay's report is late.
-        """
-        count = self.waiting_events
-        limits = []
-        if count:
-            limits.append(f"{count} notice{' waits' if count == 1 else 's wait'}")
-        for line in self.services:
-            age = self.now - (line.seen or 0.0)
-            if line.name.startswith(RELAY_KEY) and REPORTED_WITHIN < age < FORGOTTEN:
-                limits.append(f"{line.name} was last seen {age:.0f} s ago")
-        told = f" ({'; '.join(limits)})" if limits else ""
-        return f"{self.watched} {'are' if ' and ' in self.watched else 'is'} caught up{told}"
+        """Say that all is caught up, or what has not reached its limit."""
+        verb = "are" if " and " in self.watched else "is"
+        if not self.recent:
+            return f"{self.watched} {verb} caught up"
+        told = [*self.recent[:SAID], *([f"{len(self.recent) - SAID} more"] if len(self.recent) > SAID else [])]
+        return f"{self.watched} {verb} within {'their' if verb == 'are' else 'its'} limits: {'; '.join(told)}"
 
     def measure_silence(self, service: str) -> float:
         """Return the seconds since this service reported; many if it never did.
@@ -138,6 +145,11 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
         ),
         findings=tuple(findings(picture, now, expected, lags)),
         watched=_describe_watched(picture, now, expected),
+        recent=(
+            *_list_lags(picture, lags, expected),
+            *_list_late(picture, now, expected),
+            *find_recent(picture, now, expected),
+        ),
         notes=(*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture)),
     )
 
@@ -158,6 +170,29 @@ def _describe_watched(picture: Picture, now: float, expected: Expectations) -> s
         if count:
             watched.append(f"{count} {what}{'' if count == 1 else 's'}")
     return " and ".join([", ".join(watched[:-1]), watched[-1]] if len(watched) > 1 else watched)
+
+
+def _list_lags(picture: Picture, lags: Mapping[str, MirrorLags], expected: Expectations) -> Iterator[str]:
+    """Yield how many notices wait, and who lacks how much of what is in the log."""
+    if count := sum(state.seq - state.noticed for state in picture.waiting()):
+        yield f"{count} notice{' waits' if count == 1 else 's wait'}"
+    behind = {f"mirror {name}": (count_unapplied(lags[name]), "event") for name in picture.expected()}
+    for group, lag in sorted(picture.lags.items()):
+        name = group.removeprefix(DESTINATION)
+        if expected.destinations is None or name in expected.destinations:
+            behind[DESTINATION_KEY + name] = lag, "notice"
+    for who, (lag, what) in behind.items():
+        if lag:
+            yield f"{who} is {lag} {what}{'' if lag == 1 else 's'} behind"
+
+
+def _list_late(picture: Picture, now: float, expected: Expectations) -> Iterator[str]:
+    """Yield the services whose heartbeats are late, and not yet called silent."""
+    beating = {"the aggregator": AGGREGATOR, **{f"mirror {name}": name for name in picture.expected()}}
+    for who, name in {**beating, **{name: name for name in list_watched(picture, expected)}}.items():
+        silence = picture.silence(name, now)
+        if (BEATS_WITHIN if who in beating else REPORTED_WITHIN) < silence < FORGOTTEN:
+            yield f"{who} was last seen {silence:.0f} s ago"
 
 
 def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[MirrorLine]:

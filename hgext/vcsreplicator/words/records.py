@@ -190,13 +190,14 @@ class AggregatorHeartbeat:
 class ServiceTrouble:
     """A trouble of a service, in one line that says what to do.
 
-    `since` is by the clock of its reporter. An operator must know of an urgent trouble now, of any other once it has lasted for a
-    while.
+    `since` is by the clock of its reporter. An operator must know now of an urgent trouble, and of a permanent one, which waiting
+    does not end; of any other once it has lasted for a while.
     """
 
     text: str
     since: Time
     is_urgent: bool = False
+    is_permanent: bool = False
 
 
 @extensible

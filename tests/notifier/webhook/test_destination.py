@@ -21,12 +21,14 @@ from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.words.clock import DAY, SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
+from notifier.condition import PartedDestination
 from notifier.message import messages
 from notifier.reading import describe_missing
 from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.webhook.destination import FILTER_FAILED, WebhookSettings
 from notifier.webhook.statements import LAST_ERROR
 from notifier.webhook.subscription import Order, Subscription
+from notifier.webhook.subscriptions import SubscriptionTable
 from notifier.window import Delivery
 from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.builders.notices import a_notice, an_event, publish, publish_pushes
@@ -607,6 +609,34 @@ def test_results_are_kept_if_the_database_fails_while_the_clock_is_followed(
         finally:
             webhooks.close()
     assert failures == [pytest.approx(30 * DAY, abs=1)]
+
+
+def test_a_dispatcher_that_fails_is_reported_until_it_works_again(
+    settings: WebhookSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_broken, last_change = threading.Event(), SubscriptionTable.last_change
+
+    def fail(table: SubscriptionTable) -> int:
+        if is_broken.is_set():
+            raise RuntimeError("a defect")
+        return last_change(table)
+
+    monkeypatch.setattr(SubscriptionTable, "last_change", fail)
+    clock = HandClock()
+    hooks = settings.open("hooks", clock)
+    assert isinstance(hooks, PartedDestination)
+    try:
+        assert hooks.find_troubles() == []
+        is_broken.set()
+        [trouble] = eventually(hooks.find_troubles)
+        assert (trouble.text, trouble.since) == (
+            "destination hooks delivers nothing: a defect; see: journalctl -u vcsreplicator-notifier",
+            clock.now(),
+        )
+        is_broken.clear()
+        eventually(lambda: hooks.find_troubles() == [])
+    finally:
+        hooks.close()
 
 
 def a_delivery(seq: int) -> Delivery:
