@@ -13,7 +13,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 
-from .destination import DOWN
+from .destination import Availability
 from .state import StateDatabase
 from .window import Window
 
@@ -44,7 +44,7 @@ class DestinationCondition:
 
     def __init__(self, name: str, log: Log, state: StateDatabase, clock: Clock, *, since: float | None = None) -> None:
         self._name, self._state, self._clock = name, state, clock
-        self._down = DOWN.labels(name)
+        self._availability = Availability(name)
         self._reporter = ServiceReporter(log, f"destination {name}")
         self._reported_at = self._stored_at = float("-inf")
         self._stored: Mapping[str, object] = {}
@@ -57,7 +57,7 @@ class DestinationCondition:
     def note_outage(self, error: Exception) -> None:
         """Count the whole destination as unavailable."""
         self.note_failure(error)
-        self._down.set(1)
+        self._availability.note_failure()
 
     def note_failure(self, error: Exception) -> None:
         """Count one delivery as failed."""
@@ -66,7 +66,7 @@ class DestinationCondition:
 
     def note_answer(self) -> None:
         """Count the destination as available."""
-        self._down.set(0)
+        self._availability.note_answer()
         if self.trouble is not None:
             logger.info("delivering again")
             self.trouble = self.since = None

@@ -11,7 +11,7 @@ the log once if the input is a topic. A stop ends after the batch that is under 
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from prometheus_client import Counter
@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log import NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
 
-from ..destination import DOWN
+from ..destination import Availability
 from .decoding import Decoded, Tools, decode, reject_refused, reject_repeat
 from .rejection import DecodeReject
 from .rejects import error_record
@@ -65,6 +65,7 @@ class DecodeLoop:
     repeats: Repeats
     tools: Tools
     clock: Clock
+    availability: Availability = field(default_factory=lambda: Availability(GROUP))
 
     def work(self, stop: threading.Event) -> None:
         """Decode batches until `stop` is set.
@@ -83,9 +84,9 @@ class DecodeLoop:
                 waiting.extend(self.source.read(BLINK, BATCH))
             if waiting:
                 self._deliver(self._decode_batch(waiting))
-                DOWN.labels(GROUP).set(0)
+                self.availability.note_answer()
             elif self.clock.monotonic() - opened >= QUIET:
-                DOWN.labels(GROUP).set(0)
+                self.availability.note_answer()
         self.source.finish()
 
     def _decode_batch(self, waiting: deque[RawArrival]) -> list[DecodedArrival]:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
-from notifier.destination import Threads
+from notifier.destination import Availability, Threads
 from notifier.message import messages
 from notifier.window import Delivery
 from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
@@ -359,3 +360,20 @@ def test_the_loop_works_on_kafka_too(kafka: Any, unique_name: str, tmp_path: Pat
         notifier.stop()
         notifier.state.close()
     assert first_appearances(of("x", receiver.told())) == list(range(1, 31))
+
+
+def read_flag(name: str) -> float | None:
+    return REGISTRY.get_sample_value("vcsreplicator_notifier_down_flag", {"destination": name})
+
+
+def test_a_destination_is_down_from_a_failure_to_the_next_answer_and_no_other_with_it() -> None:
+    one, other = Availability("one"), Availability("other")
+    assert (read_flag("one"), read_flag("other")) == (0.0, 0.0), "an alert needs a series before the first failure"
+    one.note_failure()
+    one.note_failure()
+    assert (read_flag("one"), read_flag("other")) == (1.0, 0.0)
+    other.note_failure()
+    one.note_answer()
+    assert (read_flag("one"), read_flag("other")) == (0.0, 1.0)
+    other.note_answer()
+    assert read_flag("other") == 0.0
