@@ -10,7 +10,7 @@ functions without arguments:
 - ``_pushlog_served`` returns the same as of now.
 - ``_pushlog_view`` returns the name of the repository view of all changesets that may be shown, hidden ones too.
 
-An extension that syncs what a transaction writes gives it the attribute ``_is_synced``: then ``pushlog2.db`` is synced, too.
+An extension that syncs what a transaction writes calls `store.disk.request_sync`: then ``pushlog2.db`` is synced, too.
 """
 
 from __future__ import annotations

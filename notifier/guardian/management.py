@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable, vi
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..authorities import trusting
-from ..webhook.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, watching
+from ..http.connection import CONNECT_PATIENCE, ConnectionPool, TlsPool, watching
 from .settings import GuardianSettings
 
 # Seconds until an answer must be whole; the broker gathers lists from all its nodes.

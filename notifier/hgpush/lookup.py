@@ -23,8 +23,8 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.secrecy import split_url
 
 from ..authorities import trusting
+from ..http.connection import ConnectionPool, RunningAnswers, TlsPool, read_in_time
 from ..message import Json, Message
-from ..webhook.connection import ConnectionPool, RunningAnswers, TlsPool, read_in_time
 from .message import LARGEST, NotPushes, QueuedPush, read_answer
 
 logger = structlog.get_logger()

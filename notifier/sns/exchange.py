@@ -15,6 +15,8 @@ from typing import Any
 from botocore.exceptions import HTTPClientError
 from urllib3.exceptions import HTTPError
 
+from ..http.connection import FinalAnswer
+
 # Bytes of an answer, and of its headers, that are read here; more is left to `http.client`.
 _AT_ONCE = 64 * 1024
 # An answer that ends where its length says, on a connection that stays open.
@@ -94,10 +96,8 @@ def _read_answer(sock: Any, method: str) -> tuple[HttpAnswer, bool]:
 
 def _read_other(sock: Any, received: bytes, method: str) -> tuple[HttpAnswer, bool]:
     """Return an answer of any form, of which some bytes have come."""
-    answer = http.client.HTTPResponse(_Received(sock, received), method=method)  # type: ignore[arg-type]
+    answer = FinalAnswer(_Received(sock, received), method=method)  # type: ignore[arg-type]
     answer.begin()
-    if answer.status < 200:  # it would leave the final answer to the next request
-        raise http.client.HTTPException(f"interim answer {answer.status}")
     content = answer.read()
     return HttpAnswer(status=answer.status, content=content), not answer.will_close
 

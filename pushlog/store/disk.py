@@ -9,7 +9,11 @@ from __future__ import annotations
 import os
 from typing import IO
 
+from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
+
+# The attribute of a transaction whose writes are synced.
+_SYNCED = "_pushlog_synced"
 
 
 def replace(opener: abstractvfs, name: bytes, content: bytes) -> IO[bytes]:
@@ -39,3 +43,16 @@ def sync_folder(path: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def request_sync(tr: Transaction) -> None:
+    """Have ``pushlog2.db`` synced, too, when it takes what this transaction records.
+
+    Call it before anything is recorded.
+    """
+    setattr(tr, _SYNCED, True)
+
+
+def is_to_sync(tr: Transaction) -> bool:
+    """Return whether `request_sync` was called for this transaction."""
+    return getattr(tr, _SYNCED, False)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import database, derivation, entry
+from . import database, derivation, disk, entry
 from .connections import sqlite3
 from .storage import NOTE, SESSION, Pushlog
 
@@ -179,7 +179,7 @@ class PushlogTransaction:
     def _open(self, tr: Transaction) -> sqlite3.Connection:
         connection = None
         try:
-            synchronous = "NORMAL" if getattr(tr, "_is_synced", False) else "OFF"
+            synchronous = "NORMAL" if disk.is_to_sync(tr) else "OFF"
             connection = self._log.open_for_writing(self._log.path, synchronous=synchronous)
             derived = derivation.derive(self._log, connection, tr, self._note, reads_all=self._reads_all)
         except sqlite3.DatabaseError as error:

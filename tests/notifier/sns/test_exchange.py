@@ -73,6 +73,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nbo\r\n2\r\
 CLOSING = b"HTTP/1.1 503 Busy\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody"
 KEPT = b"HTTP/1.1 404 No\r\nConnection: Keep-Alive\r\nContent-Length: 4\r\n\r\nbody"
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + SIMPLE
+HINTED = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + SIMPLE
 OLD = b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nbody"
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -86,10 +87,11 @@ EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
         (EMPTY, 200, True),
         (CHUNKED, 200, True),
         (CONTINUED, 200, True),
+        (HINTED, 200, True),
         (CLOSING, 503, False),
         (OLD, 200, False),
     ],
-    ids=["simple", "kept", "empty", "chunked", "continued", "closing", "old"],
+    ids=["simple", "kept", "empty", "chunked", "continued", "hinted", "closing", "old"],
 )
 def test_answer_is_read_whole_and_its_connection_used_again_if_it_stays_open(
     server: Server, answer: bytes, status: int, size: int, *, is_kept: bool

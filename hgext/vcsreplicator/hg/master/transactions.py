@@ -14,6 +14,8 @@ from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
+from pushlog.store import disk
+
 from ...outbox.file import Outbox
 from ...relay.client import RelayLine
 from .. import requirement
@@ -89,7 +91,7 @@ def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: 
     setattr(tr, CAPTURE, captured)
     repo, settings = captured.repo, captured.configuration
     if settings.durability == "store":
-        tr._is_synced = True  # type: ignore[attr-defined]  # pushlog2.db, too (`pushlog.api`)
+        disk.request_sync(tr)  # of pushlog2.db
         durability.sync_before_change(repo, tr)
         tr.addfinalize(capture.FIRST, lambda tr: durability.reserve_and_sync(repo, tr))
     tr.addfinalize(capture.FINALIZER, captured.finalize)

@@ -74,7 +74,7 @@ class RunningAnswers:
             watch.shut_socket()
 
 
-class _FinalAnswer(http.client.HTTPResponse):
+class FinalAnswer(http.client.HTTPResponse):
     """The final answer to a request: interim ones before it do not count.
 
     Python skips those of status 100 alone. After any other it would take the final answer for that of the next request.
@@ -90,7 +90,7 @@ class _FinalAnswer(http.client.HTTPResponse):
 class _TimedConnection:
     """A connection whose answers end in time, unlike with a socket's own timeout."""
 
-    response_class: Any = _FinalAnswer
+    response_class: Any = FinalAnswer
     sock: socket.socket
     timeout: float | None
 
