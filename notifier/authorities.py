@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Certificate authorities that a destination trusts, from a file or the system."""
 
+import os
 import ssl
 
 from hgext.vcsreplicator.words.errors import Unavailable
@@ -11,6 +12,8 @@ def trusting(ca_file: str | None) -> ssl.SSLContext:
 
     Raises Unavailable if the file cannot be read or holds no certificates in PEM.
     """
+    if ca_file is not None and os.path.exists(ca_file) and not os.path.isfile(ca_file):
+        raise Unavailable(f"ca-file: {ca_file}: expected certificates in PEM, got a folder, a pipe or a device")
     try:
         return ssl.create_default_context(cafile=ca_file)
     except ssl.SSLError as error:

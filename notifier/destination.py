@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from prometheus_client import Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import SHOWN, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.streams import Stream
 
 from .message import Message
@@ -54,14 +54,14 @@ ALL_TYPES = tuple(stream.value for stream in Stream)
 def check_types(types: Sequence[str]) -> None:
     """Raise ValueError without types, or for a type that no message has."""
     if not types or set(types) - set(ALL_TYPES):
-        raise ValueError(f"types: expected some of {', '.join(ALL_TYPES)}, got {', '.join(types) or 'none'}")
+        raise ValueError(f"types: expected some of {', '.join(ALL_TYPES)}, got {', '.join(types)[:SHOWN] or 'none'}")
 
 
 def check_common(settings: "DestinationSettings") -> None:
     """Check the settings that all destinations have; raises ValueError."""
     check_types(settings.types)
     if settings.start_at not in ("beginning", "end"):
-        raise ValueError(f"start-at: expected beginning or end, got {settings.start_at!r}")
+        raise ValueError(f"start-at: expected beginning or end, got {quote_value(settings.start_at)}")
 
 
 class Availability:

@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.errors import MalformedEvent, quote_value
 from hgext.vcsreplicator.words.path import check_path
 from hgext.vcsreplicator.words.rules import Rules, check_rules
 from hgext.vcsreplicator.words.secrecy import split_url
@@ -42,13 +42,16 @@ class PublicSettings:
             parts = split_url(url, "http", "https")
             if parts is None or "@" in parts.netloc or set("?#") & set(url):
                 raise ValueError(
-                    f"urls.{prefix}: expected an http or https URL with a host, without user, query and fragment, got {url!r}"
+                    f"urls.{prefix}: expected an http or https URL with a host, without user, query and fragment, "
+                    f"got {quote_value(url)}"
                 )
         if "" in self.ignore:
             raise ValueError('ignore: expected prefixes of paths, got "" (use policy = "deny")')
         for prefix in self.ignore:
             if prefix.startswith("/"):
-                raise ValueError(f"ignore: expected prefixes of paths, which begin with no slash, got {prefix!r}")
+                raise ValueError(
+                    f"ignore: expected prefixes of paths, which begin with no slash, got {quote_value(prefix)}"
+                )
         for name in ("only", "never"):
             try:
                 check_rules(Rules(include=getattr(self, name)))

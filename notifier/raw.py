@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 
 from hgext.vcsreplicator.log import TOPIC_NAMES, NewRecord, Topic
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.errors import MalformedEvent
+from hgext.vcsreplicator.words.errors import MalformedEvent, quote_value
 
 # The default place where the edge writes and the decoder reads.
 DEFAULT_PLACE = "log:raw"
@@ -189,7 +189,7 @@ def topic_of(place: str) -> str | None:
     if scheme != "log":
         return None
     if not _TOPIC.fullmatch(name):
-        raise ValueError(f"expected log:NAME of lower-case letters, digits and hyphens, got {place!r}")
+        raise ValueError(f"expected log:NAME of lower-case letters, digits and hyphens, got {quote_value(place)}")
     if name in TOPIC_NAMES:
         raise ValueError(f"expected a topic of its own, {name!r} is one of replication")
     return name

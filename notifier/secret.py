@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgext.vcsreplicator.words.errors import BadConfig
-from hgext.vcsreplicator.words.secrecy import describe_readers
+from hgext.vcsreplicator.words.secrecy import read_secret
 from hgext.vcsreplicator.words.shape import absolute, withheld
 
 # Seconds that a command may take.
@@ -56,10 +56,7 @@ class Secret:
 
     def _from_file(self, path: Path) -> str:
         try:
-            with path.open("rb") as file:
-                if wrong := describe_readers(str(path), os.fstat(file.fileno()).st_mode):
-                    raise BadConfig(wrong)
-                return _decode_text(file.read(MAX_SECRET), str(path))
+            return _decode_text(read_secret(str(path), MAX_SECRET), str(path))
         except OSError as error:
             raise BadConfig(f"{path} cannot be read: {error.strerror}") from error
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 from hgext.vcsreplicator.words import shape
-from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent
+from hgext.vcsreplicator.words.errors import BadConfig, MalformedEvent, quote_value
 
 from .destination import DESTINATIONS, DestinationSettings, check_common, settings_class
 from .public import PublicSettings
@@ -42,7 +42,7 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
     section = dict(_require_mapping(tables.get("notifier", {}), f"{file}: notifier"))
     state = section.pop("state", DEFAULT_STATE)
     if not isinstance(state, str) or not os.path.isabs(state):
-        raise BadConfig(f"{file}: notifier.state: expected an absolute path, got {state!r}")
+        raise BadConfig(f"{file}: notifier.state: expected an absolute path, got {quote_value(state)}")
     if "public" not in tables:
         raise BadConfig(
             f"{file}: section [public] is missing: it says which repositories may be announced, and their URLs"
@@ -88,7 +88,7 @@ def _read_destination(name: str, table: Any, tables: Mapping[str, Any], file: st
     keys = dict(_require_mapping(table, where))
     kind = keys.pop("type", None)
     if kind not in DESTINATIONS:
-        raise BadConfig(f"{where}.type: expected one of {', '.join(DESTINATIONS)}, got {kind!r}")
+        raise BadConfig(f"{where}.type: expected one of {', '.join(DESTINATIONS)}, got {quote_value(kind)}")
     settings = settings_class(kind)
     members = {field.name for field in fields(cast(Any, settings))}
     for member in sorted(members & _GIVEN.keys() & keys.keys()):
@@ -126,7 +126,7 @@ def _read_section(kind: type[Any], table: Any, where: str) -> Any:
 
 def _require_mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise BadConfig(f"{where}: expected a section, got {value!r}")
+        raise BadConfig(f"{where}: expected a section, got {quote_value(value)}")
     return value
 
 

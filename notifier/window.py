@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.retry import Backoff
 
 from .message import Message
@@ -55,7 +56,7 @@ def check_number(name: str, value: float, least: float, most: float, *, unit: st
     """Raise ValueError unless the value is between these (nan never is)."""
     if not least <= value <= most:
         of_unit = f" of {unit}" if unit else ""
-        raise ValueError(f"{name}: expected a number{of_unit} from {least:g} to {most:g}, got {value!r}")
+        raise ValueError(f"{name}: expected a number{of_unit} from {least:g} to {most:g}, got {quote_value(value)}")
 
 
 PATIENCE = Patience()

@@ -222,6 +222,11 @@ RELAY = 'socket = "/s"\nsource = "hg://m"\n'
             "mirror.a.root: expected text without the character NUL",
         ),
         ('[public]\nonly = ["a", "b\\u0000"]', "public.only: expected text without the character NUL"),
+        (
+            '[notifier.a]\ntype = "pulse"\nca-file = ""',
+            "notifier.a.ca-file: expected a file of certificates, or no such key for those of the system",
+        ),
+        ('[work]\nhosts-ca-file = ""', "work.hosts-ca-file: expected a file of certificates, or no such key for"),
         ('[public.urls]\n"a\\u0000" = "https://h/"', "public.urls.a\\0: expected text without the character NUL"),
         (
             f'{PUBLIC}[notifier.it]\ntype = "webhook"\ndatabase = "/d"\nsubscriptions = {{ a = "https://x/" }}',
@@ -244,6 +249,32 @@ def test_a_value_that_can_only_hurt_is_refused_in_one_line(tmp_path: Path, secti
     assert isinstance(result.exception, BadConfig), result.exception
     assert str(result.exception).startswith(f"{file}: {complaint}")
     assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'log = "{}"',
+        'insecure = ["{}"]\nlog = "sqlite:///l.db"',
+        'log = "kafka://{}"',
+        'log = "sqlite:///l.db"\n"{}" = 1',
+        'log = "sqlite:///l.db"\n[mirror.a]\n"{}_" = 1',
+        'log = "sqlite:///l.db"\n[mirror.a]\nroot = "{}"',
+        'log = "sqlite:///l.db"\n[mirror.a]\nroot = "/r"\nmaster = "{}"',
+        'log = "sqlite:///l.db"\n[relay]\nsocket = "{}"\nsource = "hg://m"\nroots = { "/r" = "" }',
+        'log = "sqlite:///l.db"\n[listen]\nrelay = "{}"',
+        'log = "sqlite:///l.db"\n[dashboard]\nlisten = "localhost:1"\nanonymous = "guest"\nsocket = "/s"\n'
+        'socket-users = ["", "{}"]',
+        'log = "sqlite:///l.db"\n' + PUBLIC + '[notifier.a]\ntype = "{}"',
+        'log = "sqlite:///l.db"\n' + PUBLIC + '[notifier.a]\ntype = "stdout"\ntypes = ["{}"]',
+    ],
+)
+def test_a_message_repeats_only_the_beginning_of_a_long_value(tmp_path: Path, text: str) -> None:
+    file = written(tmp_path, text.replace("{}", 100_000 * "x"))
+    result = CliRunner().invoke(program, ["config", "check", "--config", str(file)])
+    assert isinstance(result.exception, BadConfig), result.output
+    assert "xxx" in str(result.exception)
+    assert len(str(result.exception)) < 1000
 
 
 @pytest.mark.parametrize(

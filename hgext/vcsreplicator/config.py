@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from .words import secrecy, shape
-from .words.errors import BadConfig, MalformedEvent
+from .words.errors import SHOWN, BadConfig, MalformedEvent, quote_value
 
 T = TypeVar("T")
 
@@ -58,7 +58,8 @@ class Config:
         where = ".".join(address)
         for key in found:
             if "_" in key:
-                raise BadConfig(f"{self.file}: {where}: unknown key {key!r}, expected {key.replace('_', '-')!r}")
+                meant = quote_value(key.replace("_", "-"))
+                raise BadConfig(f"{self.file}: {where}: unknown key {quote_value(key)}, expected {meant}")
             if key == "name" and key in given:
                 raise BadConfig(f"{self.file}: {where}: unknown key {key!r}, the section's name says it")
         # The keys of free mappings (folder → prefix) stay.
@@ -87,7 +88,7 @@ class Config:
     def _require_text(self, key: str) -> str:
         value = self.tables.get(key)
         if not isinstance(value, str):
-            raise BadConfig(f"{self.file}: {key}: expected text, got {value!r}")
+            raise BadConfig(f"{self.file}: {key}: expected text, got {quote_value(value)}")
         return value
 
     def _find_table(self, address: tuple[str, ...]) -> Mapping[str, Any]:
@@ -99,7 +100,7 @@ class Config:
                 raise BadConfig(f"{self.file}: section [{'.'.join(address)}] is missing{others}")
             table = table[name]
         if not isinstance(table, Mapping):
-            raise BadConfig(f"{self.file}: {'.'.join(address)}: expected a section, got {table!r}")
+            raise BadConfig(f"{self.file}: {'.'.join(address)}: expected a section, got {quote_value(table)}")
         return table
 
 
@@ -115,9 +116,11 @@ def load(file: str | Path) -> Config:
         raise BadConfig(f"{file}: not TOML: {error}") from error
     unknown = sorted(tables.keys() - set(SECTIONS))
     if unknown:
-        raise BadConfig(f"{file}: {unknown[0]}: unknown, expected one of {shape.nearest(unknown[0], SECTIONS)}")
+        raise BadConfig(f"{file}: {unknown[0][:SHOWN]}: unknown, expected one of {shape.nearest(unknown[0], SECTIONS)}")
     if (place := _find_null(tables)) is not None:
         raise BadConfig(f"{file}: {place}: expected text without the character NUL")
+    if (place := _find_empty_authorities(tables)) is not None:
+        raise BadConfig(f"{file}: {place}: expected a file of certificates, or no such key for those of the system")
     config = Config(file=str(file), tables=tables)
     if tables.keys() - set(WITHOUT_LOG) or not tables:
         _ = config.log
@@ -144,9 +147,22 @@ def _find_null(value: object) -> str | None:
     return None
 
 
+def _find_empty_authorities(table: Mapping[str, Any]) -> str | None:
+    """Return the first key of a file of authorities that is "", None without one.
+
+    Libraries take such a name for none, and would trust those of the system.
+    """
+    for key, member in table.items():
+        if member == "" and key.endswith("ca-file"):
+            return key
+        if isinstance(member, Mapping) and (below := _find_empty_authorities(member)) is not None:
+            return f"{key}.{below}"
+    return None
+
+
 def address(text: object, where: str) -> tuple[str, int]:
     """Split `host:port` into host and port; raises BadConfig naming `where`."""
     host, _, port = str(text).rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and len(port) <= 5) or not 1 <= int(port) <= 65535:
-        raise BadConfig(f"{where}: expected host:port, got {text!r}")
+        raise BadConfig(f"{where}: expected host:port, got {quote_value(text)}")
     return host.strip("[]"), int(port)

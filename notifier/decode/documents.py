@@ -14,7 +14,7 @@ import jsonschema
 import jsonschema.validators
 import referencing
 
-from hgext.vcsreplicator.words.errors import BadConfig
+from hgext.vcsreplicator.words.errors import BadConfig, quote_value
 
 from .rejection import DecodingError, ErrorType
 
@@ -58,7 +58,7 @@ def load_schemas(folder: str) -> DocumentSchemas:
     """Compile all schemas in the folder; BadConfig names the key and the file."""
     root = Path(folder)
     if not root.is_dir():
-        raise BadConfig(f"decode.schemas: expected a folder of JSON Schemas, got {folder!r}")
+        raise BadConfig(f"decode.schemas: expected a folder of JSON Schemas, got {quote_value(folder)}")
     found = dict(_compile(root, sorted(root.glob(f"*/*/*{_SUFFIX}"))))
     if not found:
         raise BadConfig(f"decode.schemas: {folder}: expected <namespace>/<type>/<type>.<version>{_SUFFIX}, found none")

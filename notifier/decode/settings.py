@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
 
@@ -64,7 +65,7 @@ def read_place(text: str) -> MessagePlace:
         return MessagePlace(PlaceKind.QUEUE, name)
     if kind == PlaceKind.FILE and os.path.isabs(name):
         return MessagePlace(PlaceKind.FILE, name)
-    raise ValueError(f"expected log:TOPIC, queue:NAME or file:/PATH, got {text!r}")
+    raise ValueError(f"expected log:TOPIC, queue:NAME or file:/PATH, got {quote_value(text)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +97,18 @@ class DecodeSettings:
         )
         used = [_named_place("input", self.input), _named_place("output", self.output)]
         if used[0].kind is PlaceKind.FILE or not used[0].name:
-            raise ValueError(f"input: expected log:TOPIC or queue:NAME, got {self.input!r}")
+            raise ValueError(f"input: expected log:TOPIC or queue:NAME, got {quote_value(self.input)}")
         for route, text in self.outputs.items():
             if not _ROUTE.fullmatch(route):
-                raise ValueError(f"outputs: expected <namespace>.<type>, got {route!r}")
+                raise ValueError(f"outputs: expected <namespace>.<type>, got {quote_value(route)}")
             used.append(_named_place(f"outputs.{route}", text))
         if used[0] in used[1:]:
-            raise ValueError(f"output: expected a place other than the input, got {self.input!r}")
+            raise ValueError(f"output: expected a place other than the input, got {quote_value(self.input)}")
         for route in self.without_id:
             if not _ROUTE.fullmatch(route):
-                raise ValueError(f"without_id: expected <namespace>.<type>, got {route!r}")
+                raise ValueError(f"without_id: expected <namespace>.<type>, got {quote_value(route)}")
         if self.repeats not in (REDIS, NONE) and not os.path.isabs(self.repeats):
-            raise ValueError(f"repeats: expected an absolute path, {REDIS} or {NONE}, got {self.repeats!r}")
+            raise ValueError(f"repeats: expected an absolute path, {REDIS} or {NONE}, got {quote_value(self.repeats)}")
         if self.repeats == REDIS:
             self._check_redis()
         is_queued = any(place.kind is PlaceKind.QUEUE for place in used)

@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.log import LARGEST
+from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.shape import GIB, Bytes, Seconds, absolute, within
 
 from ..raw import DEFAULT_PLACE, topic_of
@@ -39,7 +40,7 @@ class EdgeSettings:
         except ValueError as error:
             raise ValueError(f"output: {error}") from None
         if topic is None:
-            raise ValueError(f"output: expected log:NAME, got {self.output!r}")
+            raise ValueError(f"output: expected log:NAME, got {quote_value(self.output)}")
         within(self, max_queue_bytes=(1024 * 1024, 2**50), max_body_bytes=(1, LARGEST_BODY))
         within(self, max_uri_bytes=(64, HEAD_BYTES), max_connections=(10, 100_000), log_timeout=(0.1, 60))
         within(self, header_timeout=(0.1, 3600), body_timeout=(0.1, 3600), idle_timeout=(0.1, 3600))

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.errors import Refused, quote_value
 
 from .management import Management
 from .settings import ADDRESS
@@ -70,7 +70,7 @@ class Clients:
         Raises Refused if the name is taken, or if the name or the owner is malformed.
         """
         if not _CLIENT.match(client):
-            raise Refused(f"CLIENT: expected letters, digits, dots, hyphens and underscores, got {client!r}")
+            raise Refused(f"CLIENT: expected letters, digits, dots, hyphens and underscores, got {quote_value(client)}")
         _check_address(owner)
         if self._management.get("users", client) is not None:
             raise Refused(f"the broker has a user {client!r} already; `user token` makes a new token for a client")
@@ -137,7 +137,7 @@ class Clients:
 
 def _check_address(owner: str) -> None:
     if not ADDRESS.match(owner):
-        raise Refused(f"owner: expected a mail address, got {owner!r}")
+        raise Refused(f"owner: expected a mail address, got {quote_value(owner)}")
 
 
 def _read_address(parameter: Mapping[str, object]) -> str:

@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import smtplib
 import socket
+import time
 from collections.abc import Sequence
 from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
@@ -21,6 +22,8 @@ from .state import QueueReport
 
 # Seconds that the mail server may be silent.
 SMTP_PATIENCE = 10.0
+# Seconds and bytes of one of its answers.
+ANSWER_PATIENCE, ANSWER_BYTES = 60.0, 64 * 1024
 
 # Most queues that one mail lists.
 LISTED = 100
@@ -75,6 +78,54 @@ def _describe_limits(settings: GuardianSettings) -> str:
     return f"The limit is {settings.limit} messages; a queue beyond it {then}. The warning comes at {settings.warn_at}."
 
 
+class _AnswerReader:
+    """What a mail server sends, by lines, of which each answer is bounded.
+
+    Python bounds each line, and neither their number nor the time of all.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._received = sock, b""
+        self.begin_answer()
+
+    def begin_answer(self) -> None:
+        self._left, self._ends = ANSWER_BYTES, time.monotonic() + ANSWER_PATIENCE
+
+    def readline(self, limit: int) -> bytes:
+        """Return a line, what is left at the end, or `limit` bytes of a longer line.
+
+        Raises OSError beyond the bounds of an answer.
+        """
+        while b"\n" not in self._received and len(self._received) < limit:
+            if self._left <= 0 or time.monotonic() > self._ends:
+                raise OSError("its answer does not end")
+            more = self._sock.recv(4096)
+            if not more:
+                break
+            self._received += more
+            self._left -= len(more)
+        size = min(limit, self._received.find(b"\n") + 1 or len(self._received))
+        line, self._received = self._received[:size], self._received[size:]
+        return line
+
+    def close(self) -> None:
+        """Leave the socket to its owner."""
+
+
+class _BoundedAnswers(smtplib.SMTP):
+    """A connection to a mail server whose answers end."""
+
+    def getreply(self) -> tuple[int, bytes]:
+        if self.sock is not None:
+            self.file = self.file or _AnswerReader(self.sock)
+            self.file.begin_answer()
+        return super().getreply()
+
+
+class _BoundedTlsAnswers(_BoundedAnswers, smtplib.SMTP_SSL):
+    """The same with TLS from the beginning."""
+
+
 class MailServer:
     """The server that `smtp_url` names; each mail has a connection of its own."""
 
@@ -120,9 +171,9 @@ class MailServer:
         server: smtplib.SMTP
         if parts.scheme == "smtps":
             context = trusting(settings.smtp_ca_file)
-            server = smtplib.SMTP_SSL(host, parts.port or 465, name, timeout=SMTP_PATIENCE, context=context)
+            server = _BoundedTlsAnswers(host, parts.port or 465, name, timeout=SMTP_PATIENCE, context=context)
         else:
-            server = smtplib.SMTP(host, parts.port or 587, name, timeout=SMTP_PATIENCE)
+            server = _BoundedAnswers(host, parts.port or 587, name, timeout=SMTP_PATIENCE)
         try:
             if parts.scheme == "smtp+starttls":
                 server.starttls(context=trusting(settings.smtp_ca_file))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
@@ -55,7 +56,7 @@ class GuardianSettings:
             raise ValueError("smtp_url: expected smtps://USER@HOST or smtp+starttls://USER@HOST:PORT")
         for name in ("sender", "operator"):
             if not ADDRESS.match(getattr(self, name)):
-                raise ValueError(f"{name}: expected a mail address, got {getattr(self, name)!r}")
+                raise ValueError(f"{name}: expected a mail address, got {quote_value(getattr(self, name))}")
         absolute(self, "state")
         within(self, every=(1, DAY), warn_at=(1, 10**9), limit=(2, 10**9))
         if self.warn_at >= self.limit:

@@ -19,7 +19,7 @@ import structlog
 import urllib3
 
 from hgext.vcsreplicator.words.clock import DAY, Clock
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import Unavailable, quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 
 from ..authorities import trusting
@@ -53,7 +53,9 @@ _ORIGIN = re.compile(r"https?://[^/?#@]+\Z")
 def check_mirror_url(url: str | None) -> None:
     """Raise ValueError unless the URL is None, or scheme and host alone."""
     if url is not None and not (_ORIGIN.match(url) and split_url(url, "http", "https")):
-        raise ValueError(f"mirror_url: expected https://HOST or http://HOST:PORT without a path, got {url!r}")
+        raise ValueError(
+            f"mirror_url: expected https://HOST or http://HOST:PORT without a path, got {quote_value(url)}"
+        )
 
 
 class ChangesetLookup:

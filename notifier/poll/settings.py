@@ -5,6 +5,7 @@ import enum
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
@@ -51,7 +52,7 @@ class PollSettings(QueueSettings):
         for url in self.repositories:
             if not _is_repository(url):
                 raise ValueError(
-                    f"repositories: expected http or https URLs without user, query and fragment, got {url!r}"
+                    f"repositories: expected http or https URLs without user, query and fragment, got {quote_value(url)}"
                 )
         if len(set(self.repositories)) < len(self.repositories):
             twice = next(url for url in self.repositories if self.repositories.count(url) > 1)

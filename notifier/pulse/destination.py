@@ -24,7 +24,7 @@ import structlog
 from prometheus_client import Counter
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Rejected
+from hgext.vcsreplicator.words.errors import Rejected, quote_value
 from hgext.vcsreplicator.words.records import ServiceTrouble
 from hgext.vcsreplicator.words.shape import Bytes
 from hgext.vcsreplicator.words.streams import Stream
@@ -76,12 +76,12 @@ class PulseSettings(BrokerSettings):
 
     def __post_init__(self) -> None:
         if not _EXCHANGE.match(self.exchange) or len(self.exchange.encode()) > MAX_KEY:
-            raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {self.exchange!r}")
+            raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {quote_value(self.exchange)}")
         BrokerSettings.__post_init__(self)
         if self.stream not in ("v1", "v2"):
-            raise ValueError(f"stream: expected v1 or v2, got {self.stream!r}")
+            raise ValueError(f"stream: expected v1 or v2, got {quote_value(self.stream)}")
         if self.on_nack not in set(OnNack):
-            raise ValueError(f"on_nack: expected pass or retry, got {self.on_nack!r}")
+            raise ValueError(f"on_nack: expected pass or retry, got {quote_value(self.on_nack)}")
         if self.stream == "v1":
             if self.types not in (DOCUMENTED, _V1_TYPES):
                 raise ValueError("types: the stream v1 has changegroup.1 only")
@@ -91,7 +91,7 @@ class PulseSettings(BrokerSettings):
             try:
                 template.format(type="", key="")
             except (LookupError, ValueError, AttributeError, TypeError):
-                raise ValueError(f"cc: expected text with {{type}} or {{key}}, got {template!r}") from None
+                raise ValueError(f"cc: expected text with {{type}} or {{key}}, got {quote_value(template)}") from None
 
     def open(self, name: str, clock: Clock) -> Destination:
         return Pulse(name, self, clock)

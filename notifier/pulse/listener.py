@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from hgext.vcsreplicator.words.errors import Refused, Unavailable
+from hgext.vcsreplicator.words.errors import Refused, Unavailable, quote_value
 
 from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_broker, is_refused_host, where
 from ..amqp.consumer import QueueConsumer, body_of
@@ -66,9 +66,9 @@ class ListenSettings:
         if not 1 <= self.max_message <= 2**31:
             raise ValueError("max-message: expected 1 to 2147483648 bytes")
         if not self.exchange.startswith("exchange/"):
-            raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {self.exchange!r}")
+            raise ValueError(f"exchange: expected exchange/<clientId>/<name>, got {quote_value(self.exchange)}")
         if not _QUEUE.match(self.queue):
-            raise ValueError(f"queue: expected queue/<clientId>/<name>, got {self.queue!r}")
+            raise ValueError(f"queue: expected queue/<clientId>/<name>, got {quote_value(self.queue)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

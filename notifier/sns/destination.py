@@ -25,7 +25,7 @@ from botocore.handlers import add_expect_header
 from botocore.parsers import ResponseParserError
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.errors import Rejected as Wrong
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Bytes, Seconds
@@ -84,17 +84,19 @@ class SnsSettings:
         # SNS and S3 would attribute most of these mistakes to each message.
         arn = TOPIC.fullmatch(self.topic_arn)
         if arn is None:
-            raise ValueError(f"topic-arn: expected arn:…:sns:REGION:ACCOUNT:NAME, got {self.topic_arn!r}")
+            raise ValueError(f"topic-arn: expected arn:…:sns:REGION:ACCOUNT:NAME, got {quote_value(self.topic_arn)}")
         if not BUCKET.fullmatch(self.bucket):
-            raise ValueError(f"bucket: expected a name of letters, digits, dots and hyphens, got {self.bucket!r}")
+            raise ValueError(
+                f"bucket: expected a name of letters, digits, dots and hyphens, got {quote_value(self.bucket)}"
+            )
         if not self.region:
             raise ValueError('region: expected a name, got ""')
         if self.sns_endpoint_url is None and self.region != arn["region"]:
-            raise ValueError(f"region: expected that of topic-arn, {arn['region']}, got {self.region!r}")
+            raise ValueError(f"region: expected that of topic-arn, {arn['region']}, got {quote_value(self.region)}")
         for name in ("sns_endpoint_url", "s3_endpoint_url"):
             url = getattr(self, name)
             if url is not None and not (url.startswith("http") and split_url(url, "http", "https")):
-                raise ValueError(f"{name}: expected an http or https URL, got {url!r}")
+                raise ValueError(f"{name}: expected an http or https URL, got {quote_value(url)}")
         check_number("workers", self.workers, 1, 100)
         check_number("limit", self.limit, 1024, 256 * 1024, unit="bytes")
         check_number("connect_timeout", self.connect_timeout, 0.001, 3600, unit="seconds")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, within
 
@@ -52,7 +53,7 @@ class Subscription:
             raise ValueError("url: expected https://HOST/… without user and fragment")
         check_types(self.types)
         if self.method not in ("POST", "PUT"):
-            raise ValueError(f"method: expected POST or PUT, got {self.method!r}")
+            raise ValueError(f"method: expected POST or PUT, got {quote_value(self.method)}")
         within(self, concurrency=(1, 64), timeout=(0.001, 120))
         for name, value in (self.headers or {}).items():
             if not _TOKEN.match(name) or name.lower().startswith(_OURS) or name.lower() in _RESERVED:

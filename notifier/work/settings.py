@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import DAY
+from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.retry import Backoff
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, absolute, within
 
@@ -59,10 +60,12 @@ class WorkSettings(QueueSettings):
         for prefix in self.repositories:
             if not prefix.startswith(("https://", "http://")) or prefix.count("/") < 3:
                 raise ValueError(
-                    f"repositories: expected beginnings of URLs such as https://hg.example/, got {prefix!r}"
+                    f"repositories: expected beginnings of URLs such as https://hg.example/, got {quote_value(prefix)}"
                 )
         if self.dead_queue == self.queue:
-            raise ValueError(f"dead_queue: expected a name other than that of queue, got {self.dead_queue!r}")
+            raise ValueError(
+                f"dead_queue: expected a name other than that of queue, got {quote_value(self.dead_queue)}"
+            )
         within(self, max_hg_retries=(0, 1000), at_once=(1, 64), prefetch=(1, 65535), park_bytes=(0, 2**50))
         within(self, hg_memory_bytes=(64 * 1024**2, 2**50))
         within(self, hg_timeout=(1, 1500))  # a broker takes a message back after 1800 s

@@ -2,6 +2,7 @@
 """`open_log`: what a URL may say, and one clear line for everything else."""
 
 import contextlib
+import os
 import sqlite3
 import subprocess
 import sys
@@ -121,6 +122,14 @@ def test_a_password_in_a_file_that_all_users_may_use_is_refused(
     complaint = f"option {option}: {file} has mode {mode:04o}, expected 0640 or stricter: chmod o= {file}"
     with pytest.raises(BadConfig, match=complaint):
         parse(f"kafka://one:9092?{option}={file}")
+
+
+def test_a_pipe_in_place_of_a_password_is_refused_because_it_might_never_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(
+        BadConfig, match=r"^log: option ssl_password_file: .*/pipe: expected a file, got a folder, a pipe or"
+    ):
+        parse(f"kafka://one:9092?ssl_password_file={tmp_path}/pipe")
 
 
 def test_messages_never_show_the_options_of_a_url() -> None:

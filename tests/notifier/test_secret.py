@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Secrets have a place and are never shown."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,12 @@ def test_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None
     file.chmod(mode)
     with pytest.raises(BadConfig, match=f"has mode {mode:04o}, expected 0600 or stricter: chmod go="):
         Secret(file=str(file)).read()
+
+
+def test_a_pipe_is_refused_as_the_place_of_a_secret_because_it_might_never_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key", 0o600)
+    with pytest.raises(BadConfig, match=r"key: .*/key: expected a file, got a folder, a pipe or a device$"):
+        Secret(file=str(tmp_path / "key")).read("key")
 
 
 def test_secret_comes_from_a_command() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from ..words.errors import BadConfig, visible
+from ..words.errors import BadConfig, quote_value, visible
 from .adopt_mapping import LANDING_ACCOUNTS, find_counterpart, is_known_section
 
 # File → section → key → value; None for a key without one.
@@ -251,13 +251,13 @@ def _first_url(sections: SourceSections) -> str | None:
 
 def _convert_milliseconds(milliseconds: str) -> str:
     if not milliseconds.isascii() or not milliseconds.isdigit() or len(milliseconds) > 9:
-        raise BadConfig(f"[replicationproducer] acktimeout: expected milliseconds, got {milliseconds!r}")
+        raise BadConfig(f"[replicationproducer] acktimeout: expected milliseconds, got {quote_value(milliseconds)}")
     return f"{int(milliseconds) / 1000:.10g}"
 
 
 def _check_folder(wire: str, value: str | None) -> str:
     if not os.path.isabs(value or ""):
-        raise BadConfig(f"[path_rewrites] {wire}: expected an absolute path, got {value!r}")
+        raise BadConfig(f"[path_rewrites] {wire}: expected an absolute path, got {quote_value(value)}")
     return os.path.normpath(value or "")
 
 

@@ -21,7 +21,7 @@ from ..demo.layout import DemoOptions, Layout, Service, write_ready_file
 from ..demo.preparation import prepare
 from ..demo.supervisor import DemoSupervisor
 from ..log.opening import open_log
-from ..words.errors import BadConfig
+from ..words.errors import BadConfig, quote_value
 from .display import console, table
 from .options import check_exposures, with_insecure
 
@@ -215,7 +215,7 @@ def _open_folder(chosen: str | None, *, keep: bool) -> Iterator[Path]:
     if chosen is not None:
         path = Path(chosen).resolve()
         if found := _NEEDS_ESCAPE.search(str(path)):
-            raise BadConfig(f"--dir: expected a path without {found[0]!r}, got {str(path)!r}")
+            raise BadConfig(f"--dir: expected a path without {found[0]!r}, got {quote_value(str(path))}")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..config import Config
-from ..words.errors import Refused
+from ..words.errors import Refused, quote_value
 from ..words.secrecy import is_secret_header
 from ..words.shape import plain
 from .completion import complete_subscription
@@ -138,7 +138,7 @@ def _make_subscription(
 
     pairs = [header.partition(":") for header in headers]
     if wrong := [name for name, colon, _ in pairs if not colon]:
-        raise Refused(f"--header: expected NAME:VALUE, got {wrong[0]!r}")
+        raise Refused(f"--header: expected NAME:VALUE, got {quote_value(wrong[0])}")
     if not options["types"]:
         del options["types"]
     try:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from ..words.errors import quote_value
 from ..words.secrecy import is_loopback
 from ..words.shape import absolute
 
@@ -61,7 +62,7 @@ class DashboardSettings:
         if self.socket_users and self.socket is None:
             raise ValueError("socket-users: expected together with socket")
         if any(not name or name.isdigit() for name in self.socket_users):
-            raise ValueError(f"socket-users: expected names of users, got {list(self.socket_users)}")
+            raise ValueError(f"socket-users: expected names of users, got {quote_value(list(self.socket_users))}")
         if self.anonymous is DashboardRole.OPERATOR:
             raise ValueError('anonymous: an act is recorded with who did it; expected "guest" or "reader"')
         if self.anonymous is DashboardRole.READER and not self.is_local:
@@ -70,9 +71,11 @@ class DashboardSettings:
             raise ValueError("proxy-header: expected together with trusted-proxies")
         for address in self.trusted_proxies:
             if parse_address(address) is None:
-                raise ValueError(f"trusted-proxies: expected IP addresses, without names and networks, got {address!r}")
+                raise ValueError(
+                    f"trusted-proxies: expected IP addresses, without names and networks, got {quote_value(address)}"
+                )
         if self.proxy_header is not None and not _HEADER.match(self.proxy_header):
-            raise ValueError(f"proxy-header: expected the name of a header, got {self.proxy_header!r}")
+            raise ValueError(f"proxy-header: expected the name of a header, got {quote_value(self.proxy_header)}")
         if self.proxy_header is not None and self.proxy_header.lower() == "authorization":
             raise ValueError(
                 "proxy-header: Authorization carries tokens; expected a header of its own for the user's name"
@@ -80,7 +83,7 @@ class DashboardSettings:
         if self.proxy_header is not None and self.users is None:
             raise ValueError("users: expected a file that gives a role to each user that the proxy names")
         if any(not host or "*" in host or ":" in host for host in self.hosts):
-            raise ValueError(f"hosts: expected names without port and *, got {list(self.hosts)}")
+            raise ValueError(f"hosts: expected names without port and *, got {quote_value(list(self.hosts))}")
 
     @property
     def is_local(self) -> bool:

@@ -15,7 +15,7 @@ from mercurial import error
 from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
-from ..words.errors import MalformedEvent
+from ..words.errors import SHOWN, MalformedEvent
 from ..words.path import check_path, check_prefix, wire_path
 from ..words.value import Value
 
@@ -188,7 +188,9 @@ def _read_log(ui: Ui) -> str | None:
     # 3 ms that a push to the relay does not need.
     from ..words import secrecy
 
-    allowed = {os.fsdecode(word) for word in ui.configlist(SECTION, b"insecure")}
+    allowed, known = {os.fsdecode(word) for word in ui.configlist(SECTION, b"insecure")}, [*secrecy.Exposure]
+    if unknown := sorted(allowed - set(known)):
+        raise _wrong_value(b"insecure", ", ".join(known), unknown[0])
     for exposure, found in secrecy.exposures(url):
         if exposure.value not in allowed:
             message = f"config: [vcsreplicator] log: {found}; if it is meant, write insecure = {exposure.value}"
@@ -226,5 +228,5 @@ def _read_seconds(ui: Ui, key: bytes, default: float) -> float:
 
 
 def _wrong_value(key: bytes, expected: str, value: str | None) -> error.ConfigError:
-    found = "nothing" if value is None else f'"{value}"'
+    found = "nothing" if value is None else f'"{value[:SHOWN]}"'
     return error.ConfigError(f"config: [vcsreplicator] {key.decode()}: expected {expected}, got {found}".encode())

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from ..words.errors import MalformedEvent, NoRoom, Unavailable
+from ..words.errors import MalformedEvent, NoRoom, Unavailable, quote_value
 from ..words.wire import BUNDLE_LIMIT, Attachment, BundlePlace
 from .ownership import give_to_owner, make_folder
 
@@ -61,12 +61,12 @@ def open_blobs(url: str) -> BlobStore:
     try:
         parts = urlsplit(url)
     except ValueError as error:  # an address that is none
-        raise ValueError(f"{EXPECTED}, got {url!r}") from error
+        raise ValueError(f"{EXPECTED}, got {quote_value(url)}") from error
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FolderBlobs(unquote(parts.path))
     if parts.scheme == "s3" and parts.netloc:
         return S3Blobs(parts.netloc, unquote(parts.path).strip("/"))
-    raise ValueError(f"{EXPECTED}, got {url!r}")
+    raise ValueError(f"{EXPECTED}, got {quote_value(url)}")
 
 
 class FolderBlobs:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ..words.errors import BadConfig
+from ..words.errors import BadConfig, quote_value
 from . import Log
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ def parse_url(url: str) -> "Path | KafkaOptions":
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise BadConfig(f"log: {EXPECTED}, got {url!r}: {error}") from None
+        raise BadConfig(f"log: {EXPECTED}, got {quote_value(url)}: {error}") from None
     if parts.scheme == "sqlite":
         odd = not parts.path.startswith("/") or parts.path.startswith("//") or parts.path.endswith("/")
         if odd or parts.netloc or parts.query or parts.fragment:
-            raise BadConfig(f"log: expected sqlite:///absolute/path without options, got {url!r}")
+            raise BadConfig(f"log: expected sqlite:///absolute/path without options, got {quote_value(url)}")
         return Path(unquote(parts.path))
     if parts.scheme == "kafka":
         from .kafka.options import parse
 
         return parse(url)
-    raise BadConfig(f"log: {EXPECTED}, got {url!r}")
+    raise BadConfig(f"log: {EXPECTED}, got {quote_value(url)}")
 
 
 def identify_log(url: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..words.clock import DAY
+from ..words.errors import quote_value
 from ..words.path import check_prefix
 from ..words.secrecy import split_url
 from ..words.shape import GIB, Bytes, Days, Seconds, within
@@ -51,11 +52,11 @@ class MirrorSettings:
             raise ValueError(f"name: expected letters, digits, dots and dashes, got {self.name[:70]!r}")
         for name, folder in (("root", self.root), ("state", self.state)):
             if folder is not None and not folder.startswith("/"):
-                raise ValueError(f"{name}: expected an absolute folder, got {folder!r}")
+                raise ValueError(f"{name}: expected an absolute folder, got {quote_value(folder)}")
         if self.master is not None:
             _check_master(self.master)
         if self.master_auth is not None and not self.master_auth.startswith("/"):
-            raise ValueError(f"master-auth: expected an absolute file, got {self.master_auth!r}")
+            raise ValueError(f"master-auth: expected an absolute file, got {quote_value(self.master_auth)}")
         for prefix in (*self.paths, *self.paths.values()):
             check_prefix(prefix, "paths")
         many, size, seconds = (1, 10**9), (1, 1024 * GIB), (0.01, 31 * DAY)
@@ -90,7 +91,7 @@ def _check_master(url: str) -> None:
     parts = split_url(url, "http", "https", "ssh")
     if parts is None or not url.startswith(parts.scheme):
         # There may be a password before the @.
-        found = "another (not shown, there may be a password before the @)" if "@" in url else repr(url)
+        found = "another (not shown, there may be a password before the @)" if "@" in url else quote_value(url)
         raise ValueError(f"master: expected a URL http://, https:// or ssh://, got {found}")
     if parts.password is not None:
         raise ValueError(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..words.clock import DAY
+from ..words.errors import quote_value
 from ..words.path import check_prefix
 from ..words.shape import Days, Seconds, absolute, within
 
@@ -33,7 +34,7 @@ class RelaySettings:
             raise ValueError("roots: expected at least one folder")
         for folder, prefix in self.roots.items():
             if not os.path.isabs(folder):
-                raise ValueError(f"roots: expected an absolute folder, got {folder!r}")
+                raise ValueError(f"roots: expected an absolute folder, got {quote_value(folder)}")
             check_prefix(prefix, "roots")
         absolute(self, "socket")
         if not self.source:

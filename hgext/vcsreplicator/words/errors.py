@@ -5,6 +5,9 @@ Adapters translate the exceptions of their clients into these, with the cause ch
 service catches `Exception`. A message says what, where, and the operator's next step, in one line.
 """
 
+# Characters of a value that a message repeats.
+SHOWN = 200
+
 
 class ReplicationError(Exception):
     """The root of every error this project raises on purpose."""
@@ -68,6 +71,14 @@ class TopicMissing(BadConfig):
 
     Services wait until `vcsreplicator topics create` has made it.
     """
+
+
+def quote_value(value: object) -> str:
+    """Return a value as messages repeat it: one line, cut after SHOWN characters."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= SHOWN else f"{value[:SHOWN]!r}…"
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def visible(text: str) -> str:

@@ -8,11 +8,13 @@ because a push imports it.
 
 import enum
 import ipaddress
+import os
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from .errors import BadConfig
+from .errors import SHOWN, BadConfig, quote_value
 
 
 class Exposure(enum.StrEnum):
@@ -37,7 +39,7 @@ def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
         hosts = [urlsplit(f"//{server}").hostname or "" for server in parts.netloc.rpartition("@")[2].split(",")]
     except ValueError:
         return
-    away = [unquote(host) for host in hosts if not is_loopback(unquote(host))]
+    away = [unquote(host)[:SHOWN] for host in hosts if not is_loopback(unquote(host))]
     if not away:
         return
     options = {name.replace("-", "_"): value for name, value in parse_qsl(parts.query)}
@@ -91,6 +93,20 @@ def describe_readers(file: str, mode: int, *, group_may: bool = False) -> str:
     return f"{file} has mode {mode & 0o7777:04o}, expected {widest} or stricter: chmod {change} {file}"
 
 
+def read_secret(path: str, limit: int, *, group_may: bool = False) -> bytes:
+    """Return at most so many bytes of a file that holds a secret.
+
+    Raises BadConfig for a pipe or a device, which might never end, and for a file that others may use; raises OSError.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise BadConfig(f"{path}: expected a file, got a folder, a pipe or a device")
+        if wrong := describe_readers(path, mode, group_may=group_may):
+            raise BadConfig(wrong)
+        return file.read(limit)
+
+
 def check(tables: Mapping[str, Any], file: str, mode: int) -> None:
     """Raise BadConfig for an exposure that `insecure` does not name.
 
@@ -116,7 +132,7 @@ def _describe_exposure(exposure: Exposure, found: str) -> str:
 def _read_insecure(value: Any, file: str) -> Collection[str]:
     known = [each.value for each in Exposure]
     if not isinstance(value, list) or any(each not in known for each in value):
-        raise BadConfig(f"{file}: insecure: expected a list of {', '.join(known)}, got {value!r}")
+        raise BadConfig(f"{file}: insecure: expected a list of {', '.join(known)}, got {quote_value(value)}")
     return value
 
 

@@ -24,7 +24,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from .errors import MalformedEvent
+from .errors import MalformedEvent, quote_value
 from .value import Value
 
 T = TypeVar("T")
@@ -371,4 +371,4 @@ def absolute(settings: Any, *names: str) -> None:
     for name in names:
         path = getattr(settings, name)
         if path is not None and not os.path.isabs(path):
-            raise ValueError(f"{name}: expected an absolute path, got {path!r}")
+            raise ValueError(f"{name}: expected an absolute path, got {quote_value(path)}")

@@ -230,6 +230,9 @@ Invalid settings.
   [255]
   $ hgm init meant --config 'vcsreplicator.log=kafka://k.example:9092?sasl_plain_password=s3cret' --config vcsreplicator.insecure=plain-text,password-in-url
   replication log not reachable: the event is kept and will be sent
+  $ hgm init x --config 'vcsreplicator.log=kafka://k.example:9092' --config vcsreplicator.insecure=plaintext
+  config error: config: [vcsreplicator] insecure: expected plain-text, password-in-url, readable-file, got "plaintext"
+  [255]
   $ hgm init x --config vcsreplicator.blobs=/shared/blobs
   config error: config: [vcsreplicator] blobs: expected file:///absolute/folder or s3://bucket/prefix, got "/shared/blobs"
   [255]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Mails to owners: what they say for all names of queues, and how they reach a real mail server."""
 
+import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +10,13 @@ import pytest
 
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
+from notifier.guardian import mail
 from notifier.guardian.mail import LISTED, MailServer, compose
 from notifier.guardian.settings import GuardianSettings
 from notifier.guardian.state import QueueReport
 from notifier.secret import Secret
 from testing.builders.mailbox import PASSWORD, Mailbox
+from testing.faults.broker import FakeBroker
 from tests.notifier.guardian.conftest import some_settings
 
 OWNER = "owner@x.example"
@@ -27,11 +31,11 @@ def text_of(*reports: QueueReport) -> str:
 
 
 def test_a_mail_says_which_queue_how_full_and_what_comes_next() -> None:
-    mail = compose([a_report()], some_settings(), to=OWNER, now=1700000000)
-    assert (mail["To"], mail["Subject"]) == (OWNER, "Pulse: queue/alice/q: near its limit")
-    assert mail["Auto-Submitted"] == "auto-generated"
-    assert "2023-11-14 22:13 UTC  queue/alice/q: 5 messages: near its limit" in mail.get_content()
-    assert "The limit is 8 messages; a queue beyond it is reported. The warning comes at 4." in mail.get_content()
+    made = compose([a_report()], some_settings(), to=OWNER, now=1700000000)
+    assert (made["To"], made["Subject"]) == (OWNER, "Pulse: queue/alice/q: near its limit")
+    assert made["Auto-Submitted"] == "auto-generated"
+    assert "2023-11-14 22:13 UTC  queue/alice/q: 5 messages: near its limit" in made.get_content()
+    assert "The limit is 8 messages; a queue beyond it is reported. The warning comes at 4." in made.get_content()
 
 
 def test_several_reports_are_one_mail() -> None:
@@ -44,14 +48,14 @@ def test_several_reports_are_one_mail() -> None:
     "name", ["queue/a/x\r\nBcc: victim@x.example", "queue/a/\x1b[2J", "queue/a/" + "x" * 240, "queue/a/é\u202e"]
 )
 def test_a_queue_name_stays_within_its_line(name: str) -> None:
-    mail = compose([a_report(name)], some_settings(), to=OWNER, now=0)
-    assert mail["Bcc"] is None
-    for text in (mail["Subject"], mail.get_content()):
+    made = compose([a_report(name)], some_settings(), to=OWNER, now=0)
+    assert made["Bcc"] is None
+    for text in (made["Subject"], made.get_content()):
         assert "\r" not in text
         assert "\x1b" not in text
         assert "\u202e" not in text
-    assert b"\nBcc:" not in mail.as_bytes()
-    assert sum("queue/a/" in line for line in mail.get_content().splitlines()) == 1
+    assert b"\nBcc:" not in made.as_bytes()
+    assert sum("queue/a/" in line for line in made.get_content().splitlines()) == 1
 
 
 @pytest.mark.processes
@@ -109,6 +113,21 @@ def test_a_mail_that_the_server_took_is_sent_whatever_it_answers_to_the_farewell
     mailbox.replies["QUIT"] = "421 too busy to say goodbye"
     send(some_settings(smtp_url=mailbox.url))
     assert len(mailbox.mails) == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("piece", [b"220-" + 1000 * b"x" + b"\r\n", 5000 * b"x", b"x"], ids=["lines", "a line", "slow"])
+def test_a_mail_server_whose_answer_does_not_end_is_unavailable(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
+    monkeypatch.setattr(mail, "ANSWER_PATIENCE", 0.3 if len(piece) == 1 else 60.0)
+
+    def send_on(connection: socket.socket, over: threading.Event) -> None:
+        while not over.wait(0.01 if len(piece) == 1 else 0):
+            connection.sendall(piece)
+
+    with FakeBroker(None, send_on) as server:
+        settings = some_settings(smtp_url=server.url.replace("amqp://guest:guest@", "smtp://"))
+        with pytest.raises(Unavailable, match=r"its answer does not end|Line too long"):
+            send(settings)
 
 
 def test_a_mail_server_that_is_away_is_named() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Brokers that stop in the middle of anything: nothing waits for them without a limit, neither publisher nor listener."""
 
+import os
 import socket
 import threading
 import time
@@ -279,11 +280,12 @@ def test_something_else_than_a_broker_is_unavailable(trouble: Trouble) -> None:
         (lambda file: None, r"^ca-file: .*ca\.pem cannot be read: No such file or directory$"),
         (
             lambda file: file.mkdir(),
-            r"^ca-file: .*ca\.pem cannot be read: Is a directory$|expected certificates in PEM",
+            r"^ca-file: .*ca\.pem: expected certificates in PEM, got a folder, a pipe or a device$",
         ),
+        (os.mkfifo, r"^ca-file: .*ca\.pem: expected certificates in PEM, got a folder, a pipe or a device$"),
         (lambda file: file.write_text("no certificate"), r"^ca-file: .*ca\.pem: expected certificates in PEM: "),
     ],
-    ids=["missing", "folder", "garbage"],
+    ids=["missing", "folder", "pipe", "garbage"],
 )
 def test_missing_authorities_are_named(tmp_path: Path, make: Callable[[Path], object], complaint: str) -> None:
     make(tmp_path / "ca.pem")

@@ -16,7 +16,7 @@ from mercurial import error
 
 from ...outbox.entry import NewestEvent
 from ...outbox.folder import open_regular
-from ...words.errors import MalformedEvent
+from ...words.errors import MalformedEvent, quote_value
 from ...words.event import NodeSet, Type
 from ...words.shape import from_json, to_json
 from ...words.value import Value
@@ -100,12 +100,16 @@ def confine(intent: Intent, root: str, roots: Iterable[str]) -> None:
     """
     known = [os.path.realpath(each) for each in roots]
     if intent.to_root is not None and os.path.realpath(intent.to_root) not in known:
-        raise MalformedEvent(f"Intent.to_root: expected a root of [vcsreplicator-roots], got {intent.to_root!r}")
+        raise MalformedEvent(
+            f"Intent.to_root: expected a root of [vcsreplicator-roots], got {quote_value(intent.to_root)}"
+        )
     aside = os.path.join(os.path.realpath(root), creation.NOTES, creation.DELETED)
     allowed = [aside] if intent.kind == Type.DELETED.value else known
     for member, place, below in (("folder", intent.folder, [os.path.realpath(root)]), ("to", intent.to, allowed)):
         if place is not None and not any(os.path.realpath(place).startswith(each.rstrip("/") + "/") for each in below):
-            raise MalformedEvent(f"Intent.{member}: expected a folder below {' or '.join(below)}, got {place!r}")
+            raise MalformedEvent(
+                f"Intent.{member}: expected a folder below {' or '.join(below)}, got {quote_value(place)}"
+            )
 
 
 def remove(root: str, path: str) -> None:

@@ -5,7 +5,6 @@ They are brokers, a prefix for every name, how topics are made, and any property
 which the promises of the log rest is refused.
 """
 
-import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from ...words.errors import BadConfig
-from ...words.secrecy import describe_readers
+from ...words.errors import BadConfig, quote_value
+from ...words.secrecy import read_secret
 
 # Set by the adapter for every client; a URL may change these.
 DEFAULTS: Mapping[str, Any] = {
@@ -67,6 +66,9 @@ FIXED = frozenset(
         "value_serializer",
     }
 )
+
+# Bytes of a secret.
+MAX_SECRET = 64 * 1024
 
 ClientKind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
 
@@ -150,7 +152,7 @@ def _load(names: str, files: str, load: Callable[[], None]) -> None:
 def _parse_server(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or "@" in text:
-        raise BadConfig(f"log: expected host:port, got {text!r}")
+        raise BadConfig(f"log: expected host:port, got {quote_value(text)}")
     return f"{unquote(host)}:{port}"
 
 
@@ -159,7 +161,7 @@ def _parse_prefix(text: str) -> str:
         not all(character.isascii() and (character.isalnum() or character in "._-") for character in text)
         or len(text) > 200
     ):
-        raise BadConfig(f"log: option topic-prefix: expected letters, digits and any of . _ -, got {text!r}")
+        raise BadConfig(f"log: option topic-prefix: expected letters, digits and any of . _ -, got {quote_value(text)}")
     return text
 
 
@@ -167,7 +169,7 @@ def _parse_count(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 100:
-        raise BadConfig(f"log: option {name}: expected a number of brokers, got {text!r}")
+        raise BadConfig(f"log: option {name}: expected a number of brokers, got {quote_value(text)}")
     return int(text)
 
 
@@ -191,11 +193,9 @@ def _parse_property(name: str, text: str) -> tuple[str, Any]:
 def _read_secret(name: str, path: str) -> str:
     """Read a file that the services of several users may share by their group."""
     try:
-        with open(path) as file:
-            wrong = describe_readers(path, os.fstat(file.fileno()).st_mode, group_may=True)
-            if wrong:
-                raise BadConfig(f"log: option {name}: {wrong}")
-            return file.read().rstrip("\n")
+        return read_secret(path, MAX_SECRET, group_may=True).decode().rstrip("\n")
+    except (BadConfig, UnicodeDecodeError) as error:
+        raise BadConfig(f"log: option {name}: {error}") from None
     except OSError as error:
         raise BadConfig(f"log: option {name}: cannot read {path}: {error.strerror}") from None
 
@@ -203,13 +203,13 @@ def _read_secret(name: str, path: str) -> str:
 def _parse_value(name: str, text: str, default: Any) -> Any:
     if isinstance(default, bool):
         if text not in ("true", "false"):
-            raise BadConfig(f"log: option {name}: expected true or false, got {text!r}")
+            raise BadConfig(f"log: option {name}: expected true or false, got {quote_value(text)}")
         return text == "true"
     if isinstance(default, int | float):
         try:
             return float(text) if isinstance(default, float) else int(text)
         except ValueError:
-            raise BadConfig(f"log: option {name}: expected a number, got {text!r}") from None
+            raise BadConfig(f"log: option {name}: expected a number, got {quote_value(text)}") from None
     if name == "api_version":
         return tuple(int(part) for part in text.split(".") if part.isdigit())
     return text
