@@ -94,7 +94,7 @@ POLICIES = frozenset({"cleanup.policy", "compacted"})
 # Other settings that can lose or delay records, and how.
 RISKS = {
     "message.timestamp.type": "the clock of a client decides when records are removed and which service seems silent",
-    "max.message.bytes": "the log refuses larger records, and what they announce waits",
+    "max.message.bytes": "a service that has to write a larger record ends, again after each restart, and all repositories wait",
     "unclean.leader.election.enable": "a broker that lacks records may lead, and these are lost",
     "min.insync.replicas": "records that too few brokers have count as durable, and may be lost with these",
     "replicas": "records may be lost with fewer brokers than they should survive",

@@ -226,7 +226,8 @@ def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
     except (kafka_errors.OffsetOutOfRangeError, kafka_errors.LogTruncationError) as error:
         raise Expired(f"{where}: the position is gone: {error}") from error
     except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
-        raise Rejected(f"{where}: message too large for the broker (max.message.bytes): {error}") from error
+        told = "message too large for the broker (max.message.bytes); see: vcsreplicator topics check"
+        raise Rejected(f"{where}: {told}: {error}") from error
     except kafka_errors.InvalidRecordError as error:
         raise Rejected(f"{where}: the broker refuses the record; a compacted topic needs a key: {error}") from error
     except kafka_errors.KafkaConfigurationError as error:
