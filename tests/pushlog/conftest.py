@@ -217,13 +217,41 @@ def place(tmp_path, monkeypatch):
     return lambda name: Place(tmp_path, name)
 
 
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A folder with what `make_once` made, and what its makers returned."""
+    return tmp_path_factory.mktemp("made"), {}
+
+
 @pytest.fixture
-def server(place):
+def make_once(made, tmp_path):
+    """Have a function make repositories of these names in the test's folder; the tests after the first get copies of them."""
+    kept, returned = made
+
+    def make_once(maker, *names):
+        there = kept / maker.__name__
+        is_made = maker.__name__ in returned
+        if not is_made:
+            returned[maker.__name__] = maker()
+        for name in names:
+            ends = (there / name, tmp_path / name)
+            shutil.copytree(*ends if is_made else reversed(ends))
+        return returned[maker.__name__]
+
+    return make_once
+
+
+@pytest.fixture
+def server(place, make_once):
     """Three pushes, of a changeset each, on a line."""
-    source = place("source")
-    for name in (b"a", b"b", b"c"):
-        source.commit(name)
-        source.push_to(place("server"))
+
+    def push_three():
+        source = place("source")
+        for name in (b"a", b"b", b"c"):
+            source.commit(name)
+            source.push_to(place("server"))
+
+    make_once(push_three, "source", "server")
     return place("server")
 
 

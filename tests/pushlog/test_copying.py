@@ -37,8 +37,9 @@ class Theirs:
     def __init__(self, place, server):
         self.place, self.server = place("theirs"), server
         self.folder, self.path = self.place.folder, self.place.folder / ".hg" / "pushlog2.db"
-        with self.database() as database:
-            database.executescript(PUSHLOG_SCHEMA)
+        if not self.path.exists():
+            with self.database() as database:
+                database.executescript(PUSHLOG_SCHEMA)
 
     @contextlib.contextmanager
     def database(self):
@@ -106,13 +107,17 @@ def utc(date):
 
 
 @pytest.fixture
-def theirs(place, server):
+def theirs(place, server, make_once):
     """It has the server's first push, and was not followed since."""
-    theirs = Theirs(place, server)
-    (_, user, date, nodes), *_ = pushes_of(server)
-    theirs.pull(*nodes)
-    theirs.record(user, date, *nodes)
-    return theirs
+
+    def pull_first():
+        theirs = Theirs(place, server)
+        (_, user, date, nodes), *_ = pushes_of(server)
+        theirs.pull(*nodes)
+        theirs.record(user, date, *nodes)
+
+    make_once(pull_first, "theirs")
+    return Theirs(place, server)
 
 
 @pytest.fixture

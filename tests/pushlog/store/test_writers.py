@@ -70,15 +70,20 @@ def strip(server, *nodes):
 
 
 @pytest.fixture
-def branched(place):
+def branched(place, make_once):
     """Pushes 2 and 3 with a changeset each, push 4 with two, all of them beside each other; and all their changesets."""
-    client, server = place("client"), place("server")
-    base = client.commit(b"base")
-    client.push_to(server)
-    heads = [client.commit(name, onto=base) for name in (b"a", b"b", b"c", b"d")]
-    for pushed in (heads[:1], heads[1:2], heads[2:]):
-        client.push_to(server, *pushed)
-    return server, heads
+
+    def push_branches():
+        client, server = place("client"), place("server")
+        base = client.commit(b"base")
+        client.push_to(server)
+        heads = [client.commit(name, onto=base) for name in (b"a", b"b", b"c", b"d")]
+        for pushed in (heads[:1], heads[1:2], heads[2:]):
+            client.push_to(server, *pushed)
+        return heads
+
+    heads = make_once(push_branches, "client", "server")
+    return place("server"), heads
 
 
 def test_a_strip_in_two_pushes_takes_nothing_from_a_push_between_them(branched):
