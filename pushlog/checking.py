@@ -15,7 +15,7 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 from mercurial.ui import ui as Ui
 
-from .store import connections, database, disk, entry, progress, statements
+from .store import boot, connections, database, disk, entry, progress, statements
 from .store.appendfile import TornRecord
 from .store.session import PushlogTransaction, session_of
 from .store.storage import Pushlog
@@ -201,6 +201,7 @@ def _rebuild_database(log: Pushlog) -> None:
                 for fact in progress.show_facts(log, b"writing pushlog2.db"):
                     database.apply(connection, fact, log.revision_of)
             database.set_state(connection, log.file.tail(), log.fingerprint())
+            boot.note(connection, is_synced=True)
             connection.execute("COMMIT")
         _remove(log.path + "-journal")  # it belongs to the old database
         os.replace(new, log.path)

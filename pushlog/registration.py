@@ -29,7 +29,7 @@ _WIRE, _PUSHED = f"{__package__}.wire", f"{__package__}.pushed"
 OF_A_PUSH = (
     *(f"mercurial.{name}" for name in ("exchange", "transaction", "bookmarks", "pushkey", "match", "context")),
     *(f"mercurial.{name}" for name in ("manifest", "filelog", "progress", "utils.storageutil", "revlogutils.deltas")),
-    *(f"{__package__}.store.{name}" for name in ("frames", "appendfile", "statements")),
+    *(f"{__package__}.store.{name}" for name in ("frames", "appendfile", "boot", "statements")),
     "_sqlite3",
     *(
         f"{__package__}.store.{name}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import _sqlite3 as sqlite3
 import os
 
-from . import statements
+from . import boot, statements
 
 __all__ = ["damage", "execute_all", "has_table", "in_memory", "open_for_reading", "open_for_writing", "sqlite3"]
 
@@ -20,7 +20,8 @@ def open_for_writing(
     Creates the file and its tables if need be. Raises `sqlite3.Error`. A new file gets ``mode``, or what the umask leaves, and
     its group may write it. ``synchronous`` is SQLite's. With "OFF" it does not wait for the disk, and a power cut may leave a
     part of a transaction, without a sign. With "NORMAL" it syncs the journal, then the database, and a transaction is there
-    whole or not at all; a power cut may undo one, which the file has.
+    whole or not at all; a power cut may undo one, which the file has. "OFF" becomes "NORMAL" where everything was synced before,
+    so that what `boot` notes is on disk before anything is written that a power cut may lose.
     """
     is_new = not os.path.exists(path)
     connection = sqlite3.connect(path, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False)
@@ -30,6 +31,10 @@ def open_for_writing(
             # A spill would take the exclusive lock before the commit.
             connection.execute("PRAGMA cache_spill = OFF")
         connection.execute("BEGIN IMMEDIATE")
+        if synchronous == "OFF" and boot.noted(connection) == boot.ON_DISK:
+            connection.execute("ROLLBACK")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("BEGIN IMMEDIATE")
         if is_new or not has_table(connection, "changesets") or not has_table(connection, "pushlog"):
             execute_all(connection, statements.TABLES)
             if has_table(connection, "pushlog_state"):

@@ -177,6 +177,11 @@ def all_nodes(connection: sqlite3.Connection) -> Iterator[str]:
     return (node for (node,) in connection.execute(statements.ALL_NODES))
 
 
+def has_stray_changesets(connection: sqlite3.Connection) -> bool:
+    """Return whether a changeset is in a push that does not exist."""
+    return connection.execute(statements.STRAY).fetchone() is not None
+
+
 def push_id_of(connection: sqlite3.Connection, node: str) -> int | None:
     row = connection.execute(statements.PUSH_OF_NODE, (node,)).fetchone()
     return None if row is None else row[0]

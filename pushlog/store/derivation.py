@@ -15,7 +15,7 @@ from typing import Any
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import database, entry
+from . import boot, database, entry
 from .connections import sqlite3
 from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
@@ -69,6 +69,7 @@ def derive(
     late: set[int] = set()
     edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
     state = database.state(connection)
+    is_suspect = state is not None and boot.is_suspect(connection)
     try:
         if reads_all:
             collections.deque(log.facts(0, tr), maxlen=0)
@@ -76,12 +77,18 @@ def derive(
             derived.adoption, unused = _adopt_database(log, connection, tr)
             derived.facts.update({fact.id: fact for fact in unused})
         else:
+            if is_suspect:
+                from . import restart
+
+                state = restart.check(log, connection, tr, state)
+                edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
             kept = None if note.get("size") == log.file.tail(tr) else {fact.id for fact in edits}
             late = _apply_new_facts(log, connection, tr, *state, kept)
     except UnknownVersion as other:
         hint = b"use the version that wrote it; or move the file away, and what pushlog2.db has counts"
         raise error.Abort(str(other).encode(), hint=hint) from other
     except TornRecord as torn:
+        state = None if is_suspect else state
         _salvage_file(log, connection, tr, state)
         log.repo.ui.warn(SALVAGED % str(torn).encode())
     for fact in edits if state else ():

@@ -13,7 +13,7 @@ from typing import TypeVar
 from mercurial import error
 from mercurial.transaction import transaction as Transaction
 
-from . import database, derivation, disk, entry
+from . import boot, database, derivation, disk, entry
 from .connections import sqlite3
 from .storage import NOTE, SESSION, Pushlog
 
@@ -215,6 +215,7 @@ class PushlogTransaction:
         try:
             size = log.file.append(tr, self._encode_facts())
             database.set_state(self.connection, size, log.fingerprint(tr))
+            boot.note(self.connection, is_synced=disk.is_to_sync(tr))
         except sqlite3.Error as problem:
             raise error.Abort(b"cannot use pushlog2.db: %s" % str(problem).encode()) from problem
 

@@ -63,6 +63,9 @@ PUSHES_BETWEEN = "SELECT id, CAST(user AS BLOB), date FROM pushlog WHERE id >= ?
 # changeset_pushid
 NODES_BETWEEN = "SELECT pushid, node FROM changesets WHERE pushid >= ? AND pushid <= ? ORDER BY pushid, rev"
 ALL_NODES = "SELECT node FROM changesets"
+ALL_REVISIONS = "SELECT rev, node FROM changesets"
+# changeset_pushid, primary key
+STRAY = "SELECT 1 FROM changesets WHERE NOT EXISTS (SELECT 1 FROM pushlog WHERE id = pushid) LIMIT 1"
 # changeset_node
 PUSH_OF_NODE = "SELECT pushid FROM changesets WHERE node = ?"
 INSERT_PUSH = "INSERT OR REPLACE INTO pushlog (id, user, date) VALUES (?, ?, ?)"

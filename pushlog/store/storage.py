@@ -6,7 +6,8 @@ An append-only file is the truth, and SQLite is derived from it. Rules of this m
 1. The file commits with Mercurial's transaction. SQLite is written in a transaction of its own that is committed after
   Mercurial's: it can lag behind the file, and is never ahead of it, except after ``hg rollback``; if it is, and
   changesets that are still here would lose their push, the writer refuses.
-2. A reader takes no lock on the repository and writes nothing. It sees SQLite plus the facts of the file that SQLite lacks.
+2. A reader takes no lock on the repository and writes nothing, except after a restart of the machine (`restart`). It sees SQLite
+  plus the facts of the file that SQLite lacks.
 3. A writer (`session`), holding the store lock, first brings SQLite up to date with the file, and records an operator's changes of
   SQLite in the file (`derivation`).
 4. Before changesets are removed (strip, rollback) their hashes are noted in a file outside any transaction. While the note exists,
@@ -26,13 +27,16 @@ from mercurial.localrepo import localrepository
 from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 
-from . import connections, database, entry
+from .. import seams
+from . import boot, connections, database, entry
 from .appendfile import AppendFile, FramedPayload, TornRecord, open_regular
 from .connections import sqlite3
 
 FILE, MAGIC = b"pushlog.log", b"PLG1"
 DATABASE = b"pushlog2.db"
 NOTE = b"pushlog-strip.log"
+# Loaded once in a boot; it imports this module.
+_mend = seams.loading(f"{__package__}.restart", "mend")
 # The attribute of a Mercurial transaction that has its `session.PushlogTransaction`.
 SESSION = "_pushlog_session"
 
@@ -154,6 +158,10 @@ class Pushlog:
         timeout = self.repo.ui.configint(b"pushlog", b"timeoutro")
         try:
             connection = connections.open_for_reading(self.path, timeout_ms=timeout)
+            if connection is not None and _is_suspect(connection):
+                connection.close()
+                _mend(self)
+                connection = connections.open_for_reading(self.path, timeout_ms=timeout)
         except sqlite3.DatabaseError:
             if self.file.tail() == 0:
                 raise
@@ -173,11 +181,17 @@ class Pushlog:
         return connection
 
     def _read_lacking_facts(self, connection: sqlite3.Connection) -> list[entry.Fact] | None:
-        """Return the facts that SQLite lacks; None if it derives from another file."""
+        """Return the facts that SQLite lacks.
+
+        None if it derives from another file, or may have lost something.
+        """
         state = database.state(connection)
         tail = self.file.tail()
+        is_suspect = _is_suspect(connection)
         if tail == 0 or self._is_torn():
-            return []
+            return list(self.sound_facts()) if is_suspect else []
+        if is_suspect:
+            return None
         if state is None:
             return list(self.sound_facts())
         position, fingerprint = state
@@ -207,3 +221,11 @@ class Pushlog:
         removed = self.removed_nodes()
         if removed:
             database.overlay(connection, database.restated_without(connection, removed), self.revision_of)
+
+
+def _is_suspect(connection: sqlite3.Connection) -> bool:
+    """Return whether a reader must not trust the database as it is.
+
+    It trusts one of an older release, which the next writer checks.
+    """
+    return boot.noted(connection) != boot.UNKNOWN and boot.is_suspect(connection)

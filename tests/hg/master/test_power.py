@@ -12,6 +12,8 @@ them off. Then the push is made again, and finds them there.
 import itertools
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -109,6 +111,39 @@ def test_a_commit_of_the_pushlogs_database_cannot_be_undone_in_part(site: Site) 
     begun = turns.index(("pwrite64", database))
     assert turns[begun - 2 : begun] == [("pwrite64", journal), ("fdatasync", journal)]
     assert turns[begun + 1 :] == [("fdatasync", database), ("close", journal), ("close", database)]
+
+
+# The push, and what was before it, are of another boot than what comes after the power cut.
+ANOTHER_BOOT = """\
+from pushlog.store import boot
+boot.number = lambda: 1 << 30
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_power_cut_takes_no_push_out_of_a_pushlog_that_is_not_synced(site: Site) -> None:
+    site.reset()
+    folder, trace = str(site.work / "repos" / "one"), Trace(log=site.template / "trace")
+    with closing(sqlite3.connect(f"{folder}/.hg/pushlog2.db")) as database:
+        database.execute(f"PRAGMA user_version = {1 << 30}")
+    extension = site.template / "another_boot.py"
+    extension.write_text(ANOTHER_BOOT)
+    options = ["--config", "vcsreplicator.durability=outbox", "--config", f"extensions.another_boot={extension}"]
+    disk = Disk.of(folder)
+    assert site.run([*trace.argv(), *SCENARIO["changesets, bookmarks, phases and markers"], *options]) in DONE
+    for call in trace.calls():
+        assert not (call.is_sync and "pushlog2.db" in call.place)
+        disk.take(call)
+    present, after = disk.present(), looks(site)["one"]
+    prefix = f"{folder}/.hg/pushlog2.db"
+    others = {path: content for path, content in present.items() if not path.startswith(prefix)}
+    chance = random.Random(SEED)
+    left = [{path: node for path, node in cut.items() if path.startswith(prefix)} for cut in disk.cuts(chance, 60)]
+    assert any(files != left[0] for files in left)
+    for number, files in enumerate(left):
+        write({**others, **files}, folder)
+        with told_with_seed(f"cut {number}"):
+            assert looks(site)["one"] == after
 
 
 def test_a_repaired_database_of_the_pushlog_is_on_disk_before_it_has_its_name(site: Site) -> None:

@@ -208,6 +208,26 @@ def test_a_push_that_was_stripped_or_rolled_back_is_not_missed(bench: Bench, one
     one.apply(5)
 
 
+@pytest.mark.parametrize("found_by", ["check", "event"])
+def test_a_push_that_a_power_cut_took_from_the_pushlogs_database_is_there_again(one: One, found_by: str) -> None:
+    one.author.push(files(3))
+    database = one.folder / ".hg" / "pushlog2.db"
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        before = connection.execute("SELECT id, user, date FROM pushlog").fetchall()
+        for statement in (
+            "DELETE FROM pushlog WHERE id = 1",
+            "DELETE FROM pushlog_edit",
+            f"PRAGMA user_version = {1 << 30}",
+        ):
+            connection.execute(statement)
+    if found_by == "check":
+        assert one.check().problem is None
+    else:
+        one.apply(3)
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT id, user, date FROM pushlog").fetchall()[:2] == before[:2]
+
+
 def test_a_pushlog_in_use_and_a_checkpoint_without_a_push_are_no_loss(one: One) -> None:
     pushlog = one.folder / ".hg" / "store" / "pushlog.log"
     pushlog.rename(pushlog.with_suffix(".away"))

@@ -68,11 +68,19 @@ def damaged(folder, log):
     (folder / ".hg" / "pushlog2.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
 
 
+def lost_in_a_power_cut(folder, log):
+    connection = sqlite3.connect(folder / ".hg" / "pushlog2.db", isolation_level=None)
+    connection.execute("DELETE FROM pushlog WHERE id = 3")
+    connection.execute("DELETE FROM pushlog_edit")
+    connection.execute(f"PRAGMA user_version = {1 << 30}")
+    connection.close()
+
+
 def missing(folder, log):
     os.unlink(folder / ".hg" / "pushlog2.db")
 
 
-@pytest.mark.parametrize("state", [lagging, killed_in_a_commit, damaged, missing])
+@pytest.mark.parametrize("state", [lagging, killed_in_a_commit, damaged, lost_in_a_power_cut, missing])
 def test_reads_answer_from_the_file(root, tmp_path, state):
     folder = tmp_path / "copy"
     shutil.copytree(root / "golden", folder)
