@@ -70,6 +70,7 @@ def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None
             f"{uri}?mode={mode}", uri=True, timeout=timeout_ms / 1000, isolation_level=None, check_same_thread=False
         )
         try:
+            connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("BEGIN")
             if has_table(connection, "pushlog") and has_table(connection, "changesets"):
                 return connection
@@ -89,6 +90,7 @@ def open_for_reading(path: str, *, timeout_ms: int) -> sqlite3.Connection | None
 def in_memory() -> sqlite3.Connection:
     """Connect to an empty pushlog without a file, inside a transaction."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("BEGIN")
     execute_all(connection, statements.TABLES)
     return connection

@@ -39,7 +39,6 @@ def overlay(connection: sqlite3.Connection, facts: Iterable[Fact], revision_of: 
     latest = {fact.id: fact for fact in facts}
     if not latest:
         return
-    connection.execute("PRAGMA temp_store = MEMORY")
     execute_all(connection, statements.LATE)
     for fact in latest.values():
         connection.execute("INSERT OR REPLACE INTO temp.late VALUES (?)", (fact.id,))

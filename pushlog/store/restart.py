@@ -5,12 +5,13 @@ The restart may have been a power cut.
 
 It reads the database and its file once as a whole, so its time grows with the number of pushes. It is necessary once in each boot,
 and only for a database that was written without a sync before (`boot`): the first writer does it, or the first reader that may
-write. Until then a reader without that right takes everything from the file.
+write. Until then a process without that right compares both for itself, and takes everything from the file if they differ.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 
 from mercurial.transaction import transaction as Transaction
 
@@ -22,6 +23,8 @@ from .storage import Pushlog
 DERIVED_AGAIN = b"pushlog2.db lost a part of what pushlog.log has, in a restart of the machine; it is derived again\n"
 # A reader does not wait for a push, which checks the database itself.
 _TIMEOUT_MS = 1000
+# Databases that this process compared and may not write, and what they were.
+_sound: dict[str, tuple[int, ...]] = {}
 
 
 def check(
@@ -35,11 +38,10 @@ def check(
     """
     if problem := connections.damage(connection):
         raise sqlite3.DatabaseError(problem)
-    position, fingerprint = state
-    if position > log.file.tail(tr) or log.fingerprint(tr, before=position) != fingerprint:
+    if not _is_descended(log, tr, state):
         return state
     edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
-    if not _find_difference(log, connection, tr, position, {fact.id for fact in edits}):
+    if not _find_difference(log, connection, tr, state[0], {fact.id for fact in edits}):
         return state
     for _fact in log.facts(0, tr):
         pass  # raises before anything is changed
@@ -66,11 +68,42 @@ def mend(log: Pushlog) -> None:
         connection = connections.open_for_writing(log.path, timeout_ms=_TIMEOUT_MS, synchronous="NORMAL")
         with contextlib.closing(connection):
             state = database.state(connection)
-            if state is not None and boot.is_suspect(connection):
-                position, fingerprint = check(log, connection, None, state)
-                if position <= log.file.tail() and log.fingerprint(before=position) == fingerprint:
-                    boot.note(connection, is_synced=True)
-                    connection.execute("COMMIT")
+            if state is None or not boot.is_suspect(connection):
+                return
+            if _is_descended(log, None, check(log, connection, None, state)):
+                boot.note(connection, is_synced=True)
+                connection.execute("COMMIT")
+
+
+def is_sound(log: Pushlog, connection: sqlite3.Connection) -> bool:
+    """Return whether a database that was not mended agrees with the file.
+
+    It is compared once in this process, and again when it has changed.
+    """
+    state, status = database.state(connection), os.stat(log.path)
+    if state is None:
+        return False
+    present = (status.st_ino, status.st_mtime_ns, status.st_size, *state)
+    if _sound.get(log.path) == present:
+        return True
+    edited = set(database.edited_ids(connection))
+    try:
+        has_loss = (
+            connections.damage(connection) != ""
+            or not _is_descended(log, None, state)
+            or _find_difference(log, connection, None, state[0], edited)
+        )
+    except (sqlite3.DatabaseError, TornRecord):
+        return False
+    if not has_loss:
+        _sound[log.path] = present
+    return not has_loss
+
+
+def _is_descended(log: Pushlog, tr: Transaction | None, state: tuple[int, int]) -> bool:
+    """Return whether a database in this state comes from the file as it is."""
+    position, fingerprint = state
+    return position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
 
 
 def _find_difference(

@@ -37,6 +37,7 @@ DATABASE = b"pushlog2.db"
 NOTE = b"pushlog-strip.log"
 # Loaded once in a boot; it imports this module.
 _mend = seams.loading(f"{__package__}.restart", "mend")
+_is_sound = seams.loading(f"{__package__}.restart", "is_sound")
 # The attribute of a Mercurial transaction that has its `session.PushlogTransaction`.
 SESSION = "_pushlog_session"
 
@@ -187,10 +188,10 @@ class Pushlog:
         """
         state = database.state(connection)
         tail = self.file.tail()
-        is_suspect = _is_suspect(connection)
+        may_lack = _is_suspect(connection) and not _is_sound(self, connection)
         if tail == 0 or self._is_torn():
-            return list(self.sound_facts()) if is_suspect else []
-        if is_suspect:
+            return list(self.sound_facts()) if may_lack else []
+        if may_lack:
             return None
         if state is None:
             return list(self.sound_facts())

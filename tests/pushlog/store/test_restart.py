@@ -312,6 +312,21 @@ def test_a_reader_does_not_wait_for_a_writer_to_check(server, restart, monkeypat
     assert noted(server) == boot.ON_DISK
 
 
+def test_a_process_that_may_not_write_compares_a_database_once(server, restart, monkeypatch):
+    compared, find = [], restart_module._find_difference
+    monkeypatch.setattr(restart_module, "mend", lambda _log: None)
+    monkeypatch.setattr(
+        restart_module, "_find_difference", lambda *given: compared.append(find(*given)) or compared[-1]
+    )
+    expected = server.rows()
+    restart()
+    assert [server.rows(), server.rows()] == [expected, expected]
+    assert compared == [False]
+    lose(server, 2)
+    assert [server.rows(), server.rows()] == [expected, expected]
+    assert compared == [False, True, True]
+
+
 def test_a_boot_has_a_number_that_is_neither_of_the_others():
     assert boot.number() > 1 << 29 > max(boot.UNKNOWN, boot.ON_DISK)
     assert boot.number() < 1 << 31
