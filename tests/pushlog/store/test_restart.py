@@ -215,6 +215,22 @@ def test_a_damaged_file_and_a_loss_in_the_database_together_lose_no_push(server,
     assert server.rows() == expected
 
 
+def test_a_damaged_record_that_the_database_has_beyond_its_own_state_is_kept(place, server, restart):
+    """The page that says up to where the tables are derived was lost, and a row before it, too."""
+    with closing(sqlite3.connect(file(server))) as connection:
+        state = connection.execute("SELECT position, fingerprint FROM pushlog_state").fetchone()
+    push(place)
+    expected, log = server.rows(), server.folder / ".hg" / "store" / "pushlog.log"
+    content = bytearray(log.read_bytes())
+    content[-20] ^= 1
+    log.write_bytes(content)
+    server.sql("UPDATE pushlog_state SET position = ?, fingerprint = ?", *state)
+    lose(server, 2)
+    restart()
+    record(server)
+    assert server.rows() == {**expected, 5: ("carol", [])}
+
+
 def test_the_id_of_a_deleted_push_is_not_used_again_after_a_loss(server, restart):
     server.sql("DELETE FROM changesets WHERE pushid = 3")
     server.sql("DELETE FROM pushlog WHERE id = 3")
