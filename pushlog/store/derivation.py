@@ -10,6 +10,7 @@ changes the file, except where it is damaged.
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 from typing import Any
 
 from mercurial import error
@@ -21,6 +22,7 @@ from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 
 SALVAGED = b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n"
+RECOVERED = b"pushlog.log lost push %d in a restart of the machine; it is taken from pushlog2.db\n"
 LOST = b"pushlog.log lacks push %d, which pushlog2.db has: it is an older copy"
 LOST_HINT = (
     b"put the newest pushlog.log back; or move it away, and pushlog2.db counts; or 'hg repairpushlog' drops the push"
@@ -83,7 +85,8 @@ def derive(
                 state = restart.check(log, connection, tr, state)
                 edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
             kept = None if note.get("size") == log.file.tail(tr) else {fact.id for fact in edits}
-            late = _apply_new_facts(log, connection, tr, *state, kept)
+            late, recovered = _apply_new_facts(log, connection, tr, *state, kept, is_suspect=is_suspect)
+            derived.facts.update({push.id: push for push in recovered})
     except UnknownVersion as other:
         hint = b"use the version that wrote it; or move the file away, and what pushlog2.db has counts"
         raise error.Abort(str(other).encode(), hint=hint) from other
@@ -109,37 +112,52 @@ def _apply_new_facts(
     position: int,
     fingerprint: int,
     kept: set[int] | None,
-) -> set[int]:
-    """Apply what was appended after ``position`` and return its ids.
+    *,
+    is_suspect: bool,
+) -> tuple[set[int], list[entry.Push]]:
+    """Apply what was appended after ``position``.
 
-    If SQLite comes from another or a longer file, everything is applied again, and no ids are returned. Raises Abort if a push
-    would be lost by that, other than those ``kept``; None allows it, where the file is as a rollback left it.
+    Returns its ids, and recovered pushes.
+
+    If SQLite comes from another or a longer file, everything is applied again, and no ids are returned. A push other than those
+    ``kept`` would be lost by that: it is recovered if the file lost its end in a power cut, which may be where ``is_suspect``, and
+    Abort is raised otherwise. If ``kept`` is None, the file is as a rollback left it, and loses nothing.
     """
     is_descended = position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
     facts = list(log.facts(position if is_descended else 0, tr))
+    lost: list[entry.Push] = []
     if not is_descended:
         if kept is not None:
-            _refuse_loss(log, connection, tr, facts, kept)
+            lost = list(_find_lost(log, connection, tr, facts, kept))
+        known = {fact.id for fact in facts}
+        for push in lost:
+            if push.id in known or not is_suspect:
+                raise error.Abort(LOST % push.id, hint=LOST_HINT)
+            log.repo.ui.warn(RECOVERED % push.id)
         database.clear(connection)
-    for fact in facts:
+    for fact in (*facts, *lost):
         database.apply(connection, fact, log.revision_of)
-    return {fact.id for fact in facts} if is_descended else set()
+    return {fact.id for fact in facts} if is_descended else set(), lost
 
 
-def _refuse_loss(
+def _find_lost(
     log: Pushlog, connection: sqlite3.Connection, tr: Transaction, facts: list[entry.Fact], kept: set[int]
-) -> None:
-    """Raise Abort if a changeset that was here before has its push in SQLite alone.
+) -> Iterator[entry.Push]:
+    """Yield the pushes that SQLite alone has, with changesets that were here before.
 
-    A rollback takes the changesets with it, so the file is an older copy then, or has lost its end. It is not known which pushes
-    were undone on purpose, so none is brought back without an operator.
+    A rollback takes the changesets with it, so the file is an older copy then, or has lost its end. Which pushes of an older copy
+    were undone on purpose is not known, so none of them is brought back without an operator.
     """
     latest, length = {fact.id: fact for fact in facts}, tr.changes[b"origrepolen"]
     named = {node for fact in latest.values() if isinstance(fact, entry.Push) for node in fact.nodes}
     for push in database.pushes(connection, 0, database.last_id(connection)):
-        for node in () if push.id in kept else push.nodes:
-            if node not in named and (revision := log.revision_of(node)) is not None and revision < length:
-                raise error.Abort(LOST % push.id, hint=LOST_HINT)
+        nodes = [
+            node
+            for node in (() if push.id in kept else push.nodes)
+            if node not in named and (revision := log.revision_of(node)) is not None and revision < length
+        ]
+        if nodes:
+            yield push.with_nodes(nodes)
 
 
 def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> tuple[Adoption, list[entry.Fact]]:

@@ -7,9 +7,10 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from mercurial import error
 
 from pushlog import checking
-from pushlog.store import boot, database, entry
+from pushlog.store import boot, database, derivation, entry
 from pushlog.store import restart as restart_module
 from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
@@ -163,10 +164,10 @@ def test_a_restart_that_lost_nothing_keeps_edits_and_says_nothing(place, server,
     assert server.rows()[1][0] == "eve"
 
 
-def push(place):
+def push(place, name=b"d"):
     """Push a changeset more, and return what the pusher reads."""
     source = place("source")
-    source.commit(b"d")
+    source.commit(name)
     source.push_to(place("server"))
     return source._printed.getvalue()
 
@@ -177,10 +178,7 @@ def test_a_push_after_a_loss_says_once_that_it_derives_the_database_again(place,
     assert push(place).count(restart_module.DERIVED_AGAIN) == 1
     assert list(server.rows()) == [1, 2, 3, 4]
     lose(server, 2)
-    source = place("source")
-    source.commit(b"e")
-    source.push_to(server)
-    assert restart_module.DERIVED_AGAIN not in source._printed.getvalue()
+    assert restart_module.DERIVED_AGAIN not in push(place, b"e")
 
 
 @pytest.mark.parametrize("reads_first", [True, False])
@@ -230,6 +228,36 @@ def test_a_damaged_record_that_the_database_has_beyond_its_own_state_is_kept(pla
     restart()
     record(server)
     assert server.rows() == {**expected, 6: ("carol", [])}
+
+
+def test_pushes_whose_records_a_power_cut_took_from_the_end_of_the_file_are_recorded_again(place, server, restart):
+    log = server.folder / ".hg" / "store" / "pushlog.log"
+    older = log.read_bytes()
+    push(place)
+    expected = server.rows()
+    log.write_bytes(older)
+    restart()
+    said = push(place, b"e")
+    assert said.count(derivation.RECOVERED % 4) == 1
+    rows = server.rows()
+    assert {**expected, 5: rows[5]} == rows
+    assert server.errors() == []
+    file(server).unlink()
+    assert server.rows() == rows
+
+
+def test_a_push_of_a_file_that_is_another_one_is_not_replaced_after_a_restart(place, server, restart):
+    log = server.folder / ".hg" / "store" / "pushlog.log"
+    older, database = log.read_bytes(), file(server).read_bytes()
+    push(place)
+    newer = file(server).read_bytes()
+    log.write_bytes(older)
+    file(server).write_bytes(database)
+    record(server)
+    file(server).write_bytes(newer)
+    restart()
+    with pytest.raises(error.Abort, match=r"pushlog\.log lacks push 4, which pushlog2.db has"):
+        record(server)
 
 
 def test_the_id_of_a_deleted_push_is_not_used_again_after_a_loss(server, restart):
