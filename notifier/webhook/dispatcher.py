@@ -153,6 +153,8 @@ class Dispatcher(threading.Thread):
         QUEUED.labels(self.destination).set(self._queues.waiting)
 
     def _load_queues(self, deliveries: Deliveries) -> None:
+        # Before the subscriptions: what comes after a pause must not meet a subscription from before it.
+        queued = deliveries.queued()
         former = {each.name for each in self._subscriptions.values()}
         self._subscriptions = {each.id: each for each in deliveries.subscriptions.all()}
         for name in former - {each.name for each in self._subscriptions.values()}:
@@ -166,7 +168,6 @@ class Dispatcher(threading.Thread):
                 paused=each.paused_reason is not None,
                 failing=each.failing_since is not None,
             )
-        queued = deliveries.queued()
         queues.add(queued, self._under_way)
         self._queues = queues
         self._loaded_to = max(self._loaded_to, *(item.id for item in queued), 0)

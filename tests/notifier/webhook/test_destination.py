@@ -28,13 +28,13 @@ from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.webhook.destination import FILTER_FAILED, WebhookSettings
 from notifier.webhook.statements import LAST_ERROR
 from notifier.webhook.subscription import Order, Subscription
-from notifier.webhook.subscriptions import SubscriptionTable
+from notifier.webhook.subscriptions import StoredSubscription, SubscriptionTable
 from notifier.window import Delivery
 from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.builders.notices import a_notice, an_event, publish, publish_pushes
 from testing.builders.notifying import FAST, PUBLIC, Notifier
 from testing.clock import HandClock
-from testing.waiting import eventually
+from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
@@ -637,6 +637,37 @@ def test_a_dispatcher_that_fails_is_reported_until_it_works_again(
         eventually(lambda: hooks.find_troubles() == [])
     finally:
         hooks.close()
+
+
+def test_what_comes_after_a_pause_is_not_attempted_although_the_queues_are_loaded_meanwhile(
+    settings: WebhookSettings, deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_all, has_read, may_go_on = SubscriptionTable.all, threading.Event(), threading.Event()
+
+    def read_slowly(table: SubscriptionTable) -> list[StoredSubscription]:
+        found = read_all(table)
+        if threading.current_thread().name == "webhook-hooks" and not has_read.is_set():
+            has_read.set()
+            assert may_go_on.wait(PATIENCE)
+        return found
+
+    monkeypatch.setattr(SubscriptionTable, "all", read_slowly)
+    with Endpoint() as paused, Endpoint() as other:
+        hooks = replace(settings, subscriptions={"a": to(paused)}).open("hooks", SystemClock())
+        try:
+            assert has_read.wait(PATIENCE)
+            deliveries.subscriptions.pause("a", "not now", who="dana", now=0.0)
+            hooks.submit(a_delivery(1))
+            assert [each.error for each in hooks.outcomes(0)] == [None]
+            may_go_on.set()
+            deliveries.subscriptions.add("b", to(other), origin="command", who="dana", now=0.0)
+            hooks.submit(a_delivery(2))
+            assert [each.error for each in hooks.outcomes(0)] == [None]
+            eventually(lambda: other.told == [("x", 2)] and states(deliveries).get("delivered"))
+            assert (paused.told, states(deliveries)) == ([], {"queued": 2, "delivered": 1})
+        finally:
+            may_go_on.set()
+            hooks.close()
 
 
 def a_delivery(seq: int) -> Delivery:
