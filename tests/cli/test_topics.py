@@ -38,7 +38,7 @@ class Checked:
     url: str
 
     def topics(self, *words: str) -> Result:
-        return CliRunner().invoke(program, ["topics", *words, "--config", str(self.config)])
+        return CliRunner().invoke(program, ["topics", *words, "--config", str(self.config)], catch_exceptions=False)
 
     def differences(self, *words: str) -> dict[str, list[str]]:
         """Settings that differ, by topic."""
