@@ -21,9 +21,11 @@ from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import daemon, fork
 from hgext.vcsreplicator.relay.client import RelayLine
+from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.lacking import WAITS
 from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
+from hgext.vcsreplicator.relay.work import Failure
 from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
@@ -363,6 +365,20 @@ def test_a_job_that_fails_is_reported_before_the_next_round_and_no_more_once_it_
         bench.clock.advance(60.0)
         eventually(lambda: not bench.reports()[-1].troubles)
         assert bench.port.rounds == 1
+
+
+def test_a_failure_replaces_what_the_round_said_of_the_same_trouble_and_nothing_else(bench: Bench) -> None:
+    folder = f"{bench.folder}/repos/one"
+    relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
+    other = ServiceTrouble(text=f"{folder}: was changed without the extension", since=0.0)
+    relay._found = [ServiceTrouble(text=f"{folder}{WAITS}{SENDS_NOW}", since=0.0), other]
+    relay._work._failed[folder] = Failure(Job.SEND, "Permission denied", bench.clock.now(), is_permanent=True)
+    assert relay._look_at_failures()
+    kept, told = relay._found
+    assert (kept, told.text, told.is_permanent) == (other, f"{folder}{WAITS}Permission denied", True)
+    assert not relay._look_at_failures(), "once for each round"
+    bench.stop.set()
+    relay.close()
 
 
 class Meanwhile(set[str]):

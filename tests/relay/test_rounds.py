@@ -300,6 +300,25 @@ def test_what_the_relay_may_not_read_is_reported_for_it_may_be_a_repository(
     assert {f"{round_.root}/a", f"{round_.root}/group"} <= set(round_.found.unreadable)
 
 
+def test_a_repository_that_is_closed_to_the_relay_is_reported_with_the_failure_of_its_job_in_each_round(
+    round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(root: str, on_unreadable: Callable[[OSError], object]) -> Iterator[str]:
+        on_unreadable(PermissionError(errno.EACCES, "Permission denied", f"{root}/a/.hg/requires"))
+        yield from ()
+
+    monkeypatch.setattr(rounds, "find_repositories", find)
+    round_.failed = Failure(Job.SEND, "Permission denied", 900.0, is_permanent=True)
+    for now, is_urgent in ((930.0, False), (961.0, True)):
+        [text] = round_.make(now)[1]
+        assert text.startswith(
+            f"cannot be read: Permission denied: {round_.root}/a/.hg/requires; as root, run: chown -R "
+        )
+        [trouble] = round_.found.troubles
+        assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (is_urgent, True, 900.0)
+        assert f"{round_.root}/a" in round_.remembered
+
+
 def test_a_root_that_is_missing_is_urgent(round_: Round) -> None:
     """It was not mounted yet, or is not any more; nothing below it is called gone."""
     round_.root = round_.root / "none"

@@ -149,9 +149,9 @@ class _Relay:
         new = [folder for folder in self._work.list_failing() if folder not in self._looked_at][:LOOKED_AT]
         self._looked_at.update(new)
         now = self._clock.now()
-        new = [folder for folder in new if not any(each.text.startswith(f"{folder}: ") for each in self._found)]
         found = [each for folder in new for each in check_repository(folder, self._work, self._losses, now)]
-        self._found += found
+        kinds = {_name_kind(each) for each in found}
+        self._found = [each for each in self._found if _name_kind(each) not in kinds] + found
         return bool(found)
 
     def _remove_old_blobs(self) -> None:
@@ -196,6 +196,11 @@ class _Relay:
             )
             self._found.append(ServiceTrouble(text=text, since=since))
         self._reporter.report(self._found, now=self._clock.now())
+
+
+def _name_kind(trouble: ServiceTrouble) -> tuple[str, ...]:
+    """Return a trouble's folder, and what is wrong there without the reason."""
+    return tuple(trouble.text.split(": ")[:2])
 
 
 def _open_blobs(settings: RelaySettings) -> BlobStore | None:

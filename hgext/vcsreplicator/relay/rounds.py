@@ -53,20 +53,21 @@ def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWa
             logger.error("interrupted act not finished", reason=problem)
             found.troubles.append(ServiceTrouble(text=problem, since=now, is_urgent=True))
         for error in unreadable:
-            _note_unreadable(found, root, error, now)
+            _note_unreadable(found, root, error, work, now)
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
             _check_deleted(folder, work)
-    work.forget_failures(found.folders)
+    work.forget_failures({*found.folders, *found.unreadable})
     return found
 
 
-def _note_unreadable(found: RelayRound, root: str, error: OSError, now: float) -> None:
+def _note_unreadable(found: RelayRound, root: str, error: OSError, work: Work, now: float) -> None:
     """Note a folder that cannot be read; it is no trouble inside a working copy."""
     folder = f"{error.filename}/".partition("/.hg/")[0].rstrip("/")
     found.unreadable.append(folder)
     is_ours = may_hold_repositories(error) and not any(folder.startswith(f"{each}/") for each in found.folders)
     if is_ours:
-        found.troubles.append(_report_unreadable(folder, error, now, is_root=folder == root))
+        trouble = _report_unreadable(folder, error, now, is_root=folder == root)
+        found.troubles.append(_add_failure(trouble, work.failure(folder), now))
 
 
 def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> list[ServiceTrouble]:
