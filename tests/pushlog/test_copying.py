@@ -18,9 +18,9 @@ from pushlog import copying, wire
 from pushlog.store.entry import Push
 from pushlog.versions import factory
 from testing.faults import SEED, told_with_seed
+from testing.warm_hg import shared_hg
 from tests.golden.make_repository import PUSHLOG_SCHEMA
-from tests.pushlog.conftest import HG
-from tests.pushlog.store.test_kills import Struck
+from tests.pushlog.store.test_kills import Struck, warm_hg
 
 pytestmark = pytest.mark.processes
 
@@ -74,7 +74,17 @@ class Theirs:
     def strip(self, node):
         """Strip a changeset as that extension does: its row goes, the others are renumbered, and its push stays."""
         plain = {**os.environ, "HGRCPATH": os.devnull}
-        words = [HG, "--config", "extensions.strip=", "-R", self.folder, "strip", "-q", "--no-backup", node]
+        words = [
+            shared_hg(plain),
+            "--config",
+            "extensions.strip=",
+            "-R",
+            self.folder,
+            "strip",
+            "-q",
+            "--no-backup",
+            node,
+        ]
         subprocess.run(words, env=plain, check=True)
         index = self.place.repository.changelog.index
         with self.database() as database:
@@ -352,7 +362,7 @@ def test_killed_at_a_system_call(tmp_path, theirs, server, share, told):
     theirs.pull()
     (tmp_path / "ssh").write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     (tmp_path / "ssh").chmod(0o755)
-    remote = [*("--config", f"ui.ssh={tmp_path}/ssh"), *("--config", f"ui.remotecmd={HG}")]
+    remote = [*("--config", f"ui.ssh={tmp_path}/ssh"), *("--config", f"ui.remotecmd={warm_hg()}")]
     struck = Struck(tmp_path, "-R", "theirs", *remote, "copypushlog", f"ssh://x/{server.folder}")
     calls = struck.calls("theirs")
     assert len(calls) > 5, "the command does not seem to write"

@@ -27,6 +27,7 @@ from pushlog.store import appendfile, database, storage
 from pushlog.store.session import session_of
 from pushlog.versions import factory, initialize
 from testing.faults import SEED, SystemCall, SystemCalls, told_with_seed
+from testing.warm_hg import shared_hg
 
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
@@ -80,17 +81,21 @@ def push(load, source="client", target="server", revision=None):
 
 
 @pytest.fixture
-def pushed(load):
+def pushed(load, make_once):
     """A server that got two pushes of a client which has two changesets more."""
-    load("server", create=True)
-    client = load("client", create=True)
-    for name in (b"a", b"b"):
-        commit(client, name)
-    push(load)
-    commit(client, b"c")
-    push(load)
-    for name in (b"d", b"e"):
-        commit(client, name)
+
+    def push_two():
+        load("server", create=True)
+        client = load("client", create=True)
+        for name in (b"a", b"b"):
+            commit(client, name)
+        push(load)
+        commit(client, b"c")
+        push(load)
+        for name in (b"d", b"e"):
+            commit(client, name)
+
+    make_once(push_two, "server", "client")
     return load
 
 
@@ -287,8 +292,21 @@ def test_rollback(survive_kills, pushed, stride):
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1]
 
 
+def hash_alike():
+    """This environment, with what every command below strace has."""
+    return {**os.environ, "PYTHONHASHSEED": "0"}
+
+
+def warm_hg():
+    """A warm `hg` for commands of `Struck`, and for what these start."""
+    return shared_hg(hash_alike())
+
+
 class Struck:
-    """One command of `hg`, run repeatedly from the same beginning, met by a fault at one of its system calls."""
+    """One command of `hg`, run repeatedly from the same beginning, met by a fault at one of its system calls.
+
+    Without a fault it is warm.
+    """
 
     def __init__(self, tmp_path, *command):
         self._folder, self._argv = tmp_path, [str(HG), *command]
@@ -317,7 +335,12 @@ class Struck:
 
     def run(self, argv=None):
         return subprocess.run(
-            argv or self._argv, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+            argv or [warm_hg(), *self._argv[1:]],
+            cwd=self._folder,
+            env=hash_alike(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
         ).returncode
 
 
