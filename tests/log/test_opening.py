@@ -87,6 +87,34 @@ def test_a_certificate_that_vanishes_later_is_waited_for_and_named(tmp_path: Pat
             log.partitions("events")
 
 
+def test_a_password_that_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_bytes(b"\xffs3cret")
+    password.chmod(0o600)
+    with pytest.raises(BadConfig, match=f"option sasl_plain_password_file: {password}: expected UTF-8") as caught:
+        parse(f"kafka://one:9092?sasl_plain_password_file={password}")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_password_that_vanishes_later_is_waited_for_and_named(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("s3cret\n")
+    password.chmod(0o600)
+    with open_log(f"kafka://127.0.0.1:1?sasl_plain_password_file={password}&bootstrap_timeout_ms=50") as log:
+        password.unlink()
+        with pytest.raises(Unavailable, match=f"option sasl_plain_password_file: cannot read {password}: "):
+            log.partitions("events")
+
+
+def test_a_password_that_changes_in_its_file_is_that_of_the_next_client(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("former\n")
+    password.chmod(0o600)
+    options = parse(f"kafka://one:9092?sasl_plain_password_file={password}")
+    password.write_text("newer\n")
+    assert options.renew().properties == {"sasl_plain_password": "newer"}
+
+
 def test_a_kafka_url_names_brokers_and_any_property_of_the_client(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3cret\n")
     (tmp_path / "password").chmod(0o640)

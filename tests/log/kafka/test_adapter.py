@@ -123,6 +123,12 @@ def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_
         reader = log.reader({(NOTICES, 0): 0})
         assert [record.value for record in reader.poll(30)] == [b"1"]
         reader.close()
+        password.write_text("former")
+        with open_log(f"{kafka.guarded_url}&sasl_plain_password_file={password}") as early:
+            with pytest.raises(Unavailable, match="authentication failed"):
+                early.partitions(NOTICES)
+            password.write_text("s3cret\n")  # it is corrected while the service runs
+            early.append([NewRecord(topic=NOTICES, key="x", value=b"2")])
     for mistake, expected in {
         kafka.guarded_url + "&sasl_plain_password=wrong": "authentication failed; check user and password",
         kafka.guarded_url.replace("ssl_cafile", "client_id"): "ssl_cafile: .*certificate verify failed",

@@ -87,8 +87,9 @@ def connect(options: KafkaOptions, kind: type[T], **ours: Any) -> T:
     A client that has not found them leaves neither thread nor socket behind, and the error says why.
     """
     try:
+        options = options.renew()
         check_certificates(options.properties)
-    except BadConfig as error:  # good once: perhaps they are being renewed
+    except BadConfig as error:  # good once: perhaps a file is being replaced
         raise Unavailable(str(error)) from error
     networks: list[Network] = []
 

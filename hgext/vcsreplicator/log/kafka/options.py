@@ -7,7 +7,7 @@ which the promises of the log rest is refused.
 
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -69,6 +69,8 @@ FIXED = frozenset(
 
 # Bytes of a secret.
 MAX_SECRET = 64 * 1024
+# The properties that a file may hold, as `NAME_file` says.
+_SECRETS = ("sasl_plain_password", "ssl_password")
 
 ClientKind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
 
@@ -78,7 +80,7 @@ class KafkaOptions:
     """The options of a log on Kafka.
 
     `replication` is the number of replicas of new topics, `in_sync` how many of them must have a record (None: the broker's
-    default).
+    default). `secrets` names the files of those properties that are passwords.
     """
 
     servers: tuple[str, ...]
@@ -86,6 +88,12 @@ class KafkaOptions:
     replication: int | None = None
     in_sync: int | None = None
     properties: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    def renew(self) -> "KafkaOptions":
+        """Return the same with the passwords of now; raise BadConfig."""
+        found = {name: _read_secret(f"{name}_file", path) for name, path in self.secrets.items()}
+        return replace(self, properties={**self.properties, **found})
 
     @property
     def url(self) -> str:
@@ -112,13 +120,15 @@ def parse(url: str) -> KafkaOptions:
         if name in given:
             raise BadConfig(f"log: option {name}: expected once, got twice")
         given[name] = text
+    secrets = {name: given.pop(f"{name}_file") for name in _SECRETS if f"{name}_file" in given}
     options = KafkaOptions(
         servers=servers,
         prefix=_parse_prefix(given.pop("topic_prefix", "")),
         replication=_parse_count("replication-factor", given.pop("replication_factor", None)),
         in_sync=_parse_count("min-insync-replicas", given.pop("min_insync_replicas", None)),
         properties=dict(_parse_property(name, text) for name, text in given.items()),
-    )
+        secrets=secrets,
+    ).renew()
     check_certificates(options.properties)
     return options
 
@@ -174,13 +184,8 @@ def _parse_count(name: str, text: str | None) -> int | None:
 
 
 def _parse_property(name: str, text: str) -> tuple[str, Any]:
-    """Parse a property of the client, in the type of its default.
-
-    `NAME_file` reads a secret from a file.
-    """
+    """Parse a property of the client, in the type of its default."""
     known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
-    if name.endswith("_file") and name.removesuffix("_file") in ("sasl_plain_password", "ssl_password"):
-        return name.removesuffix("_file"), _read_secret(name, text)
     if name in FIXED:
         raise BadConfig(f"log: option {name}: cannot be changed, the promises of the log rest on it")
     if name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile") and not Path(text).is_file():
@@ -194,10 +199,12 @@ def _read_secret(name: str, path: str) -> str:
     """Read a file that the services of several users may share by their group."""
     try:
         return read_secret(path, MAX_SECRET, group_may=True).decode().rstrip("\n")
-    except (BadConfig, UnicodeDecodeError) as error:
+    except BadConfig as error:
         raise BadConfig(f"log: option {name}: {error}") from None
     except OSError as error:
         raise BadConfig(f"log: option {name}: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadConfig(f"log: option {name}: {path}: expected UTF-8") from None
 
 
 def _parse_value(name: str, text: str, default: Any) -> Any:
