@@ -99,6 +99,15 @@ class WorkDatabase:
         )
         prepare = _prepare_sqlite if self._engine.dialect.name == "sqlite" else _prepare_postgresql
         event.listen(self._engine, "connect", prepare)
+        if password is not None and self._engine.dialect.name != "sqlite":
+            # It may have been changed since the start.
+            event.listen(
+                self._engine,
+                "do_connect",
+                lambda dialect, record, positional, named: named.update(
+                    password=password.read("work.database-password")
+                ),
+            )
 
     def check(self) -> None:
         """Raise BadConfig if the tables are not those of this program.

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from notifier.hgpush.message import QueuedPush
+from notifier.secret import Secret
 from notifier.work import database
 from notifier.work.database import ChangesetRecord, RepositoryKey, WorkDatabase
 
@@ -49,6 +50,18 @@ def test_migration_that_was_killed_begins_anew(tmp_path: Path, statements: int) 
 
 
 A_KEY = RepositoryKey(source="poll", number=1, url="http://127.0.0.1:1/x")
+
+
+def test_password_that_is_corrected_in_its_file_is_used_without_a_restart(postgresql: Any, tmp_path: Path) -> None:
+    place = tmp_path / "password"
+    place.write_text("former\n")
+    place.chmod(0o600)
+    url = postgresql.database().replace(":test@", "@")
+    with closing(WorkDatabase(url, Secret(file=str(place)))) as made:
+        with pytest.raises(BadConfig, match="password authentication failed"):
+            made.migrate()
+        place.write_text("test\n")
+        made.migrate()
 
 
 def test_statement_that_waits_for_a_lock_ends_as_unavailable(postgresql: Any, monkeypatch: pytest.MonkeyPatch) -> None:
