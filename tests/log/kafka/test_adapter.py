@@ -214,7 +214,8 @@ def test_readers_and_writers_name_a_topic_that_is_gone(log: Log, admin: KafkaAdm
     while not reader.poll(1):
         pass
     admin.delete_topics([f"{unique_name}.{NOTICES}"])
-    text = f"topic {unique_name}.{NOTICES} is missing; if that lasts, run: vcsreplicator topics create"
+    where = f"topic {unique_name}.{NOTICES} is missing, or hidden from this user by its ACLs"
+    text = f"{where}; if that lasts, run: vcsreplicator topics create"
 
     def is_named(act: Callable[[], object]) -> bool:
         try:

@@ -239,6 +239,16 @@ def test_a_database_replaced_by_another_is_noticed_at_the_next_append(
         assert [record.value for record in everything(fresh, NOTICES)] == [b"new"]
 
 
+def test_a_wal_that_was_removed_beside_a_running_service_is_named_with_what_to_do(path: Path, log: SqliteLog) -> None:
+    log.append([message(b"1")])
+    path.with_name("log.db-wal").unlink()
+    with (
+        contextlib.closing(SqliteLog(path)) as other,
+        pytest.raises(Unavailable, match="if its -wal file was removed, restart all services"),
+    ):
+        other.ends(NOTICES)
+
+
 def test_a_reader_finds_its_topic_in_a_database_that_has_others_before_it(path: Path, log: SqliteLog) -> None:
     reader = log.reader({(NOTICES, 0): 0})
     assert reader.poll(0) == []

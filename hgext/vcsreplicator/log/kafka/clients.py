@@ -240,7 +240,7 @@ def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
 def describe_missing(topics: Iterable[str]) -> str:
     """Say that the brokers do not know these topics, and the operator's next step."""
     names = ", ".join(sorted(set(topics))) or "or partition"
-    return f"topic {names} is missing; if that lasts, run: vcsreplicator topics create"
+    return f"topic {names} is missing, or hidden from this user by its ACLs; if that lasts, run: vcsreplicator topics create"
 
 
 def _describe_error(error: Exception, options: KafkaOptions) -> str:

@@ -153,7 +153,7 @@ def _describe_remedy(error: sqlite3.Error) -> str:
         sqlite3.SQLITE_PERM: "; check owner and mode of the file",
         sqlite3.SQLITE_CORRUPT: "; stop all services, then restore it from a backup or `sqlite3 FILE .recover`",
         sqlite3.SQLITE_NOTADB: "; it was overwritten: stop all services and restore it from a backup",
-        sqlite3.SQLITE_IOERR: "; check the disk",
+        sqlite3.SQLITE_IOERR: "; check the disk; if its -wal file was removed, restart all services",
     }
     return hints.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "")
 
