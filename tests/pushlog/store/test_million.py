@@ -15,7 +15,7 @@ import pytest
 from pushlog.store.statements import TABLES
 from tests.pushlog.conftest import HG
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PUSHES, USERS, FIRST_DATE, MINUTE = 1_000_000, 5000, 1_400_000_000, 60
 # Mebibytes that a process may take. Mercurial alone takes 40, the pushes of a million as objects several hundred.
