@@ -41,7 +41,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(sources, "POLL", 0.5)
+    monkeypatch.setattr(sources, "POLL", 0.5)  # after which what was repaired is in the stream
     with Bench(tmp_path, partitions=1) as bench:
         bench.serve_master()
         yield bench
