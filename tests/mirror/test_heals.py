@@ -23,7 +23,7 @@ from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.replica.troubles import trouble_of
 from hgext.vcsreplicator.hg.replica.work import TaskRunner
 from hgext.vcsreplicator.log import EVENTS, NewRecord, partition_of
-from hgext.vcsreplicator.mirror import pool, sources
+from hgext.vcsreplicator.mirror import pool
 from hgext.vcsreplicator.mirror.comparison import Fingerprint
 from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import Task
@@ -40,8 +40,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(sources, "POLL", 0.5)  # after which what was repaired is in the stream
+def bench(tmp_path: Path) -> Iterator[Bench]:
     with Bench(tmp_path, partitions=1) as bench:
         bench.serve_master()
         yield bench

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.hg.replica.scan import is_locked
-from hgext.vcsreplicator.mirror import sources
 from testing.builders.author import Author
 from testing.builders.mirroring import Bench
 from testing.waiting import eventually
@@ -82,8 +81,7 @@ def test_a_mirror_locks_and_unlocks_what_it_has_as_it_is_told_without_an_event(b
     assert is_open(bench, author)
 
 
-def test_a_copy_from_the_master_is_locked_before_it_has_a_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "POLL", 0.5)  # after which the copy is in the stream
+def test_a_copy_from_the_master_is_locked_before_it_has_a_place(bench: Bench) -> None:
     author = pushed(bench, "repo")
     with bench.mirror(lock=True):
         bench.wait_served(author)

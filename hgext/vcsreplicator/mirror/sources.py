@@ -16,6 +16,8 @@ from ..words.retry import FAILOVER
 
 # Seconds that one poll waits for records; `stop` ends it.
 POLL = 10.0
+# The same for one repository that catches up: if the log has no more for it, it joins the stream then.
+CATCH_UP_POLL = 0.3
 # How many batches of records a reader may be ahead of the supervisor.
 AHEAD = 2
 logger = structlog.get_logger()
@@ -136,7 +138,7 @@ class Source:
             self._report(read)
 
     def _poll(self, reader: Reader) -> ReadRecords | None:
-        records = reader.poll(POLL)
+        records = reader.poll(POLL if self._follows is None else CATCH_UP_POLL)
         self._positions = reader.positions()
         if self._follows is not None:
             records = [record for record in records if record.key == self._follows]

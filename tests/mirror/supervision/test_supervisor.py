@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE, Log, NewRecord, check_message
+from hgext.vcsreplicator.mirror import sources
 from hgext.vcsreplicator.mirror.notes import DeletedRepository, Detached
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.sources import AHEAD, ExpiredPosition, ReadRecords, SkippedRecords, Source
@@ -1136,6 +1137,20 @@ def test_a_reader_whose_log_lost_records_begins_anew_though_its_position_exists_
     try:
         assert arrived.get(timeout=60) == SkippedRecords(positions={(EVENTS, 0): 0})
         assert [record.key for record in arrived.get(timeout=60).records] == [event.repository]
+    finally:
+        source.stop()
+        source.join(60)
+
+
+def test_one_that_catches_up_and_lacks_nothing_does_not_wait_for_an_event_of_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "POLL", 1000.0)
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    source = Source(bench.log, {(EVENTS, 0): 0}, arrived.put, follows="r").start()
+    try:
+        read = arrived.get(timeout=60)
+        assert (read.records, read.positions) == ([], {(EVENTS, 0): 0})
     finally:
         source.stop()
         source.join(60)
