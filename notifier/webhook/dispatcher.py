@@ -20,7 +20,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable, visible
 from hgext.vcsreplicator.words.retry import LONGEST_WAIT
 
 from ..destination import take_all
@@ -101,7 +101,10 @@ class Dispatcher(threading.Thread):
                 self._dispatch_deliveries()
             except Exception as error:
                 failures += 1
-                self.failure = str(error), self.clock.now() if self.failure is None else self.failure[1]
+                self.failure = (
+                    visible(str(error)) or type(error).__name__,
+                    self.clock.now() if self.failure is None else self.failure[1],
+                )
                 logger.error("dispatcher failed", reason=str(error), exc_info=not isinstance(error, Unavailable))
                 self._stop_asked.wait(min(5.0, 0.1 * 2 ** min(failures, 10)))
 

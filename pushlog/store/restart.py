@@ -4,8 +4,8 @@
 The restart may have been a power cut.
 
 It reads the database and its file once as a whole, so its time grows with the number of pushes. It is necessary once in each boot,
-and only for a database that was written without a sync before (`boot`): the first writer does it, or the first reader that may
-write. Until then a process without that right compares both for itself, and takes everything from the file if they differ.
+and only for a database that was written without a sync before (`boot`): the first writer does it, or the first reader that owns
+it. Until then other processes compare both for themselves, and take everything from the file if they differ.
 """
 
 from __future__ import annotations
@@ -60,11 +60,16 @@ def check(
 
 
 def mend(log: Pushlog) -> None:
-    """Check the database for a reader; do nothing if this process cannot write it.
+    """Check the database for a reader; do nothing unless this process owns and may write it.
 
-    No lock of the repository is necessary: a writer of the file has the database's own.
+    No lock of the repository is necessary: a writer of the file has the database's own. A journal of another user, left by a kill,
+    could keep the owner out.
     """
     with contextlib.suppress(sqlite3.Error, OSError, TornRecord):
+        # SQLite begins a transaction even where it cannot write.
+        places = (log.path, os.path.dirname(log.path))
+        if os.stat(log.path).st_uid != os.geteuid() or not all(os.access(place, os.W_OK) for place in places):
+            return
         connection = connections.open_for_writing(log.path, timeout_ms=_TIMEOUT_MS, synchronous="NORMAL")
         with contextlib.closing(connection):
             state = database.state(connection)
@@ -117,11 +122,11 @@ def _find_difference(
         fact = log.fact_of(record)
         highest = max(highest, fact.id)
         if isinstance(fact, entry.Push):
-            recorded[fact.id] = hash(fact)
+            recorded[fact.id] = _digest(fact)
         else:
             recorded.pop(fact.id, None)
     for push in database.pushes(connection, 0, database.last_id(connection)):
-        if recorded.pop(push.id, None) != hash(push) and push.id not in edited:
+        if recorded.pop(push.id, None) != _digest(push) and push.id not in edited:
             return True
     return (
         not edited.issuperset(recorded)
@@ -129,3 +134,8 @@ def _find_difference(
         or database.has_stray_changesets(connection)
         or any(log.revision_of(node) != revision for revision, node in connection.execute(statements.ALL_REVISIONS))
     )
+
+
+def _digest(push: entry.Push) -> int:
+    """Return a hash without the order of the changesets: here it is that of the revisions."""
+    return hash((push.id, push.user, push.date, frozenset(push.nodes)))

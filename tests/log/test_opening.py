@@ -111,7 +111,7 @@ def test_a_password_that_changes_in_its_file_is_that_of_the_next_client(tmp_path
     password.write_text("former\n")
     password.chmod(0o600)
     options = parse(f"kafka://one:9092?sasl_plain_password_file={password}")
-    password.write_text("newer\n")
+    password.write_bytes(b"newer\r\n")
     assert options.renew().properties == {"sasl_plain_password": "newer"}
 
 

@@ -2,6 +2,7 @@
 """After a power cut any page of SQLite that was not synced may be an old one: every push is there again, without an operator."""
 
 import itertools
+import os
 import random
 import sqlite3
 from contextlib import closing
@@ -10,7 +11,7 @@ import pytest
 from mercurial import error
 
 from pushlog import checking
-from pushlog.store import boot, database, derivation, entry
+from pushlog.store import boot, database, derivation, disk, entry
 from pushlog.store import restart as restart_module
 from pushlog.store.session import session_of
 from pushlog.store.storage import Pushlog
@@ -182,6 +183,26 @@ def test_a_push_after_a_loss_says_once_that_it_derives_the_database_again(place,
 
 
 @pytest.mark.parametrize("reads_first", [True, False])
+def test_changesets_that_were_pulled_in_another_order_than_they_were_pushed_in_are_no_loss(
+    place, server, restart, reads_first
+):
+    source, client = place("source"), place("client")
+    first, newest = server.rows()[1][1][0], server.rows()[3][1][0]
+    source.commit(b"d", onto=bytes.fromhex(first))
+    late = source.commit(b"e", onto=bytes.fromhex(newest))
+    source.push_to(server)
+    client.pull_from(server, late)
+    client.pull_from(server)
+    assert client.rows()[4][1] == server.rows()[4][1][::-1]
+    client.sql("UPDATE pushlog SET user = 'eve' WHERE id = 2")
+    restart()
+    if reads_first:
+        assert client.rows()[2][0] == "eve"
+    record(client)
+    assert client.rows()[2][0] == "eve"
+
+
+@pytest.mark.parametrize("reads_first", [True, False])
 def test_a_loss_drops_edits_of_known_pushes_and_keeps_an_operator_s_own_push(server, restart, reads_first):
     expected = {**server.rows(), 8: ("operator", [])}
     lose(server, 2)
@@ -339,7 +360,7 @@ def test_only_the_first_commit_after_everything_was_on_disk_is_synced(server, re
 def test_a_synced_transaction_notes_that_everything_is_on_disk(server):
     log = Pushlog(server.repository)
     with log.repo.lock(), log.repo.transaction(b"test") as tr:
-        tr._is_synced = True
+        disk.request_sync(tr)
         session_of(log, tr).record("carol", 1500000000, ())
     assert noted(server) == boot.ON_DISK
 
@@ -357,9 +378,13 @@ def test_a_reader_does_not_wait_for_a_writer_to_check(server, restart, monkeypat
     assert noted(server) == boot.ON_DISK
 
 
-def test_a_process_that_may_not_write_compares_a_database_once(server, restart, monkeypatch):
+@pytest.mark.parametrize("hinders", ["access", "owner"])
+def test_a_process_that_may_not_write_compares_a_database_once(server, restart, monkeypatch, hinders):
     compared, find = [], restart_module._find_difference
-    monkeypatch.setattr(restart_module, "mend", lambda _log: None)
+    if hinders == "access":
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.stat(file(server)).st_uid + 1)
     monkeypatch.setattr(
         restart_module, "_find_difference", lambda *given: compared.append(find(*given)) or compared[-1]
     )

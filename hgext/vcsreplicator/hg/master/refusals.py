@@ -81,7 +81,7 @@ def refuse_odd_bookmarks(repo: localrepository, changes: Changes) -> None:
 
     It may be one at a changeset that is not here: Mercurial passes such a line over when it reads the file, and drops it later.
     """
-    has_node = repo.unfiltered().changelog.hasnode
+    has_node = repo.unfiltered().changelog.index.has_node
     for bookmark in changes.bookmarks:
         name = bookmark.name
         if bookmark.node is not None and (not name or name != name.strip() or re.search(_CONTROL, name)):

@@ -198,7 +198,7 @@ def _parse_property(name: str, text: str) -> tuple[str, Any]:
 def _read_secret(name: str, path: str) -> str:
     """Read a file that the services of several users may share by their group."""
     try:
-        return read_secret(path, MAX_SECRET, group_may=True).decode().rstrip("\n")
+        return read_secret(path, MAX_SECRET, group_may=True).decode().rstrip("\r\n")
     except BadConfig as error:
         raise BadConfig(f"log: option {name}: {error}") from None
     except OSError as error:
