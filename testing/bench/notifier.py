@@ -113,7 +113,7 @@ def pulse() -> Iterator[Row]:
         receiver = PulseReceiver(broker, "v2")
         receiver.close()
         settings = PulseSettings(url=receiver.url, exchange=receiver.exchange)
-        yield drain_rate("Pulse, confirmed, one durable queue bound", settings, 5000)
+        yield drain_rate("Pulse, confirmed, one durable queue bound", settings, 20_000)
         with fresh_log() as (log, folder), at_work(log, folder, settings):
             samples = [one_by_one(log, number) for number in range(1, 101)]
         yield Row(name="Pulse, one push alone: notice to position stored", unit="ms", samples=samples)

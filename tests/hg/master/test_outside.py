@@ -12,7 +12,7 @@ from mercurial import error
 
 from hgext.vcsreplicator.hg import observe
 from hgext.vcsreplicator.hg.master import outside, pushes, refusals
-from hgext.vcsreplicator.words.event import NULL_NODE, Marker, Tip, Type
+from hgext.vcsreplicator.words.event import NULL_NODE, Bookmark, Changes, Marker, Tip, Type
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.author import Author
 
@@ -90,6 +90,14 @@ def test_a_marker_of_any_other_date_can_be_read_again(author: Author, seconds: f
     refusals.refuse_odd_markers([marker])
     (found,) = pushes.public_markers(author.repo, [marker])
     assert from_json(Marker, to_json(found), limit=10_000) == found
+
+
+@pytest.mark.parametrize("node", ["1" * 40, "f" * 40])
+def test_a_bookmark_at_a_changeset_that_is_not_here_is_refused(tmp_path: Path, node: str) -> None:
+    author = Author(tmp_path, "repo")
+    changes = Changes(added=None, bookmarks=(Bookmark(name="moved", node=node),))
+    with pytest.raises(error.Abort, match="a bookmark cannot be at a changeset that is not here: moved, "):
+        refusals.refuse_odd_bookmarks(author.repo, changes)
 
 
 def test_as_many_changesets_as_the_bound_are_told_and_more_are_not(
