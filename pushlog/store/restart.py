@@ -60,7 +60,7 @@ def check(
 
 
 def mend(log: Pushlog) -> None:
-    """Check the database for a reader; do nothing unless this process owns and may write it.
+    """Check the database for a reader that owns and may write it.
 
     No lock of the repository is necessary: a writer of the file has the database's own. A journal of another user, left by a kill,
     could keep the owner out.
@@ -122,11 +122,11 @@ def _find_difference(
         fact = log.fact_of(record)
         highest = max(highest, fact.id)
         if isinstance(fact, entry.Push):
-            recorded[fact.id] = _digest(fact)
+            recorded[fact.id] = _hash_push(fact)
         else:
             recorded.pop(fact.id, None)
     for push in database.pushes(connection, 0, database.last_id(connection)):
-        if recorded.pop(push.id, None) != _digest(push) and push.id not in edited:
+        if recorded.pop(push.id, None) != _hash_push(push) and push.id not in edited:
             return True
     return (
         not edited.issuperset(recorded)
@@ -136,6 +136,8 @@ def _find_difference(
     )
 
 
-def _digest(push: entry.Push) -> int:
-    """Return a hash without the order of the changesets: here it is that of the revisions."""
+def _hash_push(push: entry.Push) -> int:
+    """Return a hash that does not depend on the order of the changesets.
+
+    Here it is that of their revisions."""
     return hash((push.id, push.user, push.date, frozenset(push.nodes)))
