@@ -38,6 +38,7 @@ def restart(monkeypatch):
 @pytest.fixture
 def server(restart, server):
     """Three pushes of a boot of the test."""
+    server.sql(f"PRAGMA user_version = {boot.number()}")
     return server
 
 
