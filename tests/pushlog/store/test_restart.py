@@ -36,8 +36,8 @@ def restart(monkeypatch):
 
 
 @pytest.fixture
-def server(restart, server):
-    """Three pushes of a boot of the test."""
+def server(server, restart):
+    """Three pushes of a boot of the test; in the files that tests share they are of the machine's."""
     server.sql(f"PRAGMA user_version = {boot.number()}")
     return server
 
