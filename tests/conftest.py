@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from testing.services.existing import Existing, Kept, keeper, list_slow_starts, 
 from testing.services.kafka import Kafka
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service
-from testing.services.rabbitmq import RabbitMQ, TlsRabbitMQ
+from testing.services.rabbitmq import RabbitMQ, RabbitMQOfTest, TlsRabbitMQ
 
 # Hypothesis' own defaults, but no example fails because the machine is loaded. `make check` wants an answer in seconds.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -240,9 +240,16 @@ def kafka() -> Iterator[Kafka | Existing | Kept]:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitMQ | Existing | Kept]:
+def shared_rabbitmq() -> Iterator[RabbitMQ | Existing | Kept]:
     with shared(RabbitMQ) as service:
         yield service
+
+
+@pytest.fixture
+def rabbitmq(shared_rabbitmq: RabbitMQ | Existing | Kept) -> Iterator[RabbitMQOfTest]:
+    """The broker of the run; the virtual hosts that a test makes end with it."""
+    with closing(RabbitMQOfTest(shared_rabbitmq)) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

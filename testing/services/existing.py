@@ -64,6 +64,9 @@ class Existing(Remote):
         """Where a test may declare exchanges and queues: all of it, as long as their names are unique."""
         return self.url
 
+    def remove_vhost(self, url: str) -> None:
+        """Leave what a test declared: others may use the same virtual host."""
+
     def database(self) -> str:
         """A database for tests of tables, which must be empty."""
         return self.url

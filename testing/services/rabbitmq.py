@@ -16,6 +16,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hgext.vcsreplicator.demo.ports import free_port
 from testing.builders.certificates import certificate
@@ -120,11 +121,18 @@ class RabbitMQ(Service):
     def vhost(self) -> str:
         """The URL of a new, empty virtual host, by HTTP: each `rabbitmqctl` starts an Erlang machine."""
         name = f"test-{secrets.token_hex(4)}"
+        self._ask_for_vhost("PUT", name)
+        return self.url.removesuffix("/") + name
+
+    def remove_vhost(self, url: str) -> None:
+        """Remove a virtual host with all in it: each that stays makes all later ones dearer, and computes though it is idle."""
+        self._ask_for_vhost("DELETE", urllib.parse.urlsplit(url).path.removeprefix("/"))
+
+    def _ask_for_vhost(self, method: str, name: str) -> None:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         address = f"http://127.0.0.1:{self._management_port}/api/vhosts/{name}"
         headers = {"Authorization": AUTHORIZATION, "Content-Type": "application/json"}
-        opener.open(urllib.request.Request(address, b"{}", headers, method="PUT"), timeout=60).close()
-        return self.url.removesuffix("/") + name
+        opener.open(urllib.request.Request(address, b"{}", headers, method=method), timeout=60).close()
 
     def place(self) -> str:
         """An empty virtual host: the default one is not emptied."""
@@ -228,6 +236,26 @@ def _link_installation(folders: Sequence[Path], folder: Path) -> None:
     for module in [file for each in [*(folder / "plugins").iterdir(), *folders] for file in each.glob("ebin/*.beam")]:
         with contextlib.suppress(FileExistsError):
             (modules / module.name).symlink_to(module.resolve())
+
+
+class RabbitMQOfTest:
+    """A broker that all tests of a run share, as one of them has it: `close` removes the virtual hosts that it made."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker, self._made = broker, list[str]()
+
+    def vhost(self) -> str:
+        """The URL of a new, empty virtual host."""
+        self._made.append(self._broker.vhost())
+        return self._made[-1]
+
+    def close(self) -> None:
+        """Remove the virtual hosts, with what is connected to them."""
+        while self._made:
+            self._broker.remove_vhost(self._made.pop())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
 
 
 class TlsRabbitMQ(RabbitMQ):

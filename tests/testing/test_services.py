@@ -10,11 +10,13 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from amqp.exceptions import NotAllowed
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kombu import Connection
@@ -29,7 +31,7 @@ from testing.services.kafka import Kafka
 from testing.services.keeper import Keeper, ask
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service, ServiceMissing, needed
-from testing.services.rabbitmq import RabbitMQ
+from testing.services.rabbitmq import RabbitMQ, RabbitMQOfTest
 
 OwnService = Callable[[type[Service]], Service]
 KINDS = [Kafka, RabbitMQ, PostgreSQL, Aws]
@@ -131,6 +133,21 @@ def test_a_virtual_host_is_empty_and_apart(rabbitmq: Any) -> None:
             assert queue.qsize() == 0
             queue.put("mine")
             queue.close()
+
+
+def test_the_virtual_hosts_of_a_test_end_with_it_and_no_others(shared_rabbitmq: Any, rabbitmq: Any) -> None:
+    kept = rabbitmq.vhost()
+    with closing(RabbitMQOfTest(shared_rabbitmq)) as broker:
+        removed = [broker.vhost(), broker.vhost()]
+        left = Connection(removed[0])
+        left.SimpleQueue("left").put("value")
+    for url in removed:
+        with pytest.raises(NotAllowed, match="not found"), Connection(url) as connection:
+            connection.connect()
+    with pytest.raises(left.connection_errors):
+        left.drain_events(timeout=60)
+    with Connection(kept) as connection:
+        connection.connect()
 
 
 def test_a_missing_program_is_one_line_that_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
