@@ -195,27 +195,48 @@ def test_it_reports_between_rounds_too(bench: Bench, monkeypatch: pytest.MonkeyP
         assert bench.port.rounds == 1
 
 
-@pytest.mark.parametrize("scan", [7.0, 30.0, 3600.0])
-def test_no_round_makes_the_next_report_late(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> None:
-    clock = bench.clock
+class HandWoken:
+    """An event whose waits take no time: a clock that is moved by hand passes them, and a moment more, as for any thread."""
+
+    def __init__(self, clock: HandClock, stop: threading.Event, until: float) -> None:
+        self.clock, self.stop, self.until = clock, stop, until
+        self.waits: list[float] = []
+        self.is_set, self.set, self.clear = stop.is_set, lambda: None, lambda: None
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.clock.advance(seconds + 0.01)
+        if self.clock.monotonic() > self.until:
+            self.stop.set()
+
+
+def run_quietly(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> tuple[list[float], list[float]]:
+    """The times of the reports of a relay over a repository where nothing waits, in ten intervals of reports, and its waits."""
+    clock, times = bench.clock, list[float]()
     for module in (daemon, reports):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
     relay = daemon._Relay(bench.settings(scan=scan), bench.log, bench.port, bench.stop, clock)
-    until = clock.monotonic() + 10 * reports.INTERVAL
-
-    def wait(seconds: float) -> bool:
-        """Wake a moment late, as any thread does."""
-        clock.advance(seconds + 0.01)
-        return clock.monotonic() > until
-
     shutil.rmtree(bench.folder / "repos/one")  # nothing waits
-    times: list[float] = []
     monkeypatch.setattr(bench.log, "append", lambda records, timeout: times.append(clock.monotonic()))
     relay._make_round()
-    relay.make_rounds(SimpleNamespace(wait=wait))  # type: ignore[arg-type]
-    assert max(later - earlier for earlier, later in pairwise(times)) < reports.INTERVAL + 1
-    bench.stop.set()
+    woken = HandWoken(clock, bench.stop, clock.monotonic() + 10 * reports.INTERVAL)
+    relay._stirred = woken  # type: ignore[assignment]
+    relay.make_rounds(bench.stop)
     relay.close()
+    return times, woken.waits
+
+
+@pytest.mark.parametrize("scan", [7.0, 30.0, 3600.0])
+def test_no_round_makes_the_next_report_late(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> None:
+    times, _ = run_quietly(bench, monkeypatch, scan)
+    assert max(later - earlier for earlier, later in pairwise(times)) < reports.INTERVAL + 1
+
+
+def test_a_relay_without_trouble_wakes_only_for_its_rounds_and_reports(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, waits = run_quietly(bench, monkeypatch, 3600.0)
+    assert len(waits) == len(times)
 
 
 def test_a_stop_ends_the_thread_that_follows_the_aggregator(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,6 +386,54 @@ def test_a_job_that_fails_is_reported_before_the_next_round_and_no_more_once_it_
         bench.clock.advance(60.0)
         eventually(lambda: not bench.reports()[-1].troubles)
         assert bench.port.rounds == 1
+
+
+def refuse_events(bench: Bench) -> None:
+    """Have every attempt to send an event fail."""
+    append = bench.log.append
+
+    def fail(messages: list[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
+        if messages[0].topic == EVENTS:
+            raise PermissionError(errno.EACCES, "Permission denied", f"{bench.folder}/repos/one/.hg/store/outbox.sent")
+        return append(messages, timeout=timeout)
+
+    bench.log.append = fail  # type: ignore[method-assign, assignment]
+
+
+def push_to(bench: Bench, name: str) -> None:
+    """Have a repository with an event, and report it to the relay."""
+    store = bench.folder / "repos" / name / ".hg" / "store"
+    store.mkdir(parents=True)
+    (store.parent / "requires").write_text("store\n")
+    Outbox(Folder(str(store))).append(Transaction(), following(before_first_event(name, 1), 1))
+    line = RelayLine.open(f"{bench.folder}/relay.sock", str(store.parent.parent))
+    assert line is not None
+    line.report_commit(1)
+
+
+def test_a_job_that_fails_is_reported_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "RECHECK", 3600.0)
+    monkeypatch.setattr(reports, "INTERVAL", 3600.0)
+    bench.clock.set_back(bench.clock.now() - bench.entries[0].event.time - 1.0)
+    with bench.running(scan=3600):
+        eventually(lambda: not bench.box.has_unsent())
+        refuse_events(bench)
+        push_to(bench, "two")
+        eventually(lambda: bench.reports()[-1].troubles)
+        assert bench.port.rounds == 1
+
+
+def test_failures_beyond_those_of_one_look_are_looked_at_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "LOOKED_AT", 1)
+    relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
+    relay._work._failed = {name: Failure(Job.SEND, "Permission denied", 0.0) for name in ("/one", "/two")}
+    relay._look_at_failures()
+    assert relay._stirred.is_set()
+    relay._stirred.clear()
+    relay._look_at_failures()
+    assert not relay._stirred.is_set()
+    bench.stop.set()
+    relay.close()
 
 
 def test_a_failure_replaces_what_the_round_said_of_the_same_trouble_and_nothing_else(bench: Bench) -> None:

@@ -40,7 +40,7 @@ logger = structlog.get_logger()
 # Seconds that running jobs get at the end.
 DRAIN = 8.0
 
-# Seconds between two looks at repositories of which events were sent, or in which a job failed.
+# Shortest time in seconds between two looks at repositories of which events were sent, or in which a job failed.
 RECHECK = 2.0
 # Most repositories that one look at failures takes: a report names fewer troubles.
 LOOKED_AT = 20
@@ -94,6 +94,9 @@ class _Relay:
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)
         jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
+        # Set when there may be something to look at before the next round or report.
+        self._stirred, self._looked = threading.Event(), float("-inf")
+        self._work.on_trouble = self._stirred.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"relay {settings.source}", topic=EVENTS)
         self._outside = OutsideWatch(port)
@@ -113,8 +116,9 @@ class _Relay:
 
     def make_rounds(self, stop: threading.Event) -> None:
         """Make rounds periodically until `stop`, and report in between."""
+        threading.Thread(target=_wake_at_stop, args=(stop, self._stirred), name="stop", daemon=True).start()
         due = time.monotonic() + self._settings.scan
-        while not stop.wait(max(0.0, min(RECHECK, min(self._reporter.due, due) - time.monotonic()))):
+        while self._wait_for_work(stop, due):
             if time.monotonic() < due:
                 is_changed = self._leave_out_sent() | self._look_at_failures()
                 if is_changed or time.monotonic() >= self._reporter.due:
@@ -131,9 +135,27 @@ class _Relay:
             except Unavailable as error:  # left to a later round
                 logger.warning("old blobs not removed", reason=str(error))
 
+    def _wait_for_work(self, stop: threading.Event, due: float) -> bool:
+        """Wait for a round, a report, or something to look at; return False at a stop.
+
+        A job that fails, and an event that is sent although it was reported as waiting, end the wait, but not within RECHECK of the
+        last look: many jobs may fail at once.
+        """
+        until, next_look = min(self._reporter.due, due), self._looked + RECHECK
+        # Some may have been sent before the round found that they wait.
+        is_unsure = bool(self._found and self._sent)
+        self._stirred.wait(max(0.0, (min(until, next_look) if is_unsure else until) - time.monotonic()))
+        if self._stirred.is_set():
+            stop.wait(max(0.0, min(until, next_look) - time.monotonic()))
+        self._stirred.clear()
+        self._looked = time.monotonic()
+        return not stop.is_set()
+
     def _note_sent(self, folder: str, seq: int) -> None:
         """Answer those that wait for this event; workers call this method."""
         self._sent.add(folder)
+        if self._found:
+            self._stirred.set()
         self._server.sent(folder, seq)
 
     def _leave_out_sent(self) -> bool:
@@ -146,8 +168,11 @@ class _Relay:
 
     def _look_at_failures(self) -> bool:
         """Look where a job failed since the round; return whether anything is wrong."""
-        new = [folder for folder in self._work.list_failing() if folder not in self._looked_at][:LOOKED_AT]
+        failing = [folder for folder in self._work.list_failing() if folder not in self._looked_at]
+        new = failing[:LOOKED_AT]
         self._looked_at.update(new)
+        if len(failing) > len(new):
+            self._stirred.set()
         now = self._clock.now()
         found = [each for folder in new for each in check_repository(folder, self._work, self._losses, now)]
         kinds = {_name_kind(each) for each in found}
@@ -196,6 +221,11 @@ class _Relay:
             )
             self._found.append(ServiceTrouble(text=text, since=since))
         self._reporter.report(self._found, now=self._clock.now())
+
+
+def _wake_at_stop(stop: threading.Event, stirred: threading.Event) -> None:
+    stop.wait()
+    stirred.set()
 
 
 def _name_kind(trouble: ServiceTrouble) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ class Work:
     """The jobs to do, by repository folder; any thread may use it.
 
     `table` has the function that does each job. `on_failed` is called with the folder of a repository, the reason, and False if the
-    relay lacks a right there, or True if a disk of the log has no space left.
+    relay lacks a right there, or True if a disk of the log has no space left. `on_trouble` is called when a failure is listed.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Work:
         self._failed: dict[str, Failure] = {}
         self._unrecovered: dict[str, Failure] = {}
         self.on_failed: Callable[[str, str, bool], None] = lambda folder, reason, is_full: None
+        self.on_trouble: Callable[[], None] = lambda: None
         self._changed, self._has_tasks = threading.Condition(), threading.Event()
         self._timer = threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True)
         self._timer.start()
@@ -188,6 +189,8 @@ class Work:
                 self._start_those_away()
             _replace_failure(self._unrecovered, folder, outcomes.unrecovered)
             _replace_failure(self._failed, folder, outcomes.failure)
+            if any(failure and not failure.is_busy for failure in (outcomes.unrecovered, outcomes.failure)):
+                self.on_trouble()
             if task.jobs:
                 self._start_task(folder, task)
             else:
