@@ -24,6 +24,8 @@ from ..words.errors import BadConfig
 CONNECTIONS = 250
 # Connections that are kept free for new ones.
 _SPARE = 10
+# Longest seconds in which the server does not look at its connections though nothing happens.
+_LOOK_EVERY = 5
 # Seconds that a connection may be silent while nothing is done for it.
 _SILENCE = 60
 # Seconds that a client may take nothing of an answer. Meanwhile a large answer holds the thread that makes it.
@@ -55,7 +57,8 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
         server_name=socket.gethostname() if host in ("0.0.0.0", "::", "*", "") else host,
         connection_limit=CONNECTIONS,
         channel_timeout=_SILENCE,
-        cleanup_interval=5,
+        cleanup_interval=_LOOK_EVERY,
+        asyncore_loop_timeout=_LOOK_EVERY,
         asyncore_use_poll=True,
         **options,
     )
@@ -125,9 +128,9 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     def writable(self) -> Any:
         """Return whether there is something to send; close if the client stalls.
 
-        waitress calls this at least once a second, and notes when the client took or sent something. How long the answer took to
-        make does not count. A thread that waits to write more ends with ClientDisconnected. To set `will_close` is not enough:
-        waitress would wait until the client reads.
+        waitress calls this at least every `_LOOK_EVERY` seconds, and notes when the client took or sent something. How long the
+        answer took to make does not count. A thread that waits to write more ends with ClientDisconnected. To set `will_close` is
+        not enough: waitress would wait until the client reads.
         """
         if not self.total_outbufs_len or self.last_activity != self._active:
             self._active, self._since = self.last_activity, time.monotonic()
