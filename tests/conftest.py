@@ -110,7 +110,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that use a service (`-m "not services"` runs the rest) or get a second look; long ones come first.
+    """Mark tests that use a service (`-m "not services"` runs the rest); long ones come first.
 
     Several workers end together if what is left at the end is short.
     """
@@ -118,8 +118,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if SERVICE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("services")
-    give_second_looks(config.option, items)
     items.sort(key=_rank)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Mark tests for a second look in the process that runs them, which may not be the one that collected them."""
+    give_second_looks(session.config.option, session.items)
 
 
 def give_second_looks(option: argparse.Namespace, items: Sequence[pytest.Item]) -> None:
