@@ -155,8 +155,11 @@ class NoticeReader:
         """
         position = max(self._window.position, self.stored)
         now = self._clock.monotonic()
-        if not at_once and now - self._stored_at < self._pause_before(position):
+        is_due = now - self._stored_at >= RENEW_EVERY
+        if not (at_once or is_due) and now - self._stored_at < self._pause_before(position):
             return
+        if at_once or is_due:
+            position = self._pass_markers(position)
         while self._taken and self._taken[0].offset < position:
             self._settled = self._taken.popleft()
         mark = None if self._settled is None else to_json(replace(self._settled, by=self._instance)).decode("ascii")
@@ -170,6 +173,16 @@ class NoticeReader:
             return
         self.stored, self.stored_mark, self._stored_at = position, mark, now
         POSITION.labels(self._name).set(position)
+
+    def _pass_markers(self, position: int) -> int:
+        """Return the position beyond markers, if every notice is settled.
+
+        On Kafka the end of a transaction takes an offset. If it expired before the position passed it, it would look like a lost
+        notice.
+        """
+        if self._untaken or position < self._read_to:
+            return position
+        return max(position, self._reader.positions()[NOTICES, 0])
 
     @property
     def rival(self) -> str | None:

@@ -32,6 +32,7 @@ from notifier.reading import NoticeMark, group
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
 from notifier.window import Delivery
+from testing.builders.log_storage import kafka_storage
 from testing.builders.memorylog import MemoryLog, MemoryReader
 from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
 from testing.builders.notifying import PUBLIC, Scripted
@@ -940,6 +941,31 @@ def test_a_destination_goes_back_when_a_broker_came_back_with_older_notices_and_
             turns.clock.advance(reading.LOOK_EVERY)
             eventually(lambda: turns.take() or turns.destination.told("y") == [1, 2, 3, 4])
             turns.loop.close()
+
+
+def test_the_end_of_a_delivered_transaction_that_expires_on_kafka_is_no_lost_notice(
+    kafka: Kafka, unique_name: str, tmp_path: Path
+) -> None:
+    storage = kafka_storage(kafka, unique_name)
+    with open_log(storage.url) as log:
+        turns = Turns(tmp_path, Scripted(), log)
+        with closing(turns.state), closing(log.transactor("aggregator")) as aggregator:
+
+            def publish(seq: int) -> None:
+                notice = to_json(a_notice(an_event("x", seq)))
+                aggregator.commit([NewRecord(topic=NOTICES, key="x", value=notice)])
+                eventually(lambda: log.ends(NOTICES) == {0: 2 * seq}, "the notice and the end of its transaction")
+
+            publish(1)
+            eventually(lambda: turns.take() or turns.loop.reader._reader.positions() == {(NOTICES, 0): 2})
+            turns.loop.drain()
+            turns.loop.close()
+            storage.forget(NOTICES, 0, 2)
+            turns.loop = turns.begin()
+            publish(2)
+            eventually(lambda: turns.take() or turns.destination.told("x") == [1, 2])
+            turns.loop.close()
+            assert log.ends(ERRORS) == {0: 0}
 
 
 def test_a_replay_says_how_far_it_is(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
