@@ -154,8 +154,11 @@ class Bench:
         return MirrorSettings(name=NAME, root=str(self.root), master=self.master_url, **given)
 
     @contextlib.contextmanager
-    def mirror(self, **members: Any) -> Iterator[None]:
-        """Run the mirror in threads of this process and worker processes, and stop it at the end."""
+    def mirror(self, **members: Any) -> Iterator[list[BaseException]]:
+        """Run the mirror in threads of this process and worker processes, and stop it at the end.
+
+        Yields the list that gets the error with which it ends, if it does.
+        """
         stop, ready = threading.Event(), threading.Event()
         failed: list[BaseException] = []
 
@@ -174,7 +177,7 @@ class Bench:
                 assert ready.wait(PATIENCE)
                 if failed:
                     raise failed[0]
-                yield
+                yield failed
             finally:
                 stop.set()
                 thread.join()

@@ -24,6 +24,8 @@ from ..words.shape import from_json
 from .settings import MirrorSettings
 from .sources import SkippedRecords
 
+# The file in the mirror's folder that keeps its number.
+INSTANCE = "instance"
 # Heartbeats that a living mirror is certain to send while another one waits.
 PATIENCE_BEATS = 3
 # Seconds to wait for records since the last look: this mirror's own heartbeat is among them, so the log answers at once.
@@ -37,10 +39,10 @@ logger = structlog.get_logger()
 
 def instance_of(folder: Path) -> str:
     """Return this folder's instance, made at the first call. Raises BadConfig."""
-    file = folder / "instance"
+    file = folder / INSTANCE
     try:
         if not file.exists():
-            new = folder / "instance.new"
+            new = folder / f"{INSTANCE}.new"
             new.write_text(secrets.token_hex(8) + "\n", encoding="ascii")
             new.replace(file)
         return f"{file.read_text(encoding='ascii').strip()[:40]}@{socket.gethostname()}"

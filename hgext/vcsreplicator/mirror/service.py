@@ -9,7 +9,7 @@ import queue
 import random
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from ..words.records import Ack
 from ..words.retry import FAILOVER
 from ..words.roster import KEY as ROSTER_KEY
 from ..words.shape import from_json
+from . import mounts
 from .namesake import Namesakes, instance_of
 from .notes import Notes
 from .pool import Answered, Lane, WorkerPool
@@ -47,11 +48,15 @@ def run(
 ) -> None:
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
     with lock_folder(settings), closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
+        root = mounts.MountedRoot(settings)
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
         # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
         table = _ask_until_available(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
         if positions is None or table is None:
             return
+        own_acks = _read_own_acks(settings, table)
+        root.check()
+        mounts.refuse_empty(settings, own_acks, table)
         instance = instance_of(Path(settings.folder))
         namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
         _ask_until_available(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
@@ -72,7 +77,7 @@ def run(
         control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
         control_reader = Source(log, control, inbox.put)
         try:
-            if not _prepare(settings, supervisor, pool, table, inbox, stop):
+            if not _prepare(settings, supervisor, pool, table, own_acks, inbox, stop):
                 return
             writer.start()
             namesakes.watch(inbox.put)
@@ -82,6 +87,7 @@ def run(
             threading.Thread(target=lambda: inbox.put(stop.wait()), name="stop", daemon=True).start()
             ready()
             while not stop.is_set():
+                root.check()
                 supervisor.turn(supervisor.turn_time())
         finally:
             control_reader.stop()
@@ -94,11 +100,11 @@ def _prepare(
     supervisor: Supervisor,
     pool: WorkerPool,
     table: Table,
+    own_acks: Mapping[str, Ack],
     inbox: "queue.SimpleQueue[Any]",
     stop: threading.Event,
 ) -> bool:
     """Start the workers, combine disk and log; return False if stopped."""
-    own_acks = _read_own_acks(settings, table)
     if not pool.prepare(stop):
         raise BadConfig("mirror: its workers cannot start; their output says why")
     found = _scan(pool, inbox, stop)

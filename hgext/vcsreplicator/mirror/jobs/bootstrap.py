@@ -33,6 +33,7 @@ from ...words.retry import Backoff
 from ...words.roster import MirrorState, Verb
 from ...words.rules import Rules
 from ...words.shape import within
+from ..namesake import instance_of
 from ..service import lock_folder
 from ..settings import MirrorSettings
 from ..task import FoundRepository, Scan, Task, TaskOutcome
@@ -104,6 +105,7 @@ def bootstrap(
 ) -> bool:
     """Fill the mirror; return whether it joined (else stopped). Raises Refused."""
     with lock_folder(settings), closing(Follower(events)) as follower:
+        instance_of(Path(settings.folder))  # from now on the service may fill an empty root
         _make_known(follower.update(), settings.name, ask, rules)
         if stop.is_set():
             return False

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whether the root of a mirror is the file system that it was.
+
+A mirror that took an empty mount point for its root would copy all repositories into it, and one whose root changes under it would
+count as applied what the disk does not have. Both end; the unit starts them again until the file system is there.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ..log import STATE
+from ..log.table import Table
+from ..words.errors import Unavailable
+from ..words.records import Ack, RepositoryState
+from ..words.shape import from_json
+from .namesake import INSTANCE
+from .settings import MirrorSettings
+
+# What a new file system has.
+_NEW_DISK = "lost+found"
+
+
+def refuse_empty(settings: MirrorSettings, acks: Mapping[str, Ack], table: Table) -> None:
+    """Raise Unavailable if the root of a mirror that had repositories is empty.
+
+    The log says what it had. An empty root with an instance is allowed: the mirror itself made it at a start that this function
+    allowed, or `bootstrap`, because an operator wants this root filled.
+    """
+    if os.path.lexists(os.path.join(settings.folder, INSTANCE)):
+        return
+    with os.scandir(settings.root) as entries:
+        if any(each.name != _NEW_DISK and each.path != settings.folder for each in entries):
+            return
+    had = sum(ack.applied > 0 and _is_existing(table.value(STATE, repository)) for repository, ack in acks.items())
+    if had:
+        raise Unavailable(
+            f"mirror.{settings.name}.root: {settings.root} is empty, but by the log this mirror has {had} repositories: "
+            f"mount its file system; if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
+        )
+
+
+def _is_existing(state: bytes | None) -> bool:
+    if state is None:
+        return False
+    try:
+        return not from_json(RepositoryState, state).deleted
+    except Exception:  # the aggregator's business
+        return False
+
+
+class MountedRoot:
+    """The root as it was at the start."""
+
+    def __init__(self, settings: MirrorSettings) -> None:
+        self._settings = settings
+        self._first = os.stat(settings.root)
+
+    def check(self) -> None:
+        """Raise Unavailable if another folder is there now.
+
+        A root that is missing or does not answer is the trouble of the repositories that have work.
+        """
+        with suppress(OSError):
+            if os.path.samestat(self._first, os.stat(self._settings.root)):
+                return
+            raise Unavailable(
+                f"mirror.{self._settings.name}.root: {self._settings.root} is another folder than at the start: was its file "
+                "system mounted or unmounted? A start reads anew what is there"
+            )

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The root of a mirror is empty or another folder, as when its file system is not mounted: the mirror ends and copies nothing."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, bootstrap
+from hgext.vcsreplicator.words.errors import Refused, Unavailable
+from hgext.vcsreplicator.words.roster import Verb
+from hgext.vcsreplicator.words.rules import Rules
+from testing.builders.author import Author
+from testing.builders.mirroring import Bench
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, partitions=1) as bench:
+        bench.serve_master()
+        yield bench
+
+
+@pytest.fixture
+def served(bench: Bench) -> Author:
+    """A repository that the mirror served before it stopped."""
+    author = bench.author("served")
+    push(bench, author)
+    with bench.mirror():
+        bench.wait_served(author)
+    return author
+
+
+def push(bench: Bench, author: Author) -> None:
+    author.push()
+    bench.send(author)
+    bench.release(author)
+
+
+def unmount(bench: Bench) -> Path:
+    """Put an empty folder in the place of the root, as an unmount does; where the root is now."""
+    away = bench.folder / "away"
+    bench.root.rename(away)
+    bench.root.mkdir()
+    return away
+
+
+def run_until_unmounted(bench: Bench) -> None:
+    with bench.mirror() as failed:
+        unmount(bench)
+        eventually(lambda: failed, "the mirror ends")
+
+
+def refuse(_verb: Verb, _rules: Rules | None) -> None:
+    raise Refused("the bootstrap ends before it copies anything")
+
+
+def mount(bench: Bench, away: Path) -> None:
+    bench.root.rename(bench.folder / "mount-point")
+    away.rename(bench.root)
+
+
+def content(folder: Path) -> set[str]:
+    return {each for each in os.listdir(folder) if each not in ("~vcsreplicator", "lost+found")}
+
+
+def test_a_mirror_that_starts_on_an_empty_root_ends_and_goes_on_once_its_root_is_mounted(
+    bench: Bench, served: Author
+) -> None:
+    away = unmount(bench)
+    (bench.root / "lost+found").mkdir()
+    expected = (
+        f"mirror.alpha.root: {bench.root} is empty, but by the log this mirror has 1 repositories: mount its file system; "
+        "if its disk is lost, run: vcsreplicator bootstrap alpha"
+    )
+    for _ in range(2):  # the second start finds what the first one made
+        with pytest.raises(Unavailable) as ended, bench.mirror():
+            pass
+        assert str(ended.value) == expected
+    assert content(bench.root) == set()
+    mount(bench, away)
+    push(bench, served)
+    with bench.mirror():
+        bench.wait_served(served)
+
+
+def test_a_mirror_fills_an_empty_root_once_an_operator_began_a_bootstrap(bench: Bench, served: Author) -> None:
+    unmount(bench)
+    with pytest.raises(Refused):
+        bootstrap(bench.settings(), bench.log, BootstrapSettings(), ask=refuse, report=print, stop=threading.Event())
+    assert content(bench.root) == set()
+    with bench.mirror():
+        bench.wait(lambda acks: acks[served.repository].applied == served.seq, "the copy")
+        eventually(lambda: content(bench.root) == {"served"}, "it is in its place")
+
+
+def test_a_mirror_whose_repositories_are_all_deleted_starts_on_an_empty_root(bench: Bench, served: Author) -> None:
+    bench.release(served, deleted=True)
+    unmount(bench)
+    with bench.mirror():
+        pass
+
+
+def test_a_mirror_whose_root_becomes_another_folder_ends_and_finds_at_its_next_start_what_is_there(
+    bench: Bench, served: Author
+) -> None:
+    expected = f"mirror.alpha.root: {bench.root} is another folder than at the start: was its file system mounted or unmounted?"
+    with pytest.raises(Unavailable) as ended:
+        run_until_unmounted(bench)
+    assert str(ended.value).startswith(expected)
+    assert content(bench.root) == set()
+    mount(bench, bench.folder / "away")
+    push(bench, served)
+    with bench.mirror():
+        bench.wait_served(served)
