@@ -2,9 +2,11 @@
 """The root of a mirror is empty or another folder, as when its file system is not mounted: the mirror ends and copies nothing."""
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +26,21 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     with Bench(tmp_path, partitions=1) as bench:
         bench.serve_master()
         yield bench
+
+
+@pytest.fixture(autouse=True)
+def numbers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Numbers of file systems by the inodes of the folders that count as roots of one."""
+    numbers: dict[int, int] = {}
+    read = os.statvfs
+
+    def statvfs(path: str) -> object:
+        number = numbers.get(os.stat(path).st_ino)
+        return read(path) if number is None else SimpleNamespace(f_fsid=number)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    numbers[bench.root.stat().st_ino] = 7
+    return numbers
 
 
 @pytest.fixture
@@ -87,6 +104,22 @@ def test_a_mirror_that_starts_on_an_empty_root_ends_and_goes_on_once_its_root_is
     push(bench, served)
     with bench.mirror():
         bench.wait_served(served)
+
+
+@pytest.mark.parametrize("number", [7, 8, 0])
+def test_an_emptied_root_heals_where_the_last_heartbeat_was_sent_from_and_nowhere_else(
+    bench: Bench, served: Author, numbers: dict[int, int], number: int
+) -> None:
+    shutil.rmtree(bench.root)
+    bench.root.mkdir()
+    numbers[bench.root.stat().st_ino] = number
+    if number != 7:
+        with pytest.raises(Unavailable, match="is empty, but by the log"), bench.mirror():
+            pass
+        assert content(bench.root) == set()
+        return
+    with bench.mirror():
+        eventually(lambda: content(bench.root) == {"served"}, "the copy")
 
 
 def test_a_mirror_fills_an_empty_root_once_an_operator_began_a_bootstrap(bench: Bench, served: Author) -> None:

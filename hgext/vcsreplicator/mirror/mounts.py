@@ -2,17 +2,18 @@
 """Whether the root of a mirror is the file system that it was.
 
 A mirror that took an empty mount point for its root would copy all repositories into it, and one whose root changes under it would
-count as applied what the disk does not have. Both end; the unit starts them again until the file system is there.
+count as applied what the disk does not have. Both end; the unit starts them again until the file system is there. A root that was
+emptied where it lies heals.
 """
 
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ..log import STATE
+from ..log import ACKS, STATE
 from ..log.table import Table
 from ..words.errors import Unavailable
-from ..words.records import Ack, RepositoryState
+from ..words.records import Ack, MirrorHeartbeat, RepositoryState
 from ..words.shape import from_json
 from .namesake import INSTANCE
 from .settings import MirrorSettings
@@ -21,40 +22,35 @@ from .settings import MirrorSettings
 _NEW_DISK = "lost+found"
 
 
-def refuse_empty(settings: MirrorSettings, acks: Mapping[str, Ack], table: Table) -> None:
-    """Raise Unavailable if the root of a mirror that had repositories is empty.
-
-    The log says what it had. An empty root with an instance is allowed: the mirror itself made it at a start that this function
-    allowed, or `bootstrap`, because an operator wants this root filled.
-    """
-    if os.path.lexists(os.path.join(settings.folder, INSTANCE)):
-        return
-    with os.scandir(settings.root) as entries:
-        if any(each.name != _NEW_DISK and each.path != settings.folder for each in entries):
-            return
-    had = sum(ack.applied > 0 and _is_existing(table.value(STATE, repository)) for repository, ack in acks.items())
-    if had:
-        raise Unavailable(
-            f"mirror.{settings.name}.root: {settings.root} is empty, but by the log this mirror has {had} repositories: "
-            f"mount its file system; if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
-        )
-
-
-def _is_existing(state: bytes | None) -> bool:
-    if state is None:
-        return False
-    try:
-        return not from_json(RepositoryState, state).deleted
-    except Exception:  # the aggregator's business
-        return False
-
-
 class MountedRoot:
-    """The root as it was at the start."""
+    """The root as it was at the start; `file_system` is the number of its file system, None if that has none."""
 
     def __init__(self, settings: MirrorSettings) -> None:
         self._settings = settings
         self._first = os.stat(settings.root)
+        number = os.statvfs(settings.root).f_fsid
+        self.file_system = f"{number:x}" if number else None
+
+    def refuse_empty(self, acks: Mapping[str, Ack], table: Table) -> None:
+        """Raise Unavailable if the root of a mirror that had repositories is empty, and perhaps a mount point.
+
+        The log says what the mirror had. An empty root is allowed on the file system that the mirror's last heartbeat names: there
+        it was emptied, and heals. It is also allowed with an instance: the mirror itself made it at a start that this method
+        allowed, or `bootstrap`, because an operator wants this root filled.
+        """
+        settings = self._settings
+        if os.path.lexists(os.path.join(settings.folder, INSTANCE)):
+            return
+        with os.scandir(settings.root) as entries:
+            if any(each.name != _NEW_DISK and each.path != settings.folder for each in entries):
+                return
+        had = sum(ack.applied > 0 and _is_existing(table.value(STATE, repository)) for repository, ack in acks.items())
+        if not had or (self.file_system and self.file_system == _read_file_system(table.value(ACKS, settings.name))):
+            return
+        raise Unavailable(
+            f"mirror.{settings.name}.root: {settings.root} is empty, but by the log this mirror has {had} repositories: "
+            f"mount its file system; if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
+        )
 
     def check(self) -> None:
         """Raise Unavailable if another folder is there now.
@@ -68,3 +64,20 @@ class MountedRoot:
                 f"mirror.{self._settings.name}.root: {self._settings.root} is another folder than at the start: was its file "
                 "system mounted or unmounted? A start reads anew what is there"
             )
+
+
+def _is_existing(state: bytes | None) -> bool:
+    if state is None:
+        return False
+    try:
+        return not from_json(RepositoryState, state).deleted
+    except Exception:  # the aggregator's business
+        return False
+
+
+def _read_file_system(beat: bytes | None) -> str | None:
+    """Return the file system that a heartbeat names."""
+    try:
+        return None if beat is None else from_json(MirrorHeartbeat, beat).file_system
+    except Exception:  # an unreadable record is not a heartbeat
+        return None

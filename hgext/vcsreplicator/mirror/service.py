@@ -56,7 +56,7 @@ def run(
             return
         own_acks = _read_own_acks(settings, table)
         root.check()
-        mounts.refuse_empty(settings, own_acks, table)
+        root.refuse_empty(own_acks, table)
         instance = instance_of(Path(settings.folder))
         namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
         _ask_until_available(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
@@ -72,6 +72,7 @@ def run(
             pool=pool,
             writer=writer,
             instance=instance,
+            file_system=root.file_system,
         )
         supervisor.control.load(ROSTER, ROSTER_KEY, table.value(ROSTER, ROSTER_KEY))
         control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}

@@ -102,7 +102,7 @@ class MirrorHeartbeat:
     its acks (MIRROR_FORMAT; 1 if the record does not say). `instance` distinguishes mirrors of one name: it stays the same over
     restarts, and ends in `@` and the name of the machine. `trouble` says why the mirror cannot write its notes, for example because
     its disk is full, and `trouble_since`, by the mirror's clock, since when. `oldest` is the time by the log of the oldest event
-    that the mirror has read and not applied.
+    that the mirror has read and not applied. `file_system` is the number of that of the mirror's root, in hexadecimal digits.
     """
 
     mirror: str
@@ -114,6 +114,7 @@ class MirrorHeartbeat:
     trouble: str | None = None
     trouble_since: Time | None = None
     oldest: Time | None = None
+    file_system: str | None = None
 
 
 @extensible

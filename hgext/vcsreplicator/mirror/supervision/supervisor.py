@@ -64,8 +64,10 @@ class Supervisor:
         pool: WorkerPool,
         writer: AckWriter,
         instance: str = "",
+        file_system: str | None = None,
     ) -> None:
         self._settings, self._clock, self._instance = settings, clock, instance
+        self._file_system = file_system
         self._inbox, self._pool, self._writer = inbox, pool, writer
         # Of the stream; held back when too much is in memory, and stopped at the end.
         self.reader: Source | None = None
@@ -223,6 +225,7 @@ class Supervisor:
             trouble=self.detachments.trouble,
             trouble_since=self.detachments.trouble_since,
             oldest=self.state.backlog.oldest(),
+            file_system=self._file_system,
         )
         self._writer.ack(self._settings.name, to_json(beat))
         metrics.DETACHED.set(sum(following.note is not None for following in self.state.table))
