@@ -286,6 +286,19 @@ def test_a_repository_that_is_gone_is_reported_since_the_first_round_without_it(
     assert (first.since, second.since) == (began, began + 500)
 
 
+def test_a_repository_that_another_master_with_the_same_source_may_have_is_not_only_to_be_forgotten(
+    bench: Bench,
+) -> None:
+    bench.log.append([gone("a")])
+    with bench.running():
+        [trouble] = eventually(
+            lambda: [each for report in bench.reports() for each in report.troubles if "gone-a" in each.text][:1]
+        )
+    assert trouble.text.endswith(
+        ": vcsreplicator forget gone-a --yes; if another master has it, give that one's relay a `source` of its own, not hg://master"
+    )
+
+
 def test_a_root_that_is_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(bench: Bench) -> None:
     roots, began = {str(bench.folder / "repos"): "", str(bench.folder / "none"): "n"}, bench.clock.now()
     record = gone("b")

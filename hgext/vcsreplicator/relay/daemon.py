@@ -217,7 +217,8 @@ class _Relay:
             path = states[name].path
             text = (
                 f"repository {path} is not on the master any more (rm, mv?): put it back, or announce its deletion: "
-                f"vcsreplicator forget {path} --yes"
+                f"vcsreplicator forget {path} --yes; if another master has it, give that one's relay a `source` of its own, "
+                f"not {settings.source}"
             )
             self._found.append(ServiceTrouble(text=text, since=since))
         self._reporter.report(self._found, now=self._clock.now())
