@@ -82,7 +82,7 @@ class RabbitMQ(Service):
             "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
             "RABBITMQ_DIST_PORT": str(self._node_port),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1",
             "ERL_EPMD_PORT": str(self._mapper_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
@@ -173,7 +173,7 @@ class RabbitMQ(Service):
         return int(said.removeprefix("{ok, ").removesuffix("}"))
 
     def clear(self) -> None:
-        """Be as after the first start: without alarms, connections and virtual hosts."""
+        """Be as after the first start, without alarms, connections and virtual hosts, and stand still until it is woken."""
         if not self.running:
             raise ServiceMissing(f"{self.name} was stopped")
         self.resume()
@@ -181,6 +181,12 @@ class RabbitMQ(Service):
         self.unblock_publishers()
         self.close_connections()
         self.evaluate('[rabbit_vhost:delete(Each, <<"test">>) || Each <- rabbit_vhost:list_names(), Each =/= <<"/">>]')
+        self.pause()
+
+    def wake(self) -> None:
+        """Go on, and return once it answers."""
+        self.resume()
+        self.wait_until_ready()
 
     def evaluate(self, expressions: str) -> str:
         """Evaluate Erlang in the node: `rabbitmqctl` would start an Erlang machine, which takes a second."""

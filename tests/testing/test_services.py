@@ -250,10 +250,29 @@ def test_a_broker_that_a_test_gives_back_has_nothing_of_it(own_service: Callable
         connection.SimpleQueue("left").put("value")
         broker.block_publishers()
         broker.clear()
+        broker.wake()
         with pytest.raises(connection.connection_errors):
             connection.drain_events(timeout=60)
     left = "{rabbit_vhost:list_names(), rabbit_alarm:get_alarms(), rabbit_networking:connections()}"
     assert broker.evaluate(f'{left} =:= {{[<<"/">>], [], []}}') == "{ok, true}"
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_a_rabbitmq_that_a_test_gave_back_stands_still_and_works_when_it_is_lent_again() -> None:
+    with Keeper({"rabbitmq": RabbitMQ}):
+        with own(RabbitMQ) as broker, Connection(broker.url) as connection:
+            connection.SimpleQueue("left").put("value")
+            folder, port = broker.folder, broker.port
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as asking:
+            asking.sendall(b"AMQP\x00\x00\x09\x01")
+            with pytest.raises(TimeoutError):
+                asking.recv(1)
+        with own(RabbitMQ) as again, Connection(again.url) as connection:
+            assert again.folder == folder
+            queue = connection.SimpleQueue("next")
+            queue.put("value")
+            assert queue.get(timeout=60).payload == "value"
 
 
 @pytest.mark.slow

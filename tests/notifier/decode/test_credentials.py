@@ -98,7 +98,7 @@ def test_a_password_that_cannot_be_read_is_one_line_and_exit_78(key: str, others
 
 def test_a_broker_and_a_redis_that_are_away_are_waited_for(own_service: OwnService, tmp_path: Path) -> None:
     broker = own_service(RabbitMQ)
-    broker.stop()
+    broker.stop_app()
     file = write_file(
         tmp_path,
         'input = "queue:raw"',
@@ -114,7 +114,7 @@ def test_a_broker_and_a_redis_that_are_away_are_waited_for(own_service: OwnServi
         process = subprocess.Popen([*PROGRAM, CLI, "decode", "-c", str(file)], stderr=errors)
     try:
         eventually(lambda: process.poll() is not None or "decoding waits" in said.read_text(), "the decoder waits")
-        broker.start()
+        broker.start_app()
         eventually(lambda: process.poll() is not None or '"ready"' in said.read_text(), "the decoder is ready")
         process.terminate()
         assert process.wait() == 0, said.read_text()
