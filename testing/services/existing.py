@@ -35,6 +35,8 @@ SHARED: dict[type[Service], str] = {
 }
 # What a run shares of which none can run elsewhere.
 SHARED_HERE: tuple[type[Service], ...] = (TlsRabbitMQ,)
+# What the workers of a run share in place of a kind: it does all that the kind does, and a second one would start and idle.
+IN_PLACE_OF: dict[type[Service], type[Service]] = {RabbitMQ: TlsRabbitMQ}
 AnyService = TypeVar("AnyService", bound=Service)
 
 
@@ -104,7 +106,7 @@ def keeper() -> Keeper:
 
 def list_slow_starts() -> list[str]:
     """The names of services that a whole run needs, start slowly and do not run elsewhere."""
-    return [kind.name for kind in (RabbitMQ, Kafka, TlsRabbitMQ) if SHARED.get(kind, "") not in os.environ]
+    return [kind.name for kind in (TlsRabbitMQ, Kafka) if SHARED.get(kind, "") not in os.environ]
 
 
 # What a test may have for itself that another had before: what starts slowly and is cleared at once.
@@ -131,7 +133,8 @@ def shared(kind: type[AnyService]) -> Iterator[AnyService | Existing | Kept]:
     if kind in SHARED and (address := os.environ.get(SHARED[kind])):
         yield Existing(url=f"kafka://{address}" if kind is Kafka else address)
     elif ADDRESS in os.environ:
-        yield Kept(url=ask(kind.name, "url"), name=kind.name)
+        name = IN_PLACE_OF.get(kind, kind).name
+        yield Kept(url=ask(name, "url"), name=name)
     else:
         with kind() as own:
             yield own

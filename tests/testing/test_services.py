@@ -31,7 +31,7 @@ from testing.services.kafka import Kafka
 from testing.services.keeper import Keeper, ask
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service, ServiceMissing, needed
-from testing.services.rabbitmq import RabbitMQ, RabbitMQOfTest
+from testing.services.rabbitmq import RabbitMQ, RabbitMQOfTest, TlsRabbitMQ
 
 OwnService = Callable[[type[Service]], Service]
 KINDS = [Kafka, RabbitMQ, PostgreSQL, Aws]
@@ -231,6 +231,17 @@ def test_a_service_is_lent_to_one_at_a_time_and_then_to_the_next() -> None:
         ask(second, "take_back")
         again = ask("sleeping", "lend")
         assert ask(again, "url") == addresses[1]
+
+
+@pytest.mark.processes
+def test_workers_share_one_rabbitmq_with_tls_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VCSREPLICATOR_TEST_AMQP", raising=False)
+    with (
+        Keeper({kind.name: Sleeping for kind in (RabbitMQ, TlsRabbitMQ)}),
+        shared(RabbitMQ) as plain,
+        shared(TlsRabbitMQ) as tls,
+    ):
+        assert plain.url == tls.url
 
 
 @pytest.mark.processes
