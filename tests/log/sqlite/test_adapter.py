@@ -23,6 +23,7 @@ from hgext.vcsreplicator.log.sqlite.filesystem import kind_of, refuse_network
 from hgext.vcsreplicator.log.sqlite.reader import FALLBACK_POLL
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rewound, Unavailable
+from testing.faults.permission import closed
 from testing.services.cache import CHECKOUT
 
 pytestmark = pytest.mark.processes
@@ -714,3 +715,14 @@ def test_no_partition_starves_another(log: SqliteLog) -> None:
     bites = [{record.partition for record in reader.poll(0, limit=10)} for _ in range(3)]
     assert set().union(*bites) == {0, 1, 2}
     reader.close()
+
+
+@pytest.mark.parametrize("shut", [".", ".."])
+def test_a_log_in_a_folder_that_may_not_be_entered_is_not_called_missing(tmp_path: Path, shut: str) -> None:
+    path = tmp_path / "disk/log/log.db"
+    path.parent.mkdir(parents=True)
+    SqliteLog(path, creates=True).close()
+    with closed(path.parent / shut), pytest.raises(Unavailable) as refused:
+        SqliteLog(path)
+    assert str(refused.value) == f"sqlite://{path}: Permission denied; check owner and mode of the folders above it"
+    SqliteLog(path).close()

@@ -172,12 +172,11 @@ def prepare_database(path: Path, bells: Path, patience: float, *, creates: bool)
     an empty one. Files that root makes belong to the owner of the folder, so that services of that user can use them; SQLite gives
     its `-wal` and `-shm` files the owner of the database. Raises BadConfig or Unavailable.
     """
-    if not path.parent.is_dir():
-        raise BadConfig(f"sqlite://{path}: expected the folder {path.parent} to exist")
+    is_there = _find_file(path)
     if creates:
         with suppress(OSError):  # SQLite tells what is wrong; it alone would ignore a umask that lets the group write
             _create_file(path)
-    elif not os.path.lexists(path):
+    elif not is_there:
         raise _describe_loss(path, "the log is missing")
     connection = Connection(path, patience, create=creates)
     try:
@@ -198,6 +197,22 @@ def prepare_database(path: Path, bells: Path, patience: float, *, creates: bool)
                 f"sqlite://{path}: expected a folder this user may write, to create the folder {bells.name} in it: "
                 f"{error.strerror}"
             ) from error
+
+
+def _find_file(path: Path) -> bool:
+    """Return whether the file is there.
+
+    Raises BadConfig if its folder is not, and Unavailable if that cannot be seen: what is there must not be called missing.
+    """
+    try:
+        if not path.parent.is_dir():
+            raise BadConfig(f"sqlite://{path}: expected the folder {path.parent} to exist")
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise Unavailable(f"sqlite://{path}: {error.strerror}; check owner and mode of the folders above it") from error
+    return True
 
 
 def _create_file(path: Path) -> None:
