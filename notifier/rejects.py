@@ -10,6 +10,7 @@ from prometheus_client import Counter
 
 from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
 from hgext.vcsreplicator.log import NewRecord as LogMessage
+from hgext.vcsreplicator.log.sizes import TooLarge
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import KEY_KEPT, ErrorRecord
@@ -81,6 +82,12 @@ class Rejects:
             repository=key,
             destination=self.name,
         )
-        self.log.append([LogMessage(topic=ERRORS, key=key, value=to_json(record))])
+        try:
+            self._append(record)
+        except TooLarge:  # the topic's limit is smaller than it should be
+            self._append(record.without_value())
         if is_counted:
             REJECTED.labels(self.name).inc()
+
+    def _append(self, record: ErrorRecord) -> None:
+        self.log.append([LogMessage(topic=ERRORS, key=record.key, value=to_json(record))])

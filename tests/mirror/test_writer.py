@@ -10,9 +10,13 @@ import pytest
 
 from hgext.vcsreplicator.log import ACKS, ERRORS, EVENTS, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.records import ErrorRecord
+from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
+from testing.services.kafka import Kafka
 from testing.waiting import eventually
 
 KEY = "alpha/" + "a" * 32
@@ -134,3 +138,53 @@ def test_acks_that_are_written_are_not_written_again_because_positions_cannot_be
 
     calls = sent(log, "acknowledge", write, lambda writer: None)
     assert [name for name, _ in calls] == ["append", "acknowledge", "acknowledge"]
+
+
+# -- topics whose `max.message.bytes` is too small
+
+
+@pytest.fixture
+def kafka_log(kafka: Kafka, unique_name: str) -> Iterator[Log]:
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
+        log.create(topics(partitions=1))
+        yield log
+
+
+def test_an_ack_that_its_topic_refuses_waits_until_the_limit_is_corrected_and_delays_no_other(
+    kafka_log: Log, kafka: Kafka, unique_name: str
+) -> None:
+    kafka.set_largest(f"{unique_name}-{ACKS}", 20_000)
+    writer = AckWriter(kafka_log, "alpha", lambda report: None)
+    writer.ack("alpha/large", b"." * 50_000)
+    writer.ack("alpha/small", b"1")
+    writer.positions({0: 0})
+    writer.start()
+    eventually(lambda: keys_of(kafka_log) == {"alpha/small"}, timeout=30)
+    writer.ack("alpha/later", b"1")
+    eventually(lambda: keys_of(kafka_log) == {"alpha/small", "alpha/later"}, timeout=30)
+    assert kafka_log.stored("alpha", EVENTS) == {}
+    kafka.set_largest(f"{unique_name}-{ACKS}", 100_000)
+    eventually(lambda: keys_of(kafka_log) == {"alpha/small", "alpha/later", "alpha/large"}, timeout=30)
+    eventually(lambda: kafka_log.stored("alpha", EVENTS) == {0: 0}, timeout=30)
+    writer.close(30)
+
+
+def test_a_reject_that_its_topic_refuses_is_written_without_its_value(
+    kafka_log: Log, kafka: Kafka, unique_name: str
+) -> None:
+    kafka.set_largest(f"{unique_name}-{ERRORS}", 20_000)
+    reject = ErrorRecord(
+        time=1.0, service="alpha", reason="no", topic=EVENTS, partition=0, offset=7, key="k", value="A" * 50_000
+    )
+    writer = AckWriter(kafka_log, "alpha", lambda report: None)
+    writer.append(NewRecord(topic=ERRORS, key="k", value=to_json(reject)))
+    writer.ack("alpha/small", b"1")
+    writer.start()
+    eventually(lambda: keys_of(kafka_log) == {"alpha/small"}, timeout=30)
+    writer.close(30)
+    [kept] = read_records(kafka_log, find_beginnings(kafka_log, ERRORS))
+    assert from_json(ErrorRecord, kept.value or b"") == reject.without_value()
+
+
+def keys_of(log: Log) -> set[str | None]:
+    return {record.key for record in read_records(log, find_beginnings(log, ACKS))}

@@ -29,6 +29,19 @@ def announced(self, *given, **named):
     return right(self, *given, **named)
 Repository.announced = announced
 """
+# A release whose topic `notices` takes nothing about one repository: the log of one machine has no such limit.
+HAS_A_SMALL_TOPIC = """
+from hgext.vcsreplicator.log.sqlite.transactor import SqliteTransactor
+from hgext.vcsreplicator.log.sizes import LargeRecord, TooLarge
+from hgext.vcsreplicator.log import LARGEST
+right = SqliteTransactor.commit
+def commit(self, messages, **named):
+    for each in messages:
+        if each.topic == "notices" and b'"path":"{name}"' in each.value:
+            raise TooLarge((LargeRecord(topic="notices", key=each.key, size=len(each.value), limit=LARGEST),))
+    return right(self, messages, **named)
+SqliteTransactor.commit = commit
+"""
 # A release for which no broker leads a partition of `events`, and a second is long: the log of one machine has no such partition.
 HAS_NO_LEADER = """
 from hgext.vcsreplicator.aggregator.completeness import Completeness
@@ -99,6 +112,19 @@ def decisions_failed(on_call: OnCall, entry: Entry) -> None:
         on_call.push(name)
         said_by_check(on_call, "decisions failed: 1 held, 1 repositories")
         assert "ZeroDivisionError" in on_call.cluster.output("aggregator")
+        on_call.push(other)
+        on_call.wait_announced(other)
+    on_call.wait_announced(name)
+    eventually(lambda: is_well(on_call), "all is well", every=0.5)
+
+
+@provokes("alarm message too large")
+def message_too_large(on_call: OnCall, entry: Entry) -> None:
+    name, other = on_call.repository(), on_call.repository()
+    with other_release(on_call, "aggregator", HAS_A_SMALL_TOPIC.format(name=name)):
+        on_call.push(name)
+        said_by_check(on_call, f"message too large: {name} waits, for topic notices refuses a message of ")
+        entry.type("vcsreplicator topics check")
         on_call.push(other)
         on_call.wait_announced(other)
     on_call.wait_announced(name)

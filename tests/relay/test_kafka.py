@@ -4,8 +4,6 @@
 import os
 
 import pytest
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
@@ -100,9 +98,7 @@ def test_pushers_wait_for_a_slow_broker_and_hear_that_it_has_their_pushes(master
 def test_a_record_that_is_too_large_for_the_broker_goes_without_its_bundle(master, kafka, unique_name):
     with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
         log.create(topics(partitions=4))
-        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-        admin.alter_configs([ConfigResource("topic", f"{unique_name}-events", {"max.message.bytes": "100000"})])
-        admin.close()
+        kafka.set_largest(f"{unique_name}-events", 100_000)
         with running_relay(master.settings(), log):
             patience(master, 60)
             master.create("one")
@@ -112,6 +108,26 @@ def test_a_record_that_is_too_large_for_the_broker_goes_without_its_bundle(maste
             master.commit("one", "b")
             assert RECORDED in master.push("one")
         assert [event.seq for event in events(log)["one"]] == [1, 2, 3]
+
+
+def test_events_that_wait_together_keep_their_order_though_one_is_too_large(master, kafka, unique_name):
+    with open_log(f"{kafka.url}?topic-prefix={unique_name}-") as log:
+        log.create(topics(partitions=1))
+        kafka.set_largest(f"{unique_name}-events", 100_000)
+        patience(master, 0.1)
+        master.create("one")
+        master.create("two")
+        for name, size in (("small", 20_000), ("large", 200_000), ("later", 20_000)):
+            (master.folder / "clone-one" / name).write_bytes(os.urandom(size))
+            master.commit("one", name)
+            assert "the push is kept and will be sent" in master.push("one")
+        with running_relay(master.settings(), log):
+            patience(master, 60)
+            master.commit("two", "a")
+            assert RECORDED in master.push("two")
+            master.commit("one", "last")
+            assert RECORDED in master.push("one")
+        assert [event.seq for event in events(log)["one"]] == [1, 2, 3, 4, 5]
 
 
 def test_a_push_without_a_relay_sends_to_kafka_itself(master, kafka, unique_name):

@@ -88,8 +88,8 @@ def test_settings_that_can_lose_or_delay_records_are_warnings_each_for_all_its_t
     assert texts(picture) == [
         "WARNING: topics events, notices: message.timestamp.type is CreateTime, must be LogAppendTime: the clock of a client "
         "decides when records are removed and which service seems silent; for the remedy: vcsreplicator topics check",
-        "WARNING: topic events: max.message.bytes is 1048588, must be 8388608: a service that has to write a "
-        "larger record ends, again after each restart, and all repositories wait; for the remedy: vcsreplicator topics check",
+        "WARNING: topic events: max.message.bytes is 1048588, must be 8388608: a repository waits about which a "
+        "larger record has to be written, and large pushes lose their bundle; for the remedy: vcsreplicator topics check",
     ]
 
 

@@ -79,6 +79,8 @@ class AheadLevels:
         """Find the levels at events that are not known."""
         found = {}
         for name, repository in self._aggregation.repositories.items():
+            if repository.is_refused:
+                continue
             for mirror, ack in repository.acks.items():
                 if ack.applied and repository.standing(mirror) is Standing.AHEAD:
                     found[mirror, name] = ack.applied

@@ -20,6 +20,7 @@ NO_GATING = "no gating mirror"
 NOTICES_HELD = "notices held"
 NEWER = "events of a newer version"
 BROKEN = "decisions failed"
+TOO_LARGE = "message too large"
 LOST = "events lost"
 MISSING = "events missing in the log"
 SUCCESSOR = "successor waits"
@@ -82,7 +83,7 @@ class Alarm:
     def _write(self, since: str) -> str:
         begin = f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: "
         if self.story is not None:
-            return f"{begin}{self.story}{since if self.kind in (OLDER, UNREAD) else ''}"
+            return f"{begin}{self.story}{since if self.kind in (OLDER, UNREAD, TOO_LARGE) else ''}"
         numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
         where = f" ({', '.join(self.paths)})" if self.paths else ""
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
@@ -157,6 +158,7 @@ def alarms(
     for kind, events in ((NEWER, waiting.newer), (BROKEN, waiting.broken)):
         if events:
             found.append(Alarm(kind=kind, numbers={"held": sum(events), "repositories": len(events)}))
+    found += _alarm_refused(aggregation)
     if waiting.forked:
         paths = tuple(sorted(waiting.forked)[:NAMED])
         found.append(Alarm(kind=FORKED, numbers={"repositories": len(waiting.forked)}, paths=paths))
@@ -174,7 +176,7 @@ def _alarm_held(aggregation: Aggregation, waiting: Waiting, patience: float) -> 
     held: dict[str, int] = {}
     mirrors: set[str] = set()
     for name, seconds in waiting.held.items():
-        if seconds < patience or name in aggregation.poison.repositories:
+        if seconds < patience or name in aggregation.poison.repositories or name in aggregation.poison.refused:
             continue
         repository = aggregation.repositories[name]
         late = set(repository.find_late(aggregation.roster))
@@ -190,6 +192,28 @@ def _alarm_held(aggregation: Aggregation, waiting: Waiting, patience: float) -> 
     story = f"{sum(held.values())} of {', '.join(paths[:NAMED])}{more} wait{whom}, the oldest for {longest:.0f} s"
     story = f"{story}; see: vcsreplicator trace {paths[0]}"
     return [Alarm(kind=NOTICES_HELD, story=story)]
+
+
+def _alarm_refused(aggregation: Aggregation) -> Iterator[Alarm]:
+    """Yield the alarm about repositories whose record is too large for a topic."""
+    refused = aggregation.poison.refused
+    if not refused:
+        return
+    told = []
+    for topic in sorted({each.topic for each in refused.values()}):
+        largest = {name: each for name, each in refused.items() if each.topic == topic}
+        paths = sorted(_find_path(aggregation, name) for name in largest)
+        more = f" and {len(paths) - NAMED} more wait" if len(paths) > NAMED else " wait"
+        names = f"{', '.join(paths[:NAMED])}{more if len(paths) > 1 else ' waits'}"
+        newest = max(largest.values(), key=lambda each: each.size)
+        limit = "" if newest.limit is None else f" (it takes {newest.limit})"
+        told.append(f"{names}, for topic {topic} refuses a message of {newest.size} bytes{limit}")
+    yield Alarm(kind=TOO_LARGE, story=f"{'; '.join(told)}; correct max.message.bytes, see: vcsreplicator topics check")
+
+
+def _find_path(aggregation: Aggregation, name: str) -> str:
+    repository = aggregation.repositories.get(name)
+    return repository.path if repository is not None else name
 
 
 def _alarm_successors(aggregation: Aggregation, waiting: Waiting, patience: float) -> Iterator[Alarm]:
@@ -219,6 +243,8 @@ def _find_cause(aggregation: Aggregation, other: Repository, *, is_due: bool) ->
     broken = aggregation.poison.repositories.get(other.id)
     if broken is not None:
         return f"about which decisions failed ({broken.reason[:200]}): restart the aggregator, or upgrade it"
+    if other.is_refused:
+        return "of which a topic refuses a message for its size: raise the topic's `max.message.bytes`"
     if other.newer or other.is_stored_newer:
         return "which has events of a newer version: upgrade the aggregator"
     if other.queue and not other.gating(aggregation.roster) and not aggregation.roster.allow_empty:
@@ -266,7 +292,7 @@ def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
         if repository.id in aggregation.poison.repositories:
             broken.append(len(repository.queue) + len(repository.newer))
             continue
-        if not repository.queue:
+        if not repository.queue or repository.is_refused:
             continue
         gating = repository.gating(aggregation.roster)
         if not gating and not aggregation.roster.allow_empty:

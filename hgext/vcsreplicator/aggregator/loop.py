@@ -2,7 +2,8 @@
 """The aggregator's service: one session after the other.
 
 After a transaction whose outcome is unknown the aggregator throws away everything in memory and reads it again. It does so after
-an unexpected exception, too, but then without the record or the repository that caused it. A newer aggregator fences an older
+an unexpected exception, too, but then without the record or the repository that caused it; and after a record that a topic refuses
+for its size, without its repository, until the topic takes it. A newer aggregator fences an older
 one, which leaves `run` with Fenced; trouble with the log does not change that.
 """
 
@@ -14,6 +15,7 @@ from contextlib import suppress
 import structlog
 
 from ..log import Log, Transactor, topics
+from ..log.sizes import TooLarge
 from ..log.table import ReadStopped
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable
@@ -39,13 +41,11 @@ def run(
 ) -> None:
     """Aggregate until `stop` is set; call `ready` once all is loaded.
 
-    Retries an unavailable log indefinitely. Raises Fenced and BadConfig, and Poisoned if an exception comes again although its
-    cause is left out.
+    Retries an unavailable log indefinitely. Raises Fenced, BadConfig, and Poisoned if an exception comes again without its cause.
     """
     clock = clock or SystemClock()
     transactor: Transactor | None = None
-    poison, silence = Poison(), Silence(clock.monotonic())
-    failures = 0
+    poison, silence, failures = Poison(), Silence(clock.monotonic()), 0
     announced = False
     sessions: list[Session] = []
     threading.Thread(target=_wake_at_stop, args=(stop, sessions), name="stop", daemon=True).start()
@@ -68,7 +68,9 @@ def run(
                 session.finish()
         except ReadStopped:
             logger.info("stopped while reading the log")
-        except (Unavailable, Expired) as error:
+        except (Unavailable, Expired, TooLarge) as error:
+            if isinstance(error, TooLarge) and _leave_out(poison, error):
+                continue
             failures += 1
             logger.warning("log unavailable", reason=str(error), failures=failures)
             stop.wait(FAILOVER.delay(failures, random.random()))
@@ -79,6 +81,21 @@ def run(
         finally:
             if transactor is not None:
                 transactor.close()
+
+
+def _leave_out(poison: Poison, error: TooLarge) -> bool:
+    """Leave out what topics refused for its size; return whether that helps."""
+    is_new = False
+    for record in error.records:
+        numbers = {"size": record.size, "limit": record.limit, "see": "vcsreplicator topics check"}
+        is_known = not poison.refuse(record)
+        name = (record.key or "").partition("/")[0][:100]
+        if is_known:
+            logger.error("message too large, all repositories wait", topic=record.topic, key=name, **numbers)
+        else:
+            logger.error("message too large, its repository waits", topic=record.topic, repository=name, **numbers)
+        is_new = is_new or not is_known
+    return is_new
 
 
 def _report_ready(log: Log, ready: Callable[[], None]) -> None:

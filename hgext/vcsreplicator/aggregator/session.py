@@ -47,6 +47,7 @@ from .decisions.outgoing import Outgoing
 from .decisions.poison import Poison
 from .loading import GROUP, load
 from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, RELEASES_TOTAL
+from .refusals import RefusalWatch
 from .rereading import Rereading
 from .settings import AggregatorSettings
 from .watching import Watch
@@ -62,7 +63,8 @@ logger = structlog.get_logger()
 class Session:
     """One life of the aggregator, from loading the log to loading it the next time.
 
-    One thread uses it. Its methods raise Unavailable, Fenced, BadConfig, and Poisoned for what the next session must leave out.
+    One thread uses it. Its methods raise Unavailable, Fenced, BadConfig, and Poisoned or TooLarge for what the next session must
+    leave out.
     """
 
     @classmethod
@@ -122,6 +124,9 @@ class Session:
             beat=settings.beat,
             patience=settings.silence,
         )
+        self._refusals = RefusalWatch(aggregation.poison, log, clock, settings.beat)
+        # Whether what topics refused for its size is to be tried again, with the next session.
+        self._is_try_due = False
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)
 
@@ -133,8 +138,8 @@ class Session:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether partitions answer that did not at its start."""
-        return self._completeness.found_unread
+        """Whether silent partitions answer now, or topics may take what they refused."""
+        return self._completeness.found_unread or self._is_try_due
 
     def wake(self) -> None:
         """End a running or the next wait for records; any thread may call this."""
@@ -199,6 +204,7 @@ class Session:
             self.commit()
         if self._watch.beat():
             self._ahead.check(self._clock.now())
+        self._is_try_due = self._refusals.is_due()
 
     def _complete_positions(self) -> None:
         """Look for events that `pending` lacks; those that `events` lacks too are lost."""
@@ -256,6 +262,8 @@ class Session:
         self._watch.restore_roster()
         if self.aggregation.output.has_output or self.aggregation.output.positions:
             self.commit(self._watch.make_beat())
+        if self._is_try_due:
+            self.aggregation.poison.try_again()
 
     def _expect(self, *topics: str) -> None:
         """Have the next transaction prepared while mirrors work.

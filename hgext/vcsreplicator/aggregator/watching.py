@@ -22,6 +22,7 @@ from .alarms import (
     NOTICES_HELD,
     OLDER,
     SUCCESSOR,
+    TOO_LARGE,
     UNREAD,
     Alarm,
     alarms,
@@ -42,7 +43,7 @@ AGAIN = 1.0
 ROSTER_INTERVAL = 30.0
 
 # Alarms that the heartbeat carries, for readers without the log lines.
-CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, LOST, MISSING, SUCCESSOR, OLDER, UNREAD)
+CARRIED = (NO_GATING, NOTICES_HELD, NEWER, BROKEN, TOO_LARGE, LOST, MISSING, SUCCESSOR, OLDER, UNREAD)
 
 logger = structlog.get_logger()
 

@@ -33,6 +33,7 @@ from typing import Protocol, Self
 
 from ..words.clock import DAY
 from ..words.errors import Rejected
+from .sizes import LargeRecord, TooLarge
 
 # A topic, and the number of one of its partitions.
 PartitionKey = tuple[str, int]
@@ -94,7 +95,7 @@ POLICIES = frozenset({"cleanup.policy", "compacted"})
 # Other settings that can lose or delay records, and how.
 RISKS = {
     "message.timestamp.type": "the clock of a client decides when records are removed and which service seems silent",
-    "max.message.bytes": "a service that has to write a larger record ends, again after each restart, and all repositories wait",
+    "max.message.bytes": "a repository waits about which a larger record has to be written, and large pushes lose their bundle",
     "unclean.leader.election.enable": "a broker that lacks records may lead, and these are lost",
     "min.insync.replicas": "records that too few brokers have count as durable, and may be lost with these",
     "replicas": "records may be lost with fewer brokers than they should survive",
@@ -162,13 +163,20 @@ LARGEST = 8 * 1024 * 1024 - 64 * 1024
 
 
 def check_message(message: NewRecord) -> None:
-    """Raise Rejected if no adapter can ever take this message."""
+    """Raise Rejected if no adapter can ever take this message, TooLarge for its size."""
     if message.key is None and message.value is None:
         raise Rejected(f"topic {message.topic}: expected a key or a value")
-    size = len(message.value or b"") + len((message.key or "").encode("utf-8", "surrogateescape"))
-    size += sum(len(name) + len(text.encode("utf-8", "surrogateescape")) for name, text in message.headers.items())
+    size = measure_message(message)
     if size > LARGEST:
-        raise Rejected(f"topic {message.topic}, key {message.key}: message of {size} bytes, expected at most {LARGEST}")
+        raise TooLarge((LargeRecord(topic=message.topic, key=message.key, size=size, limit=LARGEST),))
+
+
+def measure_message(message: NewRecord) -> int:
+    """Return the bytes of key, headers and value together."""
+    size = len(message.value or b"") + len((message.key or "").encode("utf-8", "surrogateescape"))
+    return size + sum(
+        len(name) + len(text.encode("utf-8", "surrogateescape")) for name, text in message.headers.items()
+    )
 
 
 # Seconds within which an expected commit must follow: well before a broker aborts a transaction.
@@ -232,7 +240,8 @@ class Transactor(Protocol):
     ) -> list[tuple[int, int]]:
         """Write all messages and store all positions of `group`, or none of them.
 
-        Returns (partition, offset) of each message. Raises Unavailable (outcome unknown) or Fenced.
+        Returns (partition, offset) of each message. Raises Unavailable (outcome unknown), Fenced, or TooLarge, after which nothing
+        is written; the transactor must be renewed after each.
         """
 
     def expect(self, topics: Sequence[str]) -> None:
@@ -274,8 +283,15 @@ class Log(Protocol):
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
         """Append durably and return (partition, offset) of each message.
 
-        Raises Unavailable, and Rejected if a message is too large.
+        Raises Unavailable, and TooLarge if a topic refuses a message; then none behind it in its partition is written.
         """
+
+    def largest(self, topic: str) -> int | None:
+        """Return the bytes of the largest message that a topic takes now.
+
+        None means that the log does not say it to this user. Raises Unavailable.
+        """
+        return LARGEST
 
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         """Open a reader at these positions, (topic, partition) → offset."""

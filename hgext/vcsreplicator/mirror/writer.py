@@ -4,14 +4,17 @@
 import random
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from ..log import ACKS, EVENTS, Log, NewRecord, Positions, partition_of
+from ..log.sizes import TooLarge
 from ..log.table import find_answered_ends
 from ..words.errors import Unavailable
+from ..words.records import ErrorRecord
 from ..words.retry import FAILOVER
+from ..words.shape import from_json, to_json
 
 logger = structlog.get_logger()
 
@@ -44,7 +47,7 @@ class _Outgoing:
 class AckWriter:
     """Writes acks (only the newest of each key), other records and positions.
 
-    A failed write is retried indefinitely.
+    A failed write is retried indefinitely. A record that its topic refuses for its size delays no other one.
     """
 
     def __init__(self, log: Log, group: str, report: Callable[[object], None]) -> None:
@@ -100,7 +103,7 @@ class AckWriter:
             try:
                 self._write(out)
                 attempt = 0
-            except Unavailable as error:
+            except (Unavailable, TooLarge) as error:
                 attempt += 1
                 logger.warning("acks not written", reason=str(error), attempt=attempt)
                 self._put_back(out)
@@ -123,13 +126,38 @@ class AckWriter:
         """Write and forget step by step, so that only what is not written is put back."""
         records = [*out.others, *out.acks.values()]
         if records:
-            self._log.append(records)
-            out.others, out.acks = [], {}
+            try:
+                self._log.append(records)
+                out.others, out.acks = [], {}
+            except TooLarge:
+                self._write_singly(out)
         if out.positions:
             self._log.acknowledge(self._group, EVENTS, out.positions)
             out.positions = {}
         if out.expected:
             self._report_ends(out.expected)
+
+    def _write_singly(self, out: _Outgoing) -> None:
+        """Write record by record; raise TooLarge in the end if a topic refuses some.
+
+        No position is stored before an operator has corrected the topic. A reject is written without its value.
+        """
+        while out.others:
+            try:
+                self._log.append(out.others[:1])
+            except TooLarge:
+                reject = from_json(ErrorRecord, out.others[0].value or b"")
+                self._log.append([replace(out.others[0], value=to_json(reject.without_value()))])
+            del out.others[0]
+        refused: TooLarge | None = None
+        for key, record in list(out.acks.items()):
+            try:
+                self._log.append([record])
+                del out.acks[key]
+            except TooLarge as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _report_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
         """Report the ends of the partitions that answer.

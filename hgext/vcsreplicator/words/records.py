@@ -8,7 +8,7 @@ ignored.
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .event import Event
@@ -284,6 +284,10 @@ class ErrorRecord:
     destination: str | None = None
     traceback: str | None = None
     attributes: Mapping[str, str] | None = None
+
+    def without_value(self) -> "ErrorRecord":
+        """Return what is kept of it if the topic refuses more."""
+        return replace(self, value="", traceback=None)
 
 
 # The key of records in topic `errors` that are not rejects but notes about some.

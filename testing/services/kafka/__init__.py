@@ -9,7 +9,11 @@ import subprocess
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
 
 from hgext.vcsreplicator.demo.ports import free_port
 from testing.services import guard
@@ -61,6 +65,11 @@ class Kafka(Service):
             **PROPERTIES,
             **(properties or {}),
         }
+
+    def set_largest(self, topic: str, limit: int) -> None:
+        """The topic takes records of at most so many bytes from now on."""
+        with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap)) as admin:
+            admin.alter_configs([ConfigResource("topic", topic, {"max.message.bytes": str(limit)})])
 
     @property
     def bootstrap(self) -> str:

@@ -44,6 +44,7 @@ class Aggregation:
         self.positions, self.poison = memory.positions, memory.poison
         self.lost: Mapping[str, int] = memory.lost
         self.succession = Succession(self._memory.repositories)
+        self.succession.has_untaken = bool(memory.poison.refused)
         self._membership = RosterMembership(roster, self._memory)
         self.levels = MirrorLevels(self._memory, self._membership)
         self._decisions = Decisions(self._memory, self._membership, self.succession, limit)
@@ -148,7 +149,8 @@ class Aggregation:
 
     def write_again(self, names: Iterable[str]) -> None:
         """Write the states of these repositories with the next batch."""
-        self._memory.output.dirty.update((name, self.repositories[name]) for name in names)
+        states = ((name, self.repositories[name]) for name in names)
+        self._memory.output.dirty.update((name, each) for name, each in states if not each.is_refused)
 
     def write_roster_again(self) -> None:
         """Write the present roster with the next batch, if there is one."""
@@ -167,4 +169,4 @@ class Aggregation:
 
     def incomplete(self) -> set[str]:
         """Return the ids of the repositories that lack events still to be announced."""
-        return {name for name, repository in self.repositories.items() if repository.is_incomplete}
+        return {name for name, each in self.repositories.items() if each.is_incomplete and not each.is_refused}

@@ -77,13 +77,15 @@ class Decisions:
         back while that one is there.
         """
         for repository in self._succession.find_replaced(path):
+            if repository.is_refused:
+                continue  # its present state is the one in the log
             assert repository.state is not None
             repository.state = replace(repository.state, deleted=True)
             self._memory.output.dirty[repository.id] = repository
             self._membership.survey()
 
     def _decide(self, repository: Repository, now: float) -> bool:
-        if repository.id in self._memory.poison.repositories:
+        if repository.id in self._memory.poison.repositories or repository.is_refused:
             return True
         with blaming(repository.id):
             return self._advance(repository, now)

@@ -56,6 +56,8 @@ class EventIntake:
         return outcome
 
     def _take_or_refuse(self, record: Record, now: float, *, is_whole: bool, is_again: bool) -> RecordOutcome:
+        if record.key in self._memory.poison.refused:
+            return RecordOutcome.WAITING
         repository = self._memory.repositories.get(record.key or "")
         if repository is not None and repository.newer:
             self._keep_newer(repository, record)
@@ -81,6 +83,8 @@ class EventIntake:
         As with `take`, the outcome may ask for the record again. A record that cannot be read is not recorded as an error again:
         that happened when the position passed it. A fork counts at `settle_forks`.
         """
+        if record.key in self._memory.poison.refused:
+            return RecordOutcome.WAITING
         repository = self._memory.repositories.get(record.key or "")
         if repository is not None and repository.is_behind_newer(record):
             self._keep_newer(repository, record, is_again=True)
@@ -123,7 +127,7 @@ class EventIntake:
         It stays in `pending` if this aggregator does not understand it, or one before it in its repository.
         """
         repository, output = self._memory.repository(record.key or ""), self._memory.output
-        if repository.newer:
+        if repository.newer or repository.is_refused:
             self._keep_newer(repository, record, is_again=True)
             return RecordOutcome.HELD
         try:

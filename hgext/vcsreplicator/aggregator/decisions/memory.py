@@ -23,6 +23,7 @@ class RecordOutcome(enum.StrEnum):
     REJECTED = "rejected"
     UNKNOWN = "unknown"
     HELD = "held"
+    WAITING = "waiting"
     READ_AGAIN = "read again"
     NOTHING = "nothing"
     UNFINISHED = "unfinished"
@@ -44,18 +45,22 @@ class Memory:
         self.repositories: dict[str, Repository] = {}
         self.touched: dict[str, Repository] = {}
         self.lost: Counter[str] = Counter()
-        self.output = Outgoing(positions=dict(positions))
+        self.output = Outgoing(positions=dict(positions), keeps_values=poison.refused_reject is None)
+        # The first record of each partition that waits with its repository: no stored position passes it.
+        self._waiting: dict[tuple[str, int], int] = {}
 
     def repository(self, name: str) -> Repository:
         """Return the repository with this id, an empty one if it is not known."""
         found = self.repositories.get(name)
         if found is None:
             found = self.repositories[name] = Repository(name)
+            found.is_refused = name in self.poison.refused
         return found
 
     def batch(self, *, may_defer: bool = False) -> Outgoing:
         """Return all changes since the last batch; with `may_defer`, positions may wait."""
-        output, self.output = self.output, Outgoing()
+        output, self.output = self.output, Outgoing(keeps_values=self.poison.refused_reject is None)
+        output.positions = {place: min(at, self._waiting.get(place, at)) for place, at in output.positions.items()}
         if may_defer and output.may_repeat:
             self.output.positions, output.positions = output.positions, {}
         return output.complete()
@@ -83,7 +88,12 @@ class Memory:
         return RecordOutcome.REJECTED
 
     def pass_record(self, record: Record, outcome: RecordOutcome) -> RecordOutcome:
-        """Move the position past the record, unless the outcome asks for it again."""
+        """Move the position past the record, unless the outcome asks for it again.
+
+        That of a waiting record is stored only up to the record, which is thus read again at the next start.
+        """
+        if outcome is RecordOutcome.WAITING:
+            self._waiting.setdefault((record.topic, record.partition), record.offset)
         if not outcome.is_asked_again:
             place = (record.topic, record.partition)
             self.positions[place] = self.output.positions[place] = record.offset + 1

@@ -31,7 +31,7 @@ class Outgoing:
     """The messages of the next transaction, in this order, and its group positions.
 
     `positions` are those that moved. They alone are not worth a transaction, and most transactions store none, which on Kafka costs
-    half as much. `releases`, `notices` and `errors` count decisions.
+    half as much. `releases`, `notices` and `errors` count decisions. `keeps_values` is False if `errors` takes no larger records.
     """
 
     messages: list[NewRecord] = field(default_factory=list)
@@ -43,6 +43,7 @@ class Outgoing:
     size: int = 0
     errors: int = 0
     kept: int = 0
+    keeps_values: bool = True
     positions: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def add(self, message: NewRecord) -> None:
@@ -140,9 +141,9 @@ class Outgoing:
             partition=partition,
             offset=offset,
             key=key,
-            value=base64.b64encode(value[:VALUE_KEPT]).decode("ascii"),
+            value=base64.b64encode(value[: VALUE_KEPT if self.keeps_values else 0]).decode("ascii"),
             repository=repository,
-            traceback=traceback,
+            traceback=traceback if self.keeps_values else None,
         )
         self.add(NewRecord(topic=ERRORS, key=key, value=shape.to_json(error)))
         self.errors += 1

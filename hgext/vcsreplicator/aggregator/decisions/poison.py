@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The records and repositories left out after an unexpected exception. Pure.
+"""The records and repositories left out for now. Pure.
 
 A record whose processing failed becomes a reject; a repository whose decisions failed is stalled, and the others go on. Either way
 memory may be half changed: the aggregator throws it away and loads it again, this time without the record or repository.
+
+So it does if a topic refuses a record for its size. The repository waits: no event of it is taken, and nothing about it is written.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ...log import Record
+from ...log import ERRORS, NOTICES, PENDING, STATE, Record
+from ...log.sizes import LargeRecord
+from ...words.event import is_identifier
 from ...words.unexpected import Fault, fault
 
 # Topic, partition and offset of a record.
@@ -26,10 +30,39 @@ class Poisoned(Exception):
 
 @dataclass(slots=True)
 class Poison:
-    """The records and repositories left out, with reasons, until the service ends."""
+    """The records and repositories left out, with reasons, until the service ends.
+
+    Until `try_again`, `refused` has the repositories that wait for a topic to take their record, and `refused_reject` is a reject
+    that `errors` refused: rejects are kept without their values then.
+    """
 
     records: dict[RecordPlace, Fault] = field(default_factory=dict)
     repositories: dict[str, Fault] = field(default_factory=dict)
+    refused: dict[str, LargeRecord] = field(default_factory=dict)
+    refused_reject: LargeRecord | None = None
+
+    @property
+    def refusals(self) -> tuple[LargeRecord, ...]:
+        """The records that a topic refused for their size."""
+        return (*self.refused.values(), *((self.refused_reject,) if self.refused_reject else ()))
+
+    def refuse(self, record: LargeRecord) -> bool:
+        """Leave out the repository of this record, or the value of a reject.
+
+        Returns False if that does not help: the record is about no repository, or about one that waits already.
+        """
+        if record.topic == ERRORS and self.refused_reject is None:
+            self.refused_reject = record
+            return True
+        name = (record.key or "").partition("/")[0]
+        if record.topic not in (NOTICES, PENDING, STATE) or not is_identifier(name):
+            return False
+        return self.refused.setdefault(name, record) is record
+
+    def try_again(self) -> None:
+        """Leave out no repository for its record's size any more."""
+        self.refused.clear()
+        self.refused_reject = None
 
     def add(self, found: Poisoned) -> bool:
         """Leave it out from now on; return False if it was left out already.

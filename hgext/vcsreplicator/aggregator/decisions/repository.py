@@ -33,6 +33,7 @@ class Repository:
         "acks",
         "id",
         "is_incomplete",
+        "is_refused",
         "is_stored_newer",
         "newer",
         "newest_at",
@@ -52,6 +53,8 @@ class Repository:
         self.newest_at = 0.0
         self.is_stored_newer = False
         self.is_incomplete = False
+        # Whether it waits until a topic takes a record about it: its state stays the one in the log.
+        self.is_refused = False
         # By version of the roster and path: the mirrors that must apply its events, and those of them that gate it.
         self._members: tuple[int, str, tuple[Mirror, ...], tuple[Mirror, ...]] = (-1, "", (), ())
         self._standings: dict[str, Standing] = {}
@@ -328,7 +331,7 @@ class Repository:
             return False
         if state.deleted:
             return state.noticed < state.seq
-        return True if self.queue or self.newer or self.is_stored_newer else None
+        return True if self.queue or self.newer or self.is_stored_newer or self.is_refused else None
 
     def has_left(self, path: str) -> bool:
         """Return whether it is not at the path any more, and no notice of that is left."""

@@ -39,6 +39,8 @@ class Succession:
 
     def __init__(self, repositories: Mapping[str, Repository]) -> None:
         self.read_at = 0.0
+        # Whether events wait untaken with their repositories, which may have been at any path.
+        self.has_untaken = False
         self._repositories = repositories
         self._paths: dict[str, set[str]] = {}
         # Paths and generations of which the repository is known.
@@ -71,7 +73,9 @@ class Succession:
         if found:
             self._waits[repository.id] = held, found
             return True
-        if event.generation == 1 or (event.path, event.generation - 1) in self._known or self.read_at > held.since:
+        if event.generation == 1 or (event.path, event.generation - 1) in self._known:
+            return False
+        if self.read_at > held.since and not self.has_untaken:
             return False
         self._unproven[repository.id] = held
         return True

@@ -17,6 +17,7 @@ Rules of this package, because each client of kafka-python has its own thread an
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from kafka import KafkaProducer
 from kafka.admin import OffsetSpec
@@ -36,6 +37,7 @@ from .. import (
     Transactor,
     check_message,
 )
+from ..sizes import TooLarge
 from .broker import Broker
 from .clients import close_producer, rim, together, warm
 from .options import KafkaOptions
@@ -76,6 +78,9 @@ class KafkaLog(Log):
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         return self.broker.offsets(topic, OffsetSpec.LATEST, partitions)
 
+    def largest(self, topic: str) -> int | None:
+        return self.broker.largest(topic)
+
     # Records
 
     def append(self, messages: Sequence[NewRecord], *, timeout: float = 30.0) -> list[tuple[int, int]]:
@@ -84,19 +89,16 @@ class KafkaLog(Log):
         if not messages:
             return []
         deadline = time.monotonic() + timeout
-        plan = [self.broker.plan(message) for message in messages]
         producer = self._open_producer(for_reports=all(message.topic == SERVICES for message in messages))
         try:
-            with rim(self.options, "append"):
-                warm(producer, [arguments["topic"] for arguments in plan])
-                with self._sending, together(producer):
-                    futures = [producer.send(**arguments) for arguments in plan]
-                results = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
-        except ReplicationError as error:
-            self._drop_appender(producer)
-            self.broker.refuse_missing(error, {each["topic"] for each in plan}, producer._metadata)
-            raise
-        return [(result.partition, result.offset) for result in results]
+            return self._append(producer, messages, deadline)
+        except TooLarge:  # a producer refuses all records behind one that is too large, which may be another thread's
+            pass
+        own = self.broker.new_producer()
+        try:
+            return self._append(own, messages, deadline)
+        finally:
+            close_producer(own)
 
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
         for key in positions:
@@ -157,6 +159,23 @@ class KafkaLog(Log):
             group: {partition.partition: at for partition, at in sorted(positions.items()) if at.offset >= 0}
             for group, positions in found.items()
         }
+
+    def _append(self, producer: KafkaProducer, messages: Sequence[NewRecord], deadline: float) -> list[tuple[int, int]]:
+        plan = [self.broker.plan(message) for message in messages]
+        futures: list[Any] = []
+        try:
+            with rim(self.options, "append"):
+                warm(producer, [arguments["topic"] for arguments in plan])
+                with self._sending, together(producer):
+                    futures += [producer.send(**arguments) for arguments in plan]
+                results = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
+        except ReplicationError as error:
+            self._drop_appender(producer)
+            if refused := self.broker.describe_refused(messages, futures):
+                raise refused from error
+            self.broker.refuse_missing(error, {each["topic"] for each in plan}, producer._metadata)
+            raise
+        return [(result.partition, result.offset) for result in results]
 
     def _open_producer(self, *, for_reports: bool) -> KafkaProducer:
         with self._producer_lock:

@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
-from kafka.admin import OffsetSpec
+from kafka.admin import ConfigResource, OffsetSpec
 from kafka.cluster import ClusterMetadata
 from kafka.protocol.consumer.offsets import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
 from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
-from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, partition_of
-from .clients import Admin, close_producer, connect, describe_missing, rim, warm
+from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, measure_message, partition_of
+from ..sizes import LargeRecord, TooLarge
+from .clients import TOO_LARGE, Admin, close_producer, connect, describe_missing, rim, warm
 from .options import KafkaOptions
 
 T = TypeVar("T")
@@ -40,6 +41,9 @@ _SINGLE = SINGLE | {OWNERS}
 
 # Bytes of framing that Kafka adds to the largest message.
 EXTRA = 64 * 1024
+
+# Bytes of framing that Kafka adds to a message that is alone in its batch.
+FRAMING = 128
 
 STARTING = (
     kafka_errors.CoordinatorNotAvailableError,
@@ -172,6 +176,39 @@ class Broker:
             return
         if unknown:
             raise Unavailable(f"{self.options.url}: {describe_missing(unknown)}") from error
+
+    def largest(self, topic: str) -> int | None:
+        """Return `max.message.bytes` less the framing; None if it is not shown."""
+        resource = ConfigResource("TOPIC", self.full(topic), ["max.message.bytes"])
+        found = self.ask(
+            f"settings of {self.full(topic)}", lambda admin: admin.describe_configs([resource], config_filter="all")
+        )
+        setting = found.get("topic", {}).get(self.full(topic), {}).get("max.message.bytes")
+        return None if setting is None else max(0, int(setting["value"]) - FRAMING)
+
+    def describe_refused(self, messages: Sequence[NewRecord], futures: Sequence[Any]) -> TooLarge | None:
+        """Return an error that names the messages that were refused for their size.
+
+        `futures` belong to the messages. None if none was refused. Those that had to fail with a refused one have its exception,
+        too: what is larger than its topic takes is refused, or the largest one if the brokers do not say what they take.
+        """
+        failed = [
+            (measure_message(message), message)
+            for message, future in zip(messages, futures, strict=False)
+            if isinstance(future.exception, TOO_LARGE)
+        ]
+        limits: dict[str, int | None] = {}
+        for topic in {message.topic for _, message in failed}:
+            limits[topic] = None
+            with suppress(ReplicationError):
+                limits[topic] = self.largest(topic)
+        records = [
+            LargeRecord(topic=each.topic, key=each.key, size=size, limit=limits[each.topic]) for size, each in failed
+        ]
+        refused = [each for each in records if each.limit is not None and each.size > each.limit]
+        largest = [max(records, key=lambda each: each.size)] if records else []
+        told = ": message too large for the broker (max.message.bytes); see: vcsreplicator topics check"
+        return TooLarge(tuple(refused or largest), told) if records else None
 
     def offsets(self, topic: str, spec: OffsetSpec, partitions: Collection[int] | None = None) -> dict[int, int]:
         numbers = range(self.partitions(topic)) if partitions is None else partitions

@@ -40,6 +40,9 @@ _OWN_CERTIFICATE = re.compile("ALERT_(BAD_|NO_|UNSUPPORTED_)?CERTIFICATE|CERTIFI
 # On a slow machine the patience may end during the last attempt of many: the same failure under another name.
 TIMEOUTS = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
+# A broker's answers to a record that exceeds the `max.message.bytes` of its topic.
+TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the client comes without types
     """An admin client that waits for the positions of a committed transaction.
@@ -226,9 +229,8 @@ def rim(options: KafkaOptions, doing: str) -> Iterator[None]:
         raise
     except (kafka_errors.OffsetOutOfRangeError, kafka_errors.LogTruncationError) as error:
         raise Expired(f"{where}: the position is gone: {error}") from error
-    except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
-        told = "message too large for the broker (max.message.bytes); see: vcsreplicator topics check"
-        raise Rejected(f"{where}: {told}: {error}") from error
+    except TOO_LARGE as error:
+        raise Rejected(f"{where}: message too large for the broker: {error}") from error
     except kafka_errors.InvalidRecordError as error:
         raise Rejected(f"{where}: the broker refuses the record; a compacted topic needs a key: {error}") from error
     except kafka_errors.KafkaConfigurationError as error:

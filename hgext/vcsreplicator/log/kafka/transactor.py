@@ -76,14 +76,17 @@ class KafkaTransactor:
         if not plan and not offsets:
             self._refuse_newer()
             return []
+        futures: list[Any] = []
         try:
             with rim(self._broker.options, f"commit as {self._identity}"):
-                return self._run_transaction(self._producer, plan, offsets, group)
+                return self._run_transaction(self._producer, plan, offsets, group, futures)
         except ReplicationError as error:
             producer, failures = self._producer, (error.__cause__, self._producer._transaction_manager.last_error)
             self.close()
             if any(isinstance(each, FENCED) for each in failures):
                 self._refuse_newer()
+            if refused := self._broker.describe_refused(messages, futures):
+                raise refused from error
             self._broker.refuse_missing(error, {each["topic"] for each in plan}, producer._metadata)
             raise
 
@@ -127,13 +130,15 @@ class KafkaTransactor:
         plan: Sequence[Mapping[str, Any]],
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: str | None,
+        futures: list[Any],
     ) -> list[tuple[int, int]]:
+        """Write and end a transaction; add the futures of its records to `futures`."""
         deadline = time.monotonic() + COMMIT_PATIENCE
         warm(producer, [arguments["topic"] for arguments in plan])
         ended: TransactionalRequestResult | None = None
         with together(producer):
             self._open_transaction(producer, {TopicPartition(each["topic"], each["partition"]) for each in plan})
-            futures = [producer.send(**arguments) for arguments in plan]
+            futures += [producer.send(**arguments) for arguments in plan]
             if group is None or not offsets:
                 ended = commit_when_written(producer, futures)
         if ended is not None:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Repositories about which a topic refuses a record for its size: they wait, and leave everything in the log as it is."""
+
+import pytest
+
+from hgext.vcsreplicator.aggregator.alarms import alarms, survey
+from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
+from hgext.vcsreplicator.aggregator.decisions.poison import Poison
+from hgext.vcsreplicator.aggregator.refusals import RETRY, RefusalWatch
+from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, PENDING, ROSTER, STATE
+from hgext.vcsreplicator.log.sizes import LargeRecord
+from hgext.vcsreplicator.words.errors import Unavailable
+from hgext.vcsreplicator.words.event import Type
+from testing.builders.chains import Chain
+from testing.builders.fed_aggregation import FedAggregation
+from testing.builders.memorylog import MemoryLog
+from testing.clock import HandClock
+
+
+def large(key: str | None, *, topic: str = NOTICES, limit: int | None = 1000) -> LargeRecord:
+    return LargeRecord(topic=topic, key=key, size=2000, limit=limit)
+
+
+def refuse(fed: FedAggregation, chain: Chain) -> None:
+    """As a session does that loads everything after the refusal."""
+    fed.aggregation.poison.refuse(large(chain.repository))
+    for repository in fed.aggregation.repositories.values():
+        repository.is_refused |= repository.id == chain.repository
+
+
+def test_no_stored_position_passes_an_event_that_waits_with_its_repository() -> None:
+    fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
+    refuse(fed, waiting)
+    assert fed.event(other.next(), waiting.next(), other.next(), waiting.next()) == [
+        RecordOutcome.TAKEN,
+        RecordOutcome.WAITING,
+        RecordOutcome.TAKEN,
+        RecordOutcome.WAITING,
+    ]
+    fed.commit()
+    fed.write()
+    assert fed.aggregation.positions[EVENTS, 0] == 4
+    assert fed.positions[EVENTS, 0] == 1
+    assert list(fed.topics[STATE]) == [other.repository]
+
+
+def test_a_successor_waits_for_a_repository_that_waits_itself() -> None:
+    fed, former = FedAggregation("alpha"), Chain("x")
+    fed.event(former.next())
+    fed.ack(former.ack("alpha", 1))
+    fed.commit()
+    assert fed.state(former).noticed == 1
+    refuse(fed, former)
+    fed.event(former.next(Type.DELETED))
+    successor = Chain("x", generation=2)
+    fed.event(successor.next())
+    fed.ack(successor.ack("alpha", 1, 0))
+    fed.commit()
+    fed.now += 1e6
+    fed.commit()
+    assert fed.state(successor).released == 0
+    texts = [each.text for each in alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 1e9)]
+    assert any("of which a topic refuses a message for its size: raise the topic's" in text for text in texts)
+    assert (
+        f"message too large: x waits, for topic {NOTICES} refuses a message of 2000 bytes (it takes 1000); "
+        in "".join(texts)
+    )
+
+
+def test_states_that_are_written_again_leave_out_one_that_waits() -> None:
+    fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
+    fed.event(waiting.next(), other.next())
+    fed.commit()
+    refuse(fed, waiting)
+    fed.topics[STATE].clear()
+    fed.aggregation.write_again([waiting.repository, other.repository])
+    fed.write()
+    assert list(fed.topics[STATE]) == [other.repository]
+
+
+@pytest.mark.parametrize("key", [f"{'a' * 32}/7", f"{'a' * 32}/0:7", "a" * 32])
+def test_a_record_stands_for_its_repository_once(key: str) -> None:
+    poison = Poison()
+    assert poison.refuse(large(key, topic=PENDING))
+    assert list(poison.refused) == ["a" * 32]
+    assert not poison.refuse(large(key, topic=PENDING))
+
+
+@pytest.mark.parametrize(("topic", "key"), [(STATE, "aggregator"), (ROSTER, "roster"), (NOTICES, None)])
+def test_a_record_about_no_repository_makes_none_wait(topic: str, key: str | None) -> None:
+    poison = Poison()
+    assert not poison.refuse(large(key, topic=topic))
+    assert not poison.refusals
+
+
+def test_a_second_refusal_of_rejects_is_not_helped_by_leaving_out_their_values() -> None:
+    poison = Poison()
+    assert poison.refuse(large("x", topic=ERRORS))
+    assert not poison.refuse(large("x", topic=ERRORS))
+
+
+class Limits(MemoryLog):
+    limit: int | None = 1000
+
+    def largest(self, topic: str) -> int | None:
+        if self.limit == 0:
+            raise Unavailable("away")
+        return self.limit
+
+
+@pytest.mark.parametrize(
+    ("now", "is_due"), [(1000, False), (2000, True), (500, True), (None, True), (0, False)], ids=str
+)
+def test_refused_records_are_tried_again_once_the_limit_has_changed(now: int | None, *, is_due: bool) -> None:
+    poison, log, clock = Poison(), Limits(), HandClock()
+    watch = RefusalWatch(poison, log, clock, 5.0)
+    clock.advance(10)
+    assert not watch.is_due()
+    poison.refuse(large("a" * 32))
+    log.limit = now
+    assert watch.is_due() is is_due
+    poison.try_again()
+    assert not poison.refusals
+
+
+def test_refused_records_are_tried_again_now_and_then_where_no_limit_is_shown() -> None:
+    poison, log, clock = Poison(), Limits(), HandClock()
+    poison.refuse(large("a" * 32, limit=None))
+    log.limit = None
+    watch = RefusalWatch(poison, log, clock, 5.0)
+    clock.advance(RETRY / 2)
+    assert not watch.is_due()
+    clock.advance(RETRY / 2)
+    assert watch.is_due()
