@@ -301,3 +301,23 @@ def test_an_inactive_mirror_is_a_note_with_the_command_that_makes_it_gate_again(
     assert note.startswith("mirror beta is inactive (for 10 min, since ")
     assert note.endswith("UTC), so no notice waits for it; to change that: vcsreplicator roster join beta")
     assert summary.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, "1 reject is in topic errors: "), (12, "12 rejects are in topic errors: ")]
+)
+def test_rejects_are_a_note_with_the_commands_that_show_and_send_them(count: int, told: str) -> None:
+    made = Installation()
+    made.ack(3)
+    expected = Expectations(destinations=("lines",), mirrors=("alpha",))
+    picture = made.picture()
+    picture.errors = 0
+    assert make_summary(picture, made.clock.now(), expected).notes == ()
+    picture.errors = count
+    summary = make_summary(picture, made.clock.now(), expected)
+    [note] = summary.notes
+    assert note.startswith(told)
+    for command in ("vcsreplicator errors list", "vcsreplicator replay", "vcsreplicator errors retry"):
+        assert command in note
+    assert summary.findings == ()
+    assert as_data(picture, made.clock.now(), expected)["notes"] == (note,)

@@ -83,6 +83,24 @@ def findings(
     return sorted(found, key=lambda finding: -finding.level)
 
 
+def find_all_notes(picture: Picture, now: float, expected: Expectations) -> tuple[str, ...]:
+    """Find what an operator should know although no service is in trouble."""
+    return (*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture), *_note_rejects(picture))
+
+
+def _note_rejects(picture: Picture) -> Iterator[str]:
+    """Yield the note on rejects.
+
+    They stay until they expire, also those that an operator has dealt with.
+    """
+    if picture.errors:
+        count = f"{picture.errors} rejects are" if picture.errors > 1 else "1 reject is"
+        yield (
+            f"{count} in topic errors: vcsreplicator errors list; once the reason is gone, send a message to its destination again "
+            "with vcsreplicator replay, one of the decoder with vcsreplicator errors retry NUMBER --yes"
+        )
+
+
 def is_overdue(noted: float, now: float) -> bool:
     """Return whether the notifier's note after one of this time is overdue.
 
@@ -284,5 +302,5 @@ def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, o
         "destinations": dict(picture.lags),
         "errors": picture.errors,
         "findings": [plain(finding) for finding in findings(picture, now, expected, lags)],
-        "notes": (*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture)),
+        "notes": find_all_notes(picture, now, expected),
     }

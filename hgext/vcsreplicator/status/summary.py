@@ -16,12 +16,11 @@ from .findings import (
     RELAY_KEY,
     REPORTED_WITHIN,
     Expectations,
+    find_all_notes,
     find_recent,
     findings,
     list_watched,
 )
-from .mirrors import find_notes
-from .topics import find_topic_notes
 from .wording import Finding
 
 # Most repositories with waiting notices that a summary lists.
@@ -150,7 +149,7 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
             *_list_late(picture, now, expected),
             *find_recent(picture, now, expected),
         ),
-        notes=(*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture)),
+        notes=find_all_notes(picture, now, expected),
     )
 
 
