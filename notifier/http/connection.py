@@ -17,6 +17,8 @@ import urllib3
 CONNECT_PATIENCE = 5.0
 # Bytes of an answer that are read.
 ANSWER_BYTES = 16 * 1024
+# Most interim answers before the final one.
+INTERIM_ANSWERS = 32
 
 
 class _Watch(threading.Timer):
@@ -77,8 +79,17 @@ class RunningAnswers:
 class FinalAnswer(http.client.HTTPResponse):
     """The final answer to a request: interim ones before it do not count.
 
-    Python skips those of status 100 alone. After any other it would take the final answer for that of the next request.
+    Python skips those of status 100 alone. After any other it would take the final answer for that of the next request. It reads
+    any number of them; here too many are an HTTPException.
     """
+
+    _begun = 0
+
+    def _read_status(self) -> tuple[str, int, str]:
+        self._begun += 1
+        if self._begun > INTERIM_ANSWERS + 1:
+            raise http.client.HTTPException(f"more than {INTERIM_ANSWERS} interim answers")
+        return super()._read_status()  # type: ignore[misc,no-any-return]
 
     def begin(self) -> None:
         super().begin()

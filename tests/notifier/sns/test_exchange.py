@@ -120,8 +120,19 @@ def test_request_is_written_as_it_is_given(server: Server) -> None:
         SIMPLE + b"HTTP/1.1 200",
         b"220 mail.example ESMTP\r\n\r\n",
         b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" * 200 + SIMPLE,
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 200 + SIMPLE,
     ],
-    ids=["nothing", "cut headers", "cut content", "too long", "not HTTP", "interim"],
+    ids=[
+        "nothing",
+        "cut headers",
+        "cut content",
+        "too long",
+        "not HTTP",
+        "interim",
+        "many interim",
+        "many continued",
+    ],
 )
 def test_answer_that_is_none_costs_the_connection(server: Server, answer: bytes) -> None:
     server.pieces, server.ends = (answer,), True
