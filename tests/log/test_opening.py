@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
-from hgext.vcsreplicator.log.kafka.options import parse
+from hgext.vcsreplicator.log.kafka.options import MAX_SECRET, parse
 from hgext.vcsreplicator.log.opening import identify_log, open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from testing.builders.certificates import certificate
@@ -94,6 +94,21 @@ def test_a_password_that_is_no_text_is_refused_in_one_line(tmp_path: Path) -> No
     with pytest.raises(BadConfig, match=f"option sasl_plain_password_file: {password}: expected UTF-8") as caught:
         parse(f"kafka://one:9092?sasl_plain_password_file={password}")
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_password_file_with_more_than_a_secret_may_have_is_refused_in_one_line(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("x" * (MAX_SECRET + 1))
+    password.chmod(0o600)
+    expected = f"option sasl_plain_password_file: {password}: expected a secret of at most {MAX_SECRET} bytes"
+    with pytest.raises(BadConfig, match=expected) as caught:
+        parse(f"kafka://one:9092?sasl_plain_password_file={password}")
+    assert "\n" not in str(caught.value)
+    password.write_text("x" * MAX_SECRET)
+    assert (
+        len(parse(f"kafka://one:9092?sasl_plain_password_file={password}").properties["sasl_plain_password"])
+        == MAX_SECRET
+    )
 
 
 def test_a_password_that_vanishes_later_is_waited_for_and_named(tmp_path: Path) -> None:

@@ -94,9 +94,10 @@ def describe_readers(file: str, mode: int, *, group_may: bool = False) -> str:
 
 
 def read_secret(path: str, limit: int, *, group_may: bool = False) -> bytes:
-    """Return at most so many bytes of a file that holds a secret.
+    """Return the bytes of a file that holds a secret.
 
-    Raises BadConfig for a pipe or a device, which might never end, and for a file that others may use; raises OSError.
+    Raises BadConfig for a pipe or a device, which might never end, for more bytes than `limit`, and for a file that others may use;
+    raises OSError.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         mode = os.fstat(file.fileno()).st_mode
@@ -104,7 +105,10 @@ def read_secret(path: str, limit: int, *, group_may: bool = False) -> bytes:
             raise BadConfig(f"{path}: expected a file, got a folder, a pipe or a device")
         if wrong := describe_readers(path, mode, group_may=group_may):
             raise BadConfig(wrong)
-        return file.read(limit)
+        found = file.read(limit + 1)
+    if len(found) > limit:
+        raise BadConfig(f"{path}: expected a secret of at most {limit} bytes")
+    return found
 
 
 def check(tables: Mapping[str, Any], file: str, mode: int) -> None:
