@@ -10,6 +10,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import structlog
 from prometheus_client import Gauge
@@ -19,6 +20,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavai
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..database import Database
+from ..secret import Secret
 from .settings import NONE, REDIS, DecodeSettings
 
 # Seconds that Redis may take for an answer.
@@ -127,6 +129,27 @@ class SqliteIds:
         self._fresh = 0
 
 
+class _Credentials:
+    """User and present password, which the client asks for at each connection."""
+
+    def __init__(self, user: str | None, secret: Secret) -> None:
+        self._user, self._secret = user, secret
+
+    def get_credentials(self) -> tuple[str, ...]:
+        try:
+            password = self._secret.read("decode.redis-password")
+        except BadConfig as error:  # good once: perhaps a file is being replaced
+            raise Unavailable(str(error)) from error
+        return (password,) if self._user is None else (self._user, password)
+
+
+def _split_user(url: str) -> tuple[str, str | None]:
+    """Return the URL without its user, and the user."""
+    parts = urlsplit(url)
+    place = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=place).geturl(), unquote(parts.username) if parts.username else None
+
+
 class RedisIds:
     """Ids in Redis, for several processes; used as `SqliteIds`. Redis forgets them."""
 
@@ -136,16 +159,18 @@ class RedisIds:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        self._errors = (redis.RedisError, OSError)
+        self._errors = (redis.RedisError, OSError, Unavailable)
         self._refusals = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
         self._seconds = max(1, int(settings.remember))
-        more: dict[str, Any] = {}
-        if settings.redis_password is not None:
-            more["password"] = settings.redis_password.read("decode.redis-password")
+        more, url = dict[str, Any](), settings.redis or ""
+        if (secret := settings.redis_password) is not None:
+            secret.read("decode.redis-password")
+            url, user = _split_user(url)
+            more["credential_provider"] = _Credentials(user, secret)
         if settings.redis_ca_file is not None:
             more["ssl_ca_certs"] = settings.redis_ca_file
         self._client: Any = redis.Redis.from_url(
-            settings.redis or "",
+            url,
             socket_timeout=_REDIS_PATIENCE,
             socket_connect_timeout=_REDIS_PATIENCE,
             retry=Retry(NoBackoff(), 1),  # a connection that Redis closed while it was idle

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.errors import Unavailable
+from notifier.decode.repeats import RedisIds
+from notifier.decode.settings import DecodeSettings
+from notifier.secret import Secret
 from testing.services.rabbitmq import RabbitMQ
 from testing.services.redis import Redis
 from testing.waiting import eventually
@@ -78,6 +82,26 @@ def test_a_password_that_redis_refuses_is_one_line_and_exit_78(
         assert said.startswith(f"{file}: decode.redis: ")
         assert said.endswith("expected user and password that Redis takes")
         assert "Wr0ng" not in said
+
+
+@pytest.mark.parametrize("user", ["", "default@"])
+def test_a_password_of_redis_that_changes_in_its_file_is_that_of_the_next_connection(
+    user: str, own_service: OwnService, tmp_path: Path
+) -> None:
+    redis, password = own_service(GuardedRedis), tmp_path / "password"
+    password.write_text("right\n")
+    password.chmod(0o600)
+    url = redis.url.replace("redis://", f"redis://{user}")
+    store = RedisIds(DecodeSettings(repeats="redis", redis=url, redis_password=Secret(file=str(password))))
+    store.remember(["a"])
+    redis.ask(b"AUTH right\r\nCONFIG SET requirepass newer\r\nCLIENT KILL TYPE normal\r\n")
+    password.unlink()
+    with pytest.raises(Unavailable, match=r"decode\.redis-password: .* cannot be read"):
+        store.known(["a"])
+    password.write_text("newer\n")
+    password.chmod(0o600)
+    assert store.known(["a", "b"]) == {"a"}
+    store.close()
 
 
 @pytest.mark.parametrize(
