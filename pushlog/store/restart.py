@@ -139,5 +139,6 @@ def _find_difference(
 def _hash_push(push: entry.Push) -> int:
     """Return a hash that does not depend on the order of the changesets.
 
-    Here it is that of their revisions."""
+    Here it is that of their revisions.
+    """
     return hash((push.id, push.user, push.date, frozenset(push.nodes)))
