@@ -92,7 +92,7 @@ class Webhooks:
         return f"{len(kept)} subscriptions, {paused} of them paused; compare: vcsreplicator subscription list"
 
     def find_troubles(self) -> Sequence[ServiceTrouble]:
-        """Return which subscriptions are failing, or were paused for that.
+        """Return which subscriptions are failing or paused.
 
         If the dispatcher fails, that is first: then nothing is delivered.
         """
@@ -102,6 +102,10 @@ class Webhooks:
             found.append(ServiceTrouble(text=text, since=failure[1]))
         for each in self._deliveries.subscriptions.all():
             if each.failing_since is None:
+                if each.paused_reason:
+                    text = f"subscription {each.name} of {self.name} is paused: {each.paused_reason}"
+                    text = f"{text}; vcsreplicator subscription resume {each.name}"
+                    found.append(ServiceTrouble(text=text, since=each.created_at, is_meant=True))
                 continue
             what = f"is paused: {each.paused_reason}" if each.paused_reason else "is failing"
             step = f"resume {each.name}" if each.paused_reason else "list"

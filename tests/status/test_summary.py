@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, STATE, NewRecord
+from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import Expectations, as_data, findings
 from hgext.vcsreplicator.status.summary import Summary, make_summary
@@ -321,3 +321,17 @@ def test_rejects_are_a_note_with_the_commands_that_show_and_send_them(count: int
         assert command in note
     assert summary.findings == ()
     assert as_data(picture, made.clock.now(), expected)["notes"] == (note,)
+
+
+def test_what_an_operator_paused_is_a_note_for_as_long_as_it_is_reported() -> None:
+    made = Installation()
+    made.ack(3)
+    text = "subscription ci of hooks is paused: by an operator; vcsreplicator subscription resume ci"
+    meant = ServiceTrouble(text=text, since=made.clock.now() - 1e6, is_meant=True)
+    report = ServiceReport(time=made.clock.now(), version="1", count=1, troubles=(meant,))
+    made.write(SERVICES, "destination hooks", report)
+    expected = Expectations(destinations=("lines", "hooks"), mirrors=("alpha",))
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    assert summary.notes == (text,)
+    assert not any(text in found.text for found in summary.findings)
+    assert text not in "".join(summary.recent)

@@ -59,7 +59,10 @@ class ServiceReporter:
 
         `now` is in seconds since the epoch.
         """
-        found = sorted(troubles, key=lambda trouble: (not trouble.is_urgent, not trouble.is_permanent, trouble.since))
+        found = sorted(
+            troubles,
+            key=lambda trouble: (trouble.is_meant, not trouble.is_urgent, not trouble.is_permanent, trouble.since),
+        )
         named = sorted((trouble.is_urgent, trouble.is_permanent, name_trouble(trouble.text)) for trouble in found)
         started = time.monotonic()
         if started < self._rests_until or (started < self._due and named == self._reported):

@@ -85,7 +85,15 @@ def findings(
 
 def find_all_notes(picture: Picture, now: float, expected: Expectations) -> tuple[str, ...]:
     """Find what an operator should know although no service is in trouble."""
-    return (*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture), *_note_rejects(picture))
+    meant = (
+        trouble.text
+        for service in list_watched(picture, expected)
+        if service in picture.reports and not _is_silent(_measure_silence(picture, service, now), expected)
+        for trouble in picture.reports[service].troubles
+        if trouble.is_meant
+    )
+    notes = (*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture))
+    return (*notes, *meant, *_note_rejects(picture))
 
 
 def _note_rejects(picture: Picture) -> Iterator[str]:
@@ -158,7 +166,7 @@ def find_recent(picture: Picture, now: float, wanted: Expectations) -> Iterator[
         if report is None or _is_silent(silence, wanted):
             continue
         for trouble in report.troubles:
-            if not _is_found(trouble, lasts := report.time - trouble.since + silence, wanted):
+            if not trouble.is_meant and not _is_found(trouble, lasts := report.time - trouble.since + silence, wanted):
                 yield finding_of(trouble, lasts, now).text
 
 
@@ -181,7 +189,7 @@ def _is_silent(silence: float, wanted: Expectations) -> bool:
 
 def _is_found(trouble: ServiceTrouble, lasts: float, wanted: Expectations) -> bool:
     """Return whether an operator must know of a trouble that lasts for so long."""
-    return trouble.is_urgent or trouble.is_permanent or lasts > wanted.patience
+    return not trouble.is_meant and (trouble.is_urgent or trouble.is_permanent or lasts > wanted.patience)
 
 
 def _measure_silence(picture: Picture, service: str, now: float) -> float:

@@ -192,13 +192,14 @@ class ServiceTrouble:
     """A trouble of a service, in one line that says what to do.
 
     `since` is by the clock of its reporter. An operator must know now of an urgent trouble, and of a permanent one, which waiting
-    does not end; of any other once it has lasted for a while.
+    does not end; of any other once it has lasted for a while. One that `is_meant` was made by an operator, and is only noted.
     """
 
     text: str
     since: Time
     is_urgent: bool = False
     is_permanent: bool = False
+    is_meant: bool = False
 
 
 @extensible

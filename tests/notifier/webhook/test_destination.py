@@ -732,3 +732,21 @@ def test_why_a_subscription_fails_is_found_without_reading_the_deliveries_of_oth
     with closing(sqlite3.connect(settings.database)) as database:
         [(*_, plan)] = database.execute(f"EXPLAIN QUERY PLAN {LAST_ERROR}", (1,))
     assert "USING INDEX deliveries_failed (subscription=?)" in plan
+
+
+def test_a_subscription_that_an_operator_paused_is_reported_as_meant(
+    settings: WebhookSettings, deliveries: Deliveries
+) -> None:
+    with Endpoint(lambda request: Reply()) as endpoint:
+        hooks = replace(settings, subscriptions={"a": to(endpoint)}).open("hooks", SystemClock())
+        assert isinstance(hooks, PartedDestination)
+        try:
+            assert hooks.find_troubles() == []
+            deliveries.subscriptions.pause("a", "by an operator", who="dana", now=time.time())
+            [trouble] = hooks.find_troubles()
+            told = "subscription a of hooks is paused: by an operator; vcsreplicator subscription resume a"
+            assert (trouble.text, trouble.is_meant, trouble.is_urgent) == (told, True, False)
+            deliveries.subscriptions.pause("a", None, who="dana", now=time.time())
+            assert hooks.find_troubles() == []
+        finally:
+            hooks.close()
