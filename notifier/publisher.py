@@ -31,9 +31,6 @@ __all__ = ["NotifierSettings", "read", "run"]
 # Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others.
 STARTED_WITHIN = 5.0
 
-# Seconds within which all destinations end after a fatal error of one.
-FATAL_WITHIN = 1.0
-
 logger = structlog.get_logger()
 
 
@@ -71,7 +68,7 @@ def _run_couriers(
 ) -> None:
     ended = threading.Event()
     threads = [
-        _CourierThread(Courier(name, destination, settings, log, clock, stop=ended), ended)
+        _CourierThread(Courier(name, destination, settings, log, clock, stop=ended), ended, stop)
         for name, destination in settings.destinations.items()
     ]
     for thread in threads:
@@ -81,8 +78,7 @@ def _run_couriers(
             thread.courier.started.wait(STARTED_WITHIN)
         if not ended.is_set():
             ready()
-        while not stop.wait(FATAL_WITHIN) and not ended.is_set():
-            pass
+        stop.wait()
     finally:
         ended.set()
         for thread in threads:
@@ -97,14 +93,15 @@ def _run_couriers(
 class _CourierThread(threading.Thread):
     """A thread that keeps one courier at work.
 
-    It reports errors, and starts the courier again after a while. BadConfig and Fenced end all couriers instead.
+    It reports errors, and starts the courier again after a while. BadConfig and Fenced end all couriers instead, by `stop`, and
+    the service, by `end`.
     """
 
-    def __init__(self, courier: Courier, stop: threading.Event) -> None:
+    def __init__(self, courier: Courier, stop: threading.Event, end: threading.Event) -> None:
         super().__init__(name=f"notifier-{courier.name}")
         self.courier = courier
         self.fatal: ReplicationError | None = None
-        self._stop_asked = stop
+        self._stop_asked, self._end = stop, end
 
     def run(self) -> None:
         structlog.contextvars.bind_contextvars(destination=self.courier.name)
@@ -116,6 +113,7 @@ class _CourierThread(threading.Thread):
             except (BadConfig, Fenced) as error:
                 self.fatal = error
                 self._stop_asked.set()
+                self._end.set()
             except Exception as error:
                 failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
                 if isinstance(error, Unavailable):
