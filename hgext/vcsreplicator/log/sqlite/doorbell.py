@@ -28,6 +28,8 @@ class Bell:
     def __init__(self, folder: Path, topics: Iterable[int]) -> None:
         mask = sum(1 << topic for topic in set(topics))
         self._woken = threading.Event()
+        # Whether it rang until the end of the last `wait`.
+        self.has_rung = False
         self._folder = _Folder(folder)
         self._name = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -55,9 +57,10 @@ class Bell:
             poll = select.poll()  # select takes no descriptor above 1023
             poll.register(self._socket, select.POLLIN)
             poll.poll(max(0.0, seconds) * 1000)
+        self.has_rung = False
         try:
             while self._socket.recv(16):
-                pass
+                self.has_rung = True
         except BlockingIOError:
             pass
         woken = self._woken.is_set()

@@ -19,6 +19,9 @@ from .doorbell import Bell
 # Seconds until a reader looks again though no bell rang.
 FALLBACK_POLL = 1.0
 
+# Seconds after a look for which a reader that waits relies on its bell.
+JUST_LOOKED = 0.1
+
 # Most bytes of one poll, for any number of records.
 POLL_BYTES = 32 * 1024 * 1024
 
@@ -55,6 +58,7 @@ class SqliteReader:
         self._turn = 0
         # Whether the last batch left nothing to read.
         self._is_drained = False
+        self._looked = float("-inf")
         try:
             self._bell = Bell(bells, topics)
         except OSError as error:
@@ -63,8 +67,12 @@ class SqliteReader:
     def poll(self, timeout: float, *, limit: int = 500) -> list[Record]:
         deadline = time.monotonic() + timeout
         woken = self._bell.wait(0)
+        is_quiet = self._is_drained and not (woken or self._bell.has_rung)
+        if is_quiet and timeout > 0 and time.monotonic() - self._looked < JUST_LOOKED:
+            woken = self._bell.wait(min(timeout, FALLBACK_POLL))
         while True:
             records = self._read_batch(limit) if woken or self._may_have_records() else []
+            self._looked = time.monotonic()
             left = deadline - time.monotonic()
             if records or woken or left <= 0:
                 return records
