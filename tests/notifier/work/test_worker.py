@@ -661,6 +661,7 @@ def test_second_worker_waits_and_takes_over(
     second.stop()
 
 
+@pytest.mark.usefixtures("warm_pulls")
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_broker_that_restarts_costs_nothing(
     host: HgHost,
@@ -685,6 +686,7 @@ def test_broker_that_restarts_costs_nothing(
     broker.close()
 
 
+@pytest.mark.usefixtures("warm_pulls")
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_broker_that_blocks_publishers_holds_up_dead_letters_only(
     host: HgHost,
