@@ -64,7 +64,7 @@ def files(*patterns: str) -> Iterator[tuple[str, str]]:
 
 
 @functools.cache
-def _parse_product() -> dict[str, Nodes]:
+def parse_product() -> dict[str, Nodes]:
     """The nodes of each source of the product: kept, so that they are no garbage, and none is looked for in them."""
     gc.collect()
     gc.disable()
@@ -77,7 +77,7 @@ def _parse_product() -> dict[str, Nodes]:
 
 def nodes(source: str) -> Nodes:
     """All nodes of a source of the kinds that rules ask for; texts in the braces of another text are no texts."""
-    return _parse_product().get(source) or collect([ast.parse(source)])
+    return parse_product().get(source) or collect([ast.parse(source)])
 
 
 def collect(trees: Iterable[ast.AST]) -> Nodes:
