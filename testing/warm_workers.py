@@ -25,7 +25,6 @@ from testing.warm import Stem, WarmPopen, finish, serve, start_stem
 
 # How pytest-xdist starts a worker.
 COLD = [sys.executable, "-u", "-c", popen_bootstrapline]
-_create_session = pytest.Session.from_config
 STEM_OF_TESTS = (sys.executable, "-u", "-m", "testing.warm_workers")
 # Plugins that have nothing to do where nothing runs; one would start a thread, and what has threads does not fork.
 IDLE = ("xdist", "rerunfailures", "cacheprovider")
@@ -42,6 +41,8 @@ SELECTING = (
     "stepwise",
     "loadgroup",
 )
+
+_create_session = pytest.Session.from_config
 
 
 @contextlib.contextmanager
