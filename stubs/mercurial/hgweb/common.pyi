@@ -13,6 +13,7 @@ permhooks: list[Callable[[requestcontext, parsedrequest, bytes | None], None]]
 def checkauthz(hgweb: requestcontext, req: parsedrequest, op: bytes | None) -> None: ...
 
 class ErrorResponse(Exception):
+    code: int
     def __init__(
         self, code: int, message: bytes | None = None, headers: list[tuple[bytes, bytes]] | None = None
     ) -> None: ...

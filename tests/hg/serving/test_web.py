@@ -223,7 +223,15 @@ def test_a_pipe_in_place_of_a_file_of_a_repository_holds_up_no_page(ask: Ask, ro
 
 @pytest.mark.usefixtures("mirror")
 @pytest.mark.parametrize(
-    "name", ["store/00changelog.i", "store/pushlog.log", "store/pushlog-strip.log", "replicated-data"]
+    "name",
+    [
+        "requires",
+        "store/requires",
+        "store/00changelog.i",
+        "store/pushlog.log",
+        "store/pushlog-strip.log",
+        "replicated-data",
+    ],
 )
 @pytest.mark.parametrize("content", [None, "damaged\n" * 20, '{"nodes": 5}'], ids=["folder", "damaged", "other"])
 def test_a_repository_with_a_file_that_cannot_be_read_is_answered_without_a_traceback(
@@ -231,6 +239,7 @@ def test_a_repository_with_a_file_that_cannot_be_read_is_answered_without_a_trac
 ) -> None:
     file = root / "known/.hg" / name
     if content is None:
+        file.unlink(missing_ok=True)
         file.mkdir()
     else:
         file.write_text(content)
@@ -239,6 +248,22 @@ def test_a_repository_with_a_file_that_cannot_be_read_is_answered_without_a_trac
         assert answer[:4] in ("200 ", "500 ")
         assert str(root) not in answer
     assert "Traceback" not in (root.parent / "log").read_text()
+
+
+@pytest.mark.parametrize("style", ["", "?style=gitweb"])
+def test_a_repository_whose_store_cannot_be_read_is_no_mistake_of_the_client(ask: Ask, root: Path, style: str) -> None:
+    requirements = root / "known/.hg/store/requires"
+    requirements.unlink()
+    requirements.mkdir()
+    assert ask(f"/known{style}").startswith("500 ")
+    line = json.loads((root.parent / "log").read_text().splitlines()[-1])
+    assert (line["level"], line["event"], line["path"]) == ("error", "repository cannot be read", "/known")
+    assert str(requirements) in line["reason"]
+
+
+@pytest.mark.parametrize("style", ["", "?style=gitweb"])
+def test_a_file_that_is_not_beside_the_templates_is_not_found(ask: Ask, style: str) -> None:
+    assert ask(f"/static/none.js{style}").startswith("404 ")
 
 
 def test_a_repository_that_an_extension_refuses_is_no_mistake_of_the_client(ask: Ask, root: Path) -> None:

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import structlog
-from mercurial import demandimport, encoding, error
+from mercurial import demandimport, encoding, error, templateutil
 from mercurial.hgweb import hgwebdir_mod
+from mercurial.hgweb.common import HTTP_SERVER_ERROR, ErrorResponse
 from mercurial.ui import ui as Ui
 
 from pushlog.seams import find_extension
@@ -76,7 +77,8 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         """
         read = functools.partial(super().templater, req, nonce)
         if b"style" in req.qsparams:
-            return read()
+            made = read()
+            return _FolderTemplates(lambda: made, made.render(b"mimetype", {b"encoding": encoding.encoding}))
         used = encoding.encoding
         if (known := self._content_types.get(used)) is None:
             known = self._content_types[used] = read().render(b"mimetype", {b"encoding": used})
@@ -96,7 +98,23 @@ class _FolderTemplates:
         return self._content_type if name == b"mimetype" else self._read().render(name, values)
 
     def generate(self, name: bytes, values: dict[bytes, Any]) -> Any:
+        """Return a page; raise again why a repository was not opened.
+
+        hgweb's page of an error needs what only pages of repositories have.
+        """
+        if name == b"error":
+            _raise_unopened()
+            values = {b"pathdef": templateutil.mappinglist([]), **values}
         return self._read().generate(name, values)
+
+
+def _raise_unopened() -> None:
+    """Raise again why hgweb could not open a repository, if that is its answer."""
+    answered = sys.exc_info()[1]
+    if not isinstance(answered, ErrorResponse) or answered.code != HTTP_SERVER_ERROR:
+        return
+    if isinstance(answered.__context__, OSError | error.RepoError):
+        raise answered.__context__
 
 
 def _is_own_folder(virtual: bytes) -> bool:
@@ -183,10 +201,10 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
     try:
         body = iter(hgweb(environ, start_response))
         first = next(body, b"")
-    except (ValueError, KeyError, RecursionError, OSError, error.Abort, error.StorageError) as problem:
+    except (ValueError, KeyError, RecursionError, OSError, error.Abort, error.RepoError, error.StorageError) as problem:
         if isinstance(problem, error.LockError):
             raise
-        if isinstance(problem, OSError | error.StorageError) or _is_of_opening(problem):
+        if isinstance(problem, OSError | error.RepoError | error.StorageError) or _is_of_opening(problem):
             return _refuse_unreadable(problem, environ, start_response)
         kind, line = type(problem).__name__, _raising_line(problem)
         logger.warning("request not understood", path=environ.get("PATH_INFO"), problem=kind, place=line)
