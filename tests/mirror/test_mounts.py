@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -151,3 +152,25 @@ def test_a_mirror_whose_root_becomes_another_folder_ends_and_finds_at_its_next_s
     push(bench, served)
     with bench.mirror():
         bench.wait_served(served)
+
+
+def test_a_root_that_does_not_answer_holds_up_nothing_but_the_look_at_it(
+    bench: Bench, served: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers = threading.Event(), threading.Event()
+    read = os.stat
+
+    def stat(path: object, **more: Any) -> os.stat_result:
+        if path == str(bench.root):
+            asked.set()
+            answers.wait()
+        return read(path, **more)  # type: ignore[arg-type]
+
+    with bench.mirror():
+        monkeypatch.setattr(os, "stat", stat)
+        try:
+            assert asked.wait(60)
+            push(bench, served)
+            bench.wait_served(served)
+        finally:
+            answers.set()

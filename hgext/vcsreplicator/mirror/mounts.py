@@ -7,7 +7,8 @@ emptied where it lies heals.
 """
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from ..log import ACKS, STATE
@@ -27,6 +28,7 @@ class MountedRoot:
 
     def __init__(self, settings: MirrorSettings) -> None:
         self._settings = settings
+        self._stop = threading.Event()
         self._first = os.stat(settings.root)
         number = os.statvfs(settings.root).f_fsid
         self.file_system = f"{number:x}" if number else None
@@ -51,6 +53,24 @@ class MountedRoot:
             f"mirror.{settings.name}.root: {settings.root} is empty, but by the log this mirror has {had} repositories: "
             f"mount its file system; if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
         )
+
+    def watch(self, report: Callable[[object], None]) -> None:
+        """Report from now on if the mirror must end because another folder is there.
+
+        A thread of its own looks, because a file system that hangs holds it up.
+        """
+        threading.Thread(target=self._watch, args=(report,), name="root", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _watch(self, report: Callable[[object], None]) -> None:
+        while not self._stop.wait(self._settings.beat_interval):
+            try:
+                self.check()
+            except Unavailable as error:
+                report(error)
+                return
 
     def check(self) -> None:
         """Raise Unavailable if another folder is there now.

@@ -82,17 +82,18 @@ def run(
                 return
             writer.start()
             namesakes.watch(inbox.put)
+            root.watch(inbox.put)
             control_reader.start()
             start = {(EVENTS, partition): offset for partition, offset in positions.items()}
             supervisor.reader = Source(log, start, inbox.put).start()
             threading.Thread(target=lambda: inbox.put(stop.wait()), name="stop", daemon=True).start()
             ready()
             while not stop.is_set():
-                root.check()
                 supervisor.turn(supervisor.turn_time())
         finally:
             control_reader.stop()
             namesakes.stop()
+            root.stop()
             supervisor.close(DRAIN)
 
 
