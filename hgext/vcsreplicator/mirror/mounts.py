@@ -24,7 +24,10 @@ _NEW_DISK = "lost+found"
 
 
 class MountedRoot:
-    """The root as it was at the start; `file_system` is the number of its file system, None if that has none."""
+    """The root as it was at the start.
+
+    `file_system` is the number of its file system, None if that has none.
+    """
 
     def __init__(self, settings: MirrorSettings) -> None:
         self._settings = settings
@@ -34,13 +37,14 @@ class MountedRoot:
         self.file_system = f"{number:x}" if number else None
 
     def refuse_empty(self, acks: Mapping[str, Ack], table: Table) -> None:
-        """Raise Unavailable if the root of a mirror that had repositories is empty, and perhaps a mount point.
+        """Raise Unavailable if the root is perhaps an empty mount point.
 
         The log says what the mirror had. An empty root is allowed on the file system that the mirror's last heartbeat names: there
         it was emptied, and heals. It is also allowed with an instance: the mirror itself made it at a start that this method
         allowed, or `bootstrap`, because an operator wants this root filled.
         """
         settings = self._settings
+        self.check()
         if os.path.lexists(os.path.join(settings.folder, INSTANCE)):
             return
         with os.scandir(settings.root) as entries:
@@ -61,7 +65,8 @@ class MountedRoot:
         """
         threading.Thread(target=self._watch, args=(report,), name="root", daemon=True).start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
+        """End the watch."""
         self._stop.set()
 
     def _watch(self, report: Callable[[object], None]) -> None:

@@ -47,15 +47,17 @@ def run(
     settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
-    with lock_folder(settings), closing(Notes(Path(settings.folder) / "mirror.db")) as notes:
-        root = mounts.MountedRoot(settings)
+    with (
+        lock_folder(settings),
+        closing(Notes(Path(settings.folder) / "mirror.db")) as notes,
+        closing(mounts.MountedRoot(settings)) as root,
+    ):
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
         # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
         table = _ask_until_available(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
         if positions is None or table is None:
             return
         own_acks = _read_own_acks(settings, table)
-        root.check()
         root.refuse_empty(own_acks, table)
         instance = instance_of(Path(settings.folder))
         namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
@@ -75,8 +77,7 @@ def run(
             file_system=root.file_system,
         )
         supervisor.control.load(ROSTER, ROSTER_KEY, table.value(ROSTER, ROSTER_KEY))
-        control = {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}
-        control_reader = Source(log, control, inbox.put)
+        control_reader = Source(log, {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}, inbox.put)
         try:
             if not _prepare(settings, supervisor, pool, table, own_acks, inbox, stop):
                 return
@@ -93,7 +94,6 @@ def run(
         finally:
             control_reader.stop()
             namesakes.stop()
-            root.stop()
             supervisor.close(DRAIN)
 
 
