@@ -24,7 +24,7 @@ from ..words.records import Ack
 from ..words.retry import FAILOVER
 from ..words.roster import KEY as ROSTER_KEY
 from ..words.shape import from_json
-from . import mounts
+from .mounts import MountedRoot
 from .namesake import Namesakes, instance_of
 from .notes import Notes
 from .pool import Answered, Lane, WorkerPool
@@ -47,11 +47,7 @@ def run(
     settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
-    with (
-        lock_folder(settings),
-        closing(Notes(Path(settings.folder) / "mirror.db")) as notes,
-        closing(mounts.MountedRoot(settings)) as root,
-    ):
+    with lock_folder(settings), closing(MountedRoot(settings)) as root, closing(_open_notes(settings)) as notes:
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
         # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
         table = _ask_until_available(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
@@ -95,6 +91,10 @@ def run(
             control_reader.stop()
             namesakes.stop()
             supervisor.close(DRAIN)
+
+
+def _open_notes(settings: MirrorSettings) -> Notes:
+    return Notes(Path(settings.folder) / "mirror.db")
 
 
 def _prepare(
