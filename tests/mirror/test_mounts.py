@@ -93,7 +93,7 @@ def test_a_mirror_that_starts_on_an_empty_root_ends_and_goes_on_once_its_root_is
     away = unmount(bench)
     (bench.root / "lost+found").mkdir()
     expected = (
-        f"mirror.alpha.root: {bench.root} is empty, but by the log this mirror has 1 repositories: mount its file system; "
+        f"mirror.alpha.root: {bench.root} is empty, but by the log this mirror has 1 repository: mount its file system; "
         "if its disk is lost, run: vcsreplicator bootstrap alpha"
     )
     for _ in range(2):  # the second start finds what the first one made
@@ -121,6 +121,35 @@ def test_an_emptied_root_heals_where_the_last_heartbeat_was_sent_from_and_nowher
         return
     with bench.mirror():
         eventually(lambda: content(bench.root) == {"served"}, "the copy")
+
+
+@pytest.mark.parametrize(
+    ("left", "state"),
+    [("not-mounted", None), (None, "~state/"), (None, "~states/alpha")],
+    ids=["file", "state with a slash", "state below a folder"],
+)
+def test_an_empty_mount_point_may_have_files_and_the_state_folder(
+    bench: Bench, served: Author, left: str | None, state: str | None
+) -> None:
+    unmount(bench)
+    if left:
+        (bench.root / left).touch()
+    with (
+        pytest.raises(Unavailable, match="is empty, but by the log this mirror has 1 repository: "),
+        bench.mirror(state=state and f"{bench.root}/{state}"),
+    ):
+        pass
+
+
+def test_a_root_with_repositories_beside_a_new_state_folder_is_not_empty(bench: Bench, numbers: dict[int, int]) -> None:
+    author = bench.author("group/served")
+    push(bench, author)
+    with bench.mirror():
+        bench.wait_served(author)
+    numbers[bench.root.stat().st_ino] = 8
+    shutil.rmtree(bench.root / "~vcsreplicator")
+    with bench.mirror(state=f"{bench.root}/group/~state"):
+        bench.wait_served(author)
 
 
 def test_a_mirror_fills_an_empty_root_once_an_operator_began_a_bootstrap(bench: Bench, served: Author) -> None:

@@ -47,14 +47,14 @@ class MountedRoot:
         self.check()
         if os.path.lexists(os.path.join(settings.folder, INSTANCE)):
             return
-        with os.scandir(settings.root) as entries:
-            if any(each.name != _NEW_DISK and each.path != settings.folder for each in entries):
-                return
+        if _may_have_repositories(os.path.realpath(settings.root), os.path.realpath(settings.folder)):
+            return
         had = sum(ack.applied > 0 and _is_existing(table.value(STATE, repository)) for repository, ack in acks.items())
         if not had or (self.file_system and self.file_system == _read_file_system(table.value(ACKS, settings.name))):
             return
+        repositories = "1 repository" if had == 1 else f"{had} repositories"
         raise Unavailable(
-            f"mirror.{settings.name}.root: {settings.root} is empty, but by the log this mirror has {had} repositories: "
+            f"mirror.{settings.name}.root: {settings.root} is empty, but by the log this mirror has {repositories}: "
             f"mount its file system; if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
         )
 
@@ -89,6 +89,16 @@ class MountedRoot:
                 f"mirror.{self._settings.name}.root: {self._settings.root} is another folder than at the start: was its file "
                 "system mounted or unmounted? A start reads anew what is there"
             )
+
+
+def _may_have_repositories(folder: str, state: str) -> bool:
+    """Return whether a folder of the root has folders that others made.
+
+    A repository is one. The mirror itself makes the state folder, and those above it.
+    """
+    with os.scandir(folder) as entries:
+        folders = [each.path for each in entries if each.is_dir() and each.name != _NEW_DISK and each.path != state]
+    return any(not state.startswith(f"{each}/") or _may_have_repositories(each, state) for each in folders)
 
 
 def _is_existing(state: bytes | None) -> bool:
