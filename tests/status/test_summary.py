@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import ACKS, NOTICES, ROSTER, SERVICES, STATE, NewRecord
+from hgext.vcsreplicator.log.reports import ServiceReporter
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import Expectations, as_data, findings
 from hgext.vcsreplicator.status.summary import Summary, make_summary
@@ -335,3 +336,14 @@ def test_what_an_operator_paused_is_a_note_for_as_long_as_it_is_reported() -> No
     assert summary.notes == (text,)
     assert not any(text in found.text for found in summary.findings)
     assert text not in "".join(summary.recent)
+
+
+def test_more_paused_subscriptions_than_a_report_names_are_notes_and_no_trouble() -> None:
+    made = Installation()
+    made.ack(3)
+    meant = [ServiceTrouble(text=f"subscription {each} is paused", since=0.0, is_meant=True) for each in range(25)]
+    ServiceReporter(made.log, "destination hooks").report(meant, now=made.clock.now())
+    expected = Expectations(destinations=("lines", "hooks"), mirrors=("alpha",))
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    assert not any("more" in found.text for found in summary.findings)
+    assert summary.notes[-1] == "destination hooks: 5 more that are paused; see: vcsreplicator subscription list"

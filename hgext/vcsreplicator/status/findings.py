@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..words.clock import DAY
-from ..words.records import ServiceTrouble
+from ..words.records import ServiceReport, ServiceTrouble
 from ..words.shape import Count, NumberRange, plain
 from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
@@ -85,15 +85,28 @@ def findings(
 
 def find_all_notes(picture: Picture, now: float, expected: Expectations) -> tuple[str, ...]:
     """Find what an operator should know although no service is in trouble."""
-    meant = (
-        trouble.text
-        for service in list_watched(picture, expected)
-        if service in picture.reports and not _is_silent(_measure_silence(picture, service, now), expected)
-        for trouble in picture.reports[service].troubles
-        if trouble.is_meant
-    )
     notes = (*find_notes(picture, now, expected.mirrors), *find_topic_notes(picture))
-    return (*notes, *meant, *_note_rejects(picture))
+    return (*notes, *_note_meant(picture, now, expected), *_note_rejects(picture))
+
+
+def _note_meant(picture: Picture, now: float, expected: Expectations) -> Iterator[str]:
+    """Yield what operators made so, as running services report it."""
+    for service in list_watched(picture, expected):
+        report = picture.reports.get(service)
+        if report is None or _is_silent(_measure_silence(picture, service, now), expected):
+            continue
+        yield from (trouble.text for trouble in report.troubles if trouble.is_meant)
+        if (more := _count_unnamed(report)) and _ends_with_meant(report):
+            yield f"{service}: {more} more that are paused; see: vcsreplicator subscription list"
+
+
+def _count_unnamed(report: ServiceReport) -> int:
+    return report.count - len(report.troubles)
+
+
+def _ends_with_meant(report: ServiceReport) -> bool:
+    """Return whether what the report leaves out is meant too: that comes last."""
+    return bool(report.troubles) and report.troubles[-1].is_meant
 
 
 def _note_rejects(picture: Picture) -> Iterator[str]:
@@ -149,9 +162,9 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
         for trouble in report.troubles:
             if _is_found(trouble, lasts := report.time - trouble.since + silence, wanted):
                 found.append(finding_of(trouble, lasts, now))
-        if report.count > len(report.troubles):
+        if (more := _count_unnamed(report)) and not _ends_with_meant(report):
             unit = "relay" if service.startswith(RELAY_KEY) else "notifier"
-            text = f"{service}: {report.count - len(report.troubles)} more troubles; see: journalctl -u vcsreplicator-{unit}"
+            text = f"{service}: {more} more troubles; see: journalctl -u vcsreplicator-{unit}"
             found.append(Finding(level=Severity.WARNING, text=text))
     return found
 
