@@ -52,6 +52,7 @@ def warm_workers(config: pytest.Config) -> Iterator[None]:
         yield
         return
     found = [f"--rootdir={config.rootpath}", *(["-c", str(config.inipath)] if config.inipath else [])]
+    found += [f"--override-ini={setting}" for setting in config.option.override_ini or ()]
     words = ["--collect-only", "-m", config.option.markexpr, *found, *config.args]
     stem = start_stem(*STEM_OF_TESTS, *words, has_session=False)  # Ctrl-C is for the workers too
 

@@ -120,6 +120,12 @@ def test_workers_collect_by_themselves_if_the_run_selects_by_name(tmp_path: Path
     assert len(collectors(tmp_path)) == 3
 
 
+def test_a_setting_of_the_command_line_holds_for_what_is_collected(tmp_path: Path) -> None:
+    done = run(tmp_path, MODULE + "def check_it(): pass", "nothing", "-o", "python_functions=check_*")
+    assert "1 passed" in done.stdout, done.stdout
+    assert len(collectors(tmp_path)) == 1
+
+
 def test_a_worker_that_died_is_replaced(tmp_path: Path) -> None:
     done = run(tmp_path, MODULE, "kill")
     assert "1 failed, 3 passed" in done.stdout, done.stdout
