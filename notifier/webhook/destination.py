@@ -5,7 +5,7 @@ For the notifier a message is confirmed when its rows are on disk (`deliveries`)
 destination, delivers it (`dispatcher`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -102,10 +102,7 @@ class Webhooks:
             found.append(ServiceTrouble(text=text, since=failure[1]))
         for each in self._deliveries.subscriptions.all():
             if each.failing_since is None:
-                if each.paused_reason:
-                    text = f"subscription {each.name} of {self.name} is paused: {each.paused_reason}"
-                    text = f"{text}; vcsreplicator subscription resume {each.name}"
-                    found.append(ServiceTrouble(text=text, since=each.created_at, is_meant=True))
+                found += self._find_pause(each)
                 continue
             what = f"is paused: {each.paused_reason}" if each.paused_reason else "is failing"
             step = f"resume {each.name}" if each.paused_reason else "list"
@@ -114,6 +111,14 @@ class Webhooks:
             text = f"{text}; vcsreplicator subscription {step}"
             found.append(ServiceTrouble(text=text, since=each.failing_since, is_urgent=each.paused_reason is not None))
         return found
+
+    def _find_pause(self, stored: StoredSubscription) -> Iterator[ServiceTrouble]:
+        """Yield that an operator paused a subscription, and since when."""
+        if stored.paused_reason:
+            since = self._deliveries.subscriptions.last_pause(stored.name) or stored.created_at
+            text = f"subscription {stored.name} of {self.name} is paused: {stored.paused_reason}"
+            text = f"{text}; vcsreplicator subscription resume {stored.name}"
+            yield ServiceTrouble(text=text, since=since, is_meant=True)
 
     def close(self) -> None:
         self._dispatcher.stop()

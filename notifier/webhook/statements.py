@@ -69,6 +69,7 @@ FAILING = "UPDATE subscriptions SET failing_since = ? WHERE id = ?"
 SHIFT_FAILING = "UPDATE subscriptions SET failing_since = failing_since + ? WHERE failing_since IS NOT NULL"
 HISTORY = "INSERT INTO history (time, subscription, what, who) VALUES (?, ?, ?, ?)"
 READ_HISTORY = "SELECT time, subscription, what, who FROM history ORDER BY id DESC LIMIT ?"
+LAST_PAUSE = "SELECT time FROM history WHERE subscription = ? AND what LIKE 'paused: %' ORDER BY id DESC LIMIT 1"
 LAST_HISTORY = "SELECT COALESCE(MAX(id), 0) FROM history"
 
 REACHED = "SELECT position, mark FROM reached"

@@ -94,6 +94,11 @@ class SubscriptionTable:
             self._db.run(sql.HISTORY, (now, name, f"paused: {reason}" if reason else "resumed", who))
         return True
 
+    def last_pause(self, name: str) -> float | None:
+        """Return when a subscription was last paused, None if never."""
+        rows = self._db.rows(sql.LAST_PAUSE, (name,))
+        return float(rows[0][0]) if rows else None
+
     def failing(self, subscription: int, since: float | None) -> None:
         """Record since when an endpoint fails; None: it does not."""
         self._db.run(sql.FAILING, (since, subscription))

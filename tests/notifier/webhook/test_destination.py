@@ -742,8 +742,11 @@ def test_a_subscription_that_an_operator_paused_is_reported_as_meant(
         assert isinstance(hooks, PartedDestination)
         try:
             assert hooks.find_troubles() == []
-            deliveries.subscriptions.pause("a", "by an operator", who="dana", now=time.time())
+            paused = time.time() + 3600
+            deliveries.subscriptions.pause("a", "by an operator", who="dana", now=paused)
+            deliveries.subscriptions.note("a", "redelivered", now=paused + 60)
             [trouble] = hooks.find_troubles()
+            assert trouble.since == paused
             told = "subscription a of hooks is paused: by an operator; vcsreplicator subscription resume a"
             assert (trouble.text, trouble.is_meant, trouble.is_urgent) == (told, True, False)
             deliveries.subscriptions.pause("a", None, who="dana", now=time.time())
