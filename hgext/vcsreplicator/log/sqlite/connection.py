@@ -205,11 +205,11 @@ def _find_file(path: Path) -> bool:
     Raises BadConfig if its folder is not, and Unavailable if that cannot be seen: what is there must not be called missing.
     """
     try:
-        if not path.parent.is_dir():
-            raise BadConfig(f"sqlite://{path}: expected the folder {path.parent} to exist")
         os.lstat(path)
-    except FileNotFoundError:
-        return False
+    except (FileNotFoundError, NotADirectoryError):
+        if path.parent.is_dir():
+            return False
+        raise BadConfig(f"sqlite://{path}: expected the folder {path.parent} to exist") from None
     except OSError as error:
         raise Unavailable(f"sqlite://{path}: {error.strerror}; check owner and mode of the folders above it") from error
     return True
