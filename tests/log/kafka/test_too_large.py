@@ -78,6 +78,16 @@ def test_a_transaction_names_what_is_refused_and_writes_nothing(log: KafkaLog, *
     assert keys(log, STATE) == []
 
 
+def test_a_transaction_names_all_that_is_refused_at_once(log: KafkaLog) -> None:
+    transactor = log.transactor("one")
+    wanted = [*sized(NOTICES, [10, 200_000] * 8), *sized(EVENTS, [10, 200_000])]
+    with pytest.raises(TooLarge) as caught:
+        transactor.commit(wanted)
+    transactor.close()
+    expected = [*((NOTICES, f"n{at}") for at in range(1, 16, 2)), (EVENTS, "n1")]
+    assert [(each.topic, each.key) for each in caught.value.records] == expected
+
+
 def test_the_limit_of_a_topic_is_what_it_takes_now(log: KafkaLog, kafka: Kafka, unique_name: str) -> None:
     assert log.largest(NOTICES) == LIMIT - 128
     kafka.set_largest(f"{unique_name}-{NOTICES}", 2 * LIMIT)

@@ -187,28 +187,29 @@ class Broker:
         return None if setting is None else max(0, int(setting["value"]) - FRAMING)
 
     def describe_refused(self, messages: Sequence[NewRecord], futures: Sequence[Any]) -> TooLarge | None:
-        """Return an error that names the messages that were refused for their size.
+        """Return an error that names the messages that are too large for topics.
 
-        `futures` belong to the messages. None if none was refused. Those that had to fail with a refused one have its exception,
-        too: what is larger than its topic takes is refused, or the largest one if the brokers do not say what they take.
+        `futures` belong to the messages. None if the brokers refused none of them. A broker answers to the first ones only, so all
+        messages are compared with what their topics take; the largest one that failed is named if the brokers do not say that.
         """
+        sizes = [measure_message(message) for message in messages]
         failed = [
-            (measure_message(message), message)
-            for message, future in zip(messages, futures, strict=False)
+            (size, message)
+            for size, message, future in zip(sizes, messages, futures, strict=False)
             if isinstance(future.exception, TOO_LARGE)
         ]
+        if not failed:
+            return None
         limits: dict[str, int | None] = {}
-        for topic in {message.topic for _, message in failed}:
+        for topic in {message.topic for message in messages}:
             limits[topic] = None
             with suppress(ReplicationError):
                 limits[topic] = self.largest(topic)
-        records = [
-            LargeRecord(topic=each.topic, key=each.key, size=size, limit=limits[each.topic]) for size, each in failed
-        ]
+        records = [_describe_large(size, message, limits) for size, message in zip(sizes, messages, strict=True)]
         refused = [each for each in records if each.limit is not None and each.size > each.limit]
-        largest = [max(records, key=lambda each: each.size)] if records else []
+        largest = _describe_large(*max(failed, key=lambda pair: pair[0]), limits)
         told = ": message too large for the broker (max.message.bytes); see: vcsreplicator topics check"
-        return TooLarge(tuple(refused or largest), told) if records else None
+        return TooLarge(tuple(refused or [largest]), told)
 
     def offsets(self, topic: str, spec: OffsetSpec, partitions: Collection[int] | None = None) -> dict[int, int]:
         numbers = range(self.partitions(topic)) if partitions is None else partitions
@@ -396,3 +397,7 @@ def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
+
+
+def _describe_large(size: int, message: NewRecord, limits: Mapping[str, int | None]) -> LargeRecord:
+    return LargeRecord(topic=message.topic, key=message.key, size=size, limit=limits[message.topic])
