@@ -169,6 +169,21 @@ def test_an_ack_that_its_topic_refuses_waits_until_the_limit_is_corrected_and_de
     writer.close(30)
 
 
+def test_the_ends_of_partitions_are_reported_while_a_topic_refuses_an_ack(
+    kafka_log: Log, kafka: Kafka, unique_name: str
+) -> None:
+    kafka.set_largest(f"{unique_name}-{ACKS}", 20_000)
+    found: list[Any] = []
+    writer = AckWriter(kafka_log, "alpha", found.append)
+    writer.ack("alpha/large", b"." * 50_000)
+    writer.positions({0: 0})
+    writer.ask_ends({"a": (None, 3)})
+    writer.start()
+    eventually(lambda: found == [Ends(ends={0: 0}, expected={"a": (None, 3)})], timeout=30)
+    assert kafka_log.stored("alpha", EVENTS) == {}
+    writer.close(0)
+
+
 def test_a_reject_that_its_topic_refuses_is_written_without_its_value(
     kafka_log: Log, kafka: Kafka, unique_name: str
 ) -> None:

@@ -124,21 +124,24 @@ class AckWriter:
 
     def _write(self, out: _Outgoing) -> None:
         """Write and forget step by step, so that only what is not written is put back."""
+        refused: TooLarge | None = None
         records = [*out.others, *out.acks.values()]
         if records:
             try:
                 self._log.append(records)
                 out.others, out.acks = [], {}
             except TooLarge:
-                self._write_singly(out)
-        if out.positions:
+                refused = self._write_singly(out)
+        if out.positions and refused is None:
             self._log.acknowledge(self._group, EVENTS, out.positions)
             out.positions = {}
         if out.expected:
             self._report_ends(out.expected)
+        if refused is not None:
+            raise refused
 
-    def _write_singly(self, out: _Outgoing) -> None:
-        """Write record by record; raise TooLarge in the end if a topic refuses some.
+    def _write_singly(self, out: _Outgoing) -> TooLarge | None:
+        """Write record by record; return why a topic refuses some acks, if it does.
 
         No position is stored before an operator has corrected the topic. A reject is written without its value.
         """
@@ -156,8 +159,7 @@ class AckWriter:
                 del out.acks[key]
             except TooLarge as error:
                 refused = error
-        if refused is not None:
-            raise refused
+        return refused
 
     def _report_ends(self, expected: Mapping[str, ExpectedEvent]) -> None:
         """Report the ends of the partitions that answer.
