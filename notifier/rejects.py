@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, Log
+from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, TooLarge
 from hgext.vcsreplicator.log import NewRecord as LogMessage
-from hgext.vcsreplicator.log.sizes import TooLarge
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import KEY_KEPT, ErrorRecord

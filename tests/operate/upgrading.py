@@ -32,7 +32,7 @@ Repository.announced = announced
 # A release whose topic `notices` takes nothing about one repository: the log of one machine has no such limit.
 HAS_A_SMALL_TOPIC = """
 from hgext.vcsreplicator.log.sqlite.transactor import SqliteTransactor
-from hgext.vcsreplicator.log.sizes import LargeRecord, TooLarge
+from hgext.vcsreplicator.log import LargeRecord, TooLarge
 from hgext.vcsreplicator.log import LARGEST
 right = SqliteTransactor.commit
 def commit(self, messages, **named):

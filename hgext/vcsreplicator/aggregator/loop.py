@@ -14,8 +14,7 @@ from contextlib import suppress
 
 import structlog
 
-from ..log import Log, Transactor, topics
-from ..log.sizes import TooLarge
+from ..log import Log, TooLarge, Transactor, topics
 from ..log.table import ReadStopped
 from ..words.clock import Clock, Silence, SystemClock
 from ..words.errors import Expired, Unavailable

@@ -32,8 +32,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from ..words.clock import DAY
-from ..words.errors import Rejected
-from .sizes import LargeRecord, TooLarge
+from ..words.errors import SHOWN, Rejected
 
 # A topic, and the number of one of its partitions.
 PartitionKey = tuple[str, int]
@@ -160,6 +159,35 @@ class NewRecord:
 
 # Bytes of key, headers and value together that a message may have in any adapter.
 LARGEST = 8 * 1024 * 1024 - 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeRecord:
+    """A message that its topic refuses.
+
+    It has `size` bytes; the topic takes at most `limit`, if that is known.
+    """
+
+    topic: str
+    key: str | None
+    size: int
+    limit: int | None
+
+    def __str__(self) -> str:
+        limit = "less" if self.limit is None else f"at most {self.limit}"
+        name = None if self.key is None else self.key[:SHOWN]
+        return f"topic {self.topic}, key {name}: message of {self.size} bytes, expected {limit}"
+
+
+class TooLarge(Rejected):
+    """Nothing of these records is written, because a topic does not take that much.
+
+    It may take them later, once an operator has corrected its settings. `records` names at least one of those that it refuses.
+    """
+
+    def __init__(self, records: tuple[LargeRecord, ...], told: str = "") -> None:
+        super().__init__(f"{'; '.join(map(str, records[:3]))}{told}")
+        self.records = records
 
 
 def check_message(message: NewRecord) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from ..log import ACKS, EVENTS, Log, NewRecord, Positions, partition_of
-from ..log.sizes import TooLarge
+from ..log import ACKS, EVENTS, Log, NewRecord, Positions, TooLarge, partition_of
 from ..log.table import find_answered_ends
 from ..words.errors import Unavailable
 from ..words.records import ErrorRecord

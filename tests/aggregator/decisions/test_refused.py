@@ -7,8 +7,7 @@ from hgext.vcsreplicator.aggregator.alarms import alarms, survey
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison
 from hgext.vcsreplicator.aggregator.refusals import RETRY, RefusalWatch
-from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, PENDING, ROSTER, STATE
-from hgext.vcsreplicator.log.sizes import LargeRecord
+from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, PENDING, ROSTER, STATE, LargeRecord
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
 from testing.builders.chains import Chain

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, NOTICES, PENDING, STATE, NewRecord, topics
+from hgext.vcsreplicator.log import EVENTS, NOTICES, PENDING, STATE, NewRecord, TooLarge, topics
 from hgext.vcsreplicator.log.kafka.adapter import KafkaLog
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.log.sizes import TooLarge
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ...log import ERRORS, NOTICES, PENDING, STATE, Record
-from ...log.sizes import LargeRecord
+from ...log import ERRORS, NOTICES, PENDING, STATE, LargeRecord, Record
 from ...words.event import is_identifier
 from ...words.unexpected import Fault, fault
 

@@ -32,12 +32,12 @@ from .. import (
     PartitionKey,
     Positions,
     Reader,
+    TooLarge,
     Topic,
     TopicComparison,
     Transactor,
     check_message,
 )
-from ..sizes import TooLarge
 from .broker import Broker
 from .clients import close_producer, rim, together, warm
 from .options import KafkaOptions

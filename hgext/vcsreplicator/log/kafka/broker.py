@@ -17,8 +17,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
 from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
-from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, measure_message, partition_of
-from ..sizes import LargeRecord, TooLarge
+from .. import LARGEST, SINGLE, LargeRecord, NewRecord, PartitionKey, TooLarge, Topic, measure_message, partition_of
 from .clients import TOO_LARGE, Admin, close_producer, connect, describe_missing, rim, warm
 from .options import KafkaOptions
 
