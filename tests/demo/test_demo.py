@@ -17,7 +17,15 @@ from click.testing import CliRunner, Result
 
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.demo.ports import free_port
+from hgext.vcsreplicator.log import ACKS, STATE, NewRecord
+from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.log.table import read_table
+from hgext.vcsreplicator.mirror.mounts import MountedRoot
+from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.shape import to_json
+from testing.builders.chains import Chain
+from testing.builders.states import state_of
 from testing.checks.agreement import processes_below
 from testing.waiting import eventually
 from testing.warm import is_stem, warm_starts
@@ -156,6 +164,20 @@ def test_a_password_that_is_meant_stays_with_its_user_and_its_file_is_correct(tm
         assert file.stat().st_mode & 0o777 == 0o600, file
     checked = CliRunner().invoke(program, ["config", "check", "-c", str(folder / "vcsreplicator.toml")])
     assert checked.exit_code == 0, checked.exception
+
+
+def test_the_mirrors_of_a_demo_in_a_new_folder_may_fill_their_roots_from_the_log_of_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    log, chain = f"sqlite://{tmp_path}/log.db", Chain("one")
+    for folder in ("earlier", "new"):
+        assert prepared(tmp_path / folder, "--log", log).exit_code == 0
+    with open_log(log) as opened:
+        state = state_of(chain.next(), released=1)
+        opened.append([NewRecord(topic=STATE, key=chain.repository, value=to_json(state))])
+        table = read_table(opened, ACKS, STATE)
+    root = MountedRoot(MirrorSettings(name="alpha", root=f"{tmp_path}/new/repos/alpha"))
+    root.refuse_empty({chain.repository: chain.ack("alpha", 1)}, table)
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a%20b", "a#b", "a?b", "a=b", "a\nb", "a\udcff"])

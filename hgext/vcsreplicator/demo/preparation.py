@@ -3,9 +3,12 @@
 
 import os
 import time
+from pathlib import Path
 
 from ..log import ROSTER_REQUESTS, Log, NewRecord, topics
 from ..log.opening import open_log
+from ..mirror.namesake import instance_of
+from ..mirror.settings import MirrorSettings
 from ..words.errors import BadConfig, Unavailable
 from ..words.roster import RosterRequest, Verb
 from ..words.shape import to_json
@@ -19,10 +22,22 @@ def prepare(options: DemoOptions) -> Layout:
     """Prepare everything and start nothing; may be repeated in the same folder."""
     topic_arn = _create_topic_and_bucket(options.sns_endpoint) if options.sns_endpoint else None
     layout = write_files(options, topic_arn=topic_arn, bucket=BUCKET if topic_arn else None)
+    for name, root in layout.mirrors.items():
+        _allow_filling(MirrorSettings(name=name, root=str(root)))
     with open_log(layout.log, creates=True) as log:
         log.create(topics())
         _add_mirrors(log, list(layout.mirrors))
     return layout
+
+
+def _allow_filling(settings: MirrorSettings) -> None:
+    """Let the mirror fill its root, as `bootstrap` does.
+
+    The log may be that of an earlier demo in another folder, with acks of a mirror of this name.
+    """
+    folder = Path(settings.folder)
+    folder.mkdir(exist_ok=True)
+    instance_of(folder)
 
 
 def _add_mirrors(log: Log, names: list[str]) -> None:
