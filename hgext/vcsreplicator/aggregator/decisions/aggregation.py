@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from ...log import Record
+from ...log import STATE, Record
 from ...words import wire
 from ...words.records import Notice, RepositoryState
 from ...words.roster import Roster
@@ -148,9 +148,13 @@ class Aggregation:
         self._memory.output.positions = dict(self.positions)
 
     def write_again(self, names: Iterable[str]) -> None:
-        """Write the states of these repositories with the next batch."""
-        states = ((name, self.repositories[name]) for name in names)
-        self._memory.output.dirty.update((name, each) for name, each in states if not each.is_refused)
+        """Write the states of these repositories with the next batch.
+
+        It leaves out those that their topic refuses.
+        """
+        refused = self.poison.refused
+        taken = [name for name in names if name not in refused or refused[name].topic != STATE]
+        self._memory.output.dirty.update((name, self.repositories[name]) for name in taken)
 
     def write_roster_again(self) -> None:
         """Write the present roster with the next batch, if there is one."""
