@@ -9,7 +9,8 @@ import pytest
 from hgext.vcsreplicator.log import ACKS, ERRORS, NOTICES, PENDING, STATE, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records, read_table
-from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, Notice
+from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.aggregating import Aggregator, ask, mirrors, send
@@ -65,6 +66,10 @@ def noticed(log: Log, chain: Chain) -> list[int]:
     return [notice.event.seq for notice in notices if notice.event.repository == chain.repository]
 
 
+def state_of(log: Log, chain: Chain) -> RepositoryState:
+    return from_json(RepositoryState, read_table(log, STATE).value(STATE, chain.repository) or b"")
+
+
 def alarms(log: Log) -> str:
     beat = read_table(log, STATE).value(STATE, "aggregator")
     return "\n".join(from_json(AggregatorHeartbeat, beat).alarms) if beat else ""
@@ -101,6 +106,31 @@ def test_only_the_repository_whose_record_is_refused_waits_until_the_limit_is_co
             eventually(lambda: not alarms(log), timeout=SOON)
             assert noticed(log, other) == [1, 2, 3, 4]
     assert not [*read_records(log, find_beginnings(log, ERRORS))]
+
+
+def test_a_fork_that_was_settled_does_not_come_back_when_the_topic_takes_the_message_again(
+    url: str, log: Log, tmp_path: Path, set_largest: Callable[[str, int], None]
+) -> None:
+    waiting, other = pair()
+    send(log, [waiting.next(), other.next()])
+    with mirrors(url, "alpha"), Aggregator(url, tmp_path):
+        eventually(lambda: noticed(log, waiting) == [1] and noticed(log, other) == [1], timeout=SOON)
+        set_largest(NOTICES, LIMIT)
+        grow(waiting)
+        send(log, waiting.events[1:])
+        eventually(lambda: "message too large" in alarms(log), timeout=SOON)
+        foreign = Chain(other.path, incarnation=2)
+        send(log, foreign.take(2)[1:])
+        eventually(lambda: state_of(log, other).fork == foreign.events[1].id, timeout=SOON)
+        adopted = Chain(other.path, incarnation=3)
+        send(log, [adopted.next(Type.SYNC, detail={"history": "adopted", "replaces": other.incarnation})])
+        eventually(lambda: state_of(log, other).incarnation == adopted.incarnation, timeout=SOON)
+        assert not state_of(log, other).fork
+        set_largest(NOTICES, 1_000_000)
+        eventually(lambda: noticed(log, waiting) == [1, 2], timeout=SOON)
+        send(log, [adopted.next()])
+        eventually(lambda: state_of(log, other).seq == 2, timeout=SOON)
+        assert not state_of(log, other).fork
 
 
 def test_a_reject_that_its_topic_refuses_is_kept_without_its_value(

@@ -72,6 +72,7 @@ def load(
     positions.update(((EVENTS, partition), beginnings[partition]) for partition in cut if partition in known)
     aggregation = Aggregation(roster, positions, limit=limit, poison=poison)
     aggregation.events.cut = cut
+    aggregation.events.ends = {partition: end for partition, end in known.items() if positions[EVENTS, partition] < end}
     for each, topic in ((state, STATE), (table, PENDING)):
         for record in each.records.values():
             if record.topic == topic:

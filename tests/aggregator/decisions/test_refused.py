@@ -9,7 +9,7 @@ from hgext.vcsreplicator.aggregator.decisions.poison import Poison
 from hgext.vcsreplicator.aggregator.refusals import RETRY, RefusalWatch
 from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, PENDING, ROSTER, STATE, LargeRecord
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.event import Event, Type
 from testing.builders.chains import Chain
 from testing.builders.fed_aggregation import FedAggregation
 from testing.builders.memorylog import MemoryLog
@@ -20,9 +20,9 @@ def large(key: str | None, *, topic: str = NOTICES, limit: int | None = 1000) ->
     return LargeRecord(topic=topic, key=key, size=2000, limit=limit)
 
 
-def refuse(fed: FedAggregation, chain: Chain) -> None:
+def refuse(fed: FedAggregation, chain: Chain, *, topic: str = NOTICES) -> None:
     """As a session does that loads everything after the refusal."""
-    fed.aggregation.poison.refuse(large(chain.repository))
+    fed.aggregation.poison.refuse(large(chain.repository, topic=topic))
     for repository in fed.aggregation.repositories.values():
         repository.is_refused |= repository.id == chain.repository
 
@@ -41,6 +41,72 @@ def test_no_stored_position_passes_an_event_that_waits_with_its_repository() -> 
     assert fed.aggregation.positions[EVENTS, 0] == 4
     assert fed.positions[EVENTS, 0] == 1
     assert list(fed.topics[STATE]) == [other.repository]
+
+
+def read_again_from_the_stored_position(fed: FedAggregation) -> None:
+    """As the next session does once the topic takes the message."""
+    fed.restart()
+    fed.aggregation.events.ends[0] = len(fed._events)
+    for record in fed._events[fed.positions[EVENTS, 0] :]:
+        fed.take(fed.take_event, record)
+    fed.commit()
+
+
+def adopt(chain: Chain) -> tuple[Chain, Event]:
+    """The history that replaces the chain's, and its first event."""
+    adopted = Chain(chain.path, incarnation=3)
+    return adopted, adopted.next(Type.SYNC, detail={"history": "adopted", "replaces": chain.incarnation})
+
+
+def fork_of(chain: Chain) -> Event:
+    """An event of another history, which no adoption names."""
+    foreign = Chain(chain.path, incarnation=2)
+    return foreign.take(len(chain.events) + 1)[-1]
+
+
+def test_a_fork_that_an_adoption_settled_does_not_come_back_with_the_events_of_one_that_waits() -> None:
+    fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
+    refuse(fed, waiting)
+    fed.event(other.next(), waiting.next(), fork_of(other))
+    fed.commit()
+    adopted, event = adopt(other)
+    fed.event(event)
+    fed.commit()
+    assert fed.positions[EVENTS, 0] == 1
+    assert not fed.state(adopted).fork
+    read_again_from_the_stored_position(fed)
+    assert not fed.state(adopted).fork
+    assert fed.positions[EVENTS, 0] == 4
+
+
+def test_a_fork_behind_an_adoption_stays_one_when_its_partition_is_read_again() -> None:
+    fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
+    refuse(fed, waiting)
+    fed.event(other.next(), waiting.next())
+    adopted, event = adopt(other)
+    fork = fork_of(other)
+    fed.event(event, fork)
+    fed.commit()
+    read_again_from_the_stored_position(fed)
+    assert fed.state(adopted).fork == fork.id
+    assert [each.reason for each in fed.errors if "is a fork" in each.reason] == [
+        f"b: event 2 ({fork.id}) is a fork: the log continued from 1 ({event.id}); "
+        "find out which history is true, then adopt it"
+    ]
+
+
+def test_no_stored_position_passes_a_fork_that_waits_for_the_end_of_its_partition() -> None:
+    fed, other = FedAggregation("alpha"), Chain("b")
+    fed.aggregation.events.ends[0] = 3
+    fork = fork_of(other)
+    fed.event(other.next(), fork)
+    fed.commit()
+    assert fed.positions[EVENTS, 0] == 1
+    assert not fed.state(other).fork
+    fed.event(other.next())
+    fed.commit()
+    assert fed.positions[EVENTS, 0] == 3
+    assert fed.state(other).fork == fork.id
 
 
 def test_a_successor_waits_for_a_repository_that_waits_itself() -> None:
@@ -66,15 +132,17 @@ def test_a_successor_waits_for_a_repository_that_waits_itself() -> None:
     )
 
 
-def test_states_that_are_written_again_leave_out_one_that_waits() -> None:
+@pytest.mark.parametrize(("topic", "is_written"), [(NOTICES, True), (STATE, False)])
+def test_states_that_are_written_again_leave_out_one_that_their_topic_refuses(topic: str, *, is_written: bool) -> None:
     fed, waiting, other = FedAggregation("alpha"), Chain("a"), Chain("b")
     fed.event(waiting.next(), other.next())
     fed.commit()
-    refuse(fed, waiting)
+    refuse(fed, waiting, topic=topic)
     fed.topics[STATE].clear()
     fed.aggregation.write_again([waiting.repository, other.repository])
     fed.write()
-    assert list(fed.topics[STATE]) == [other.repository]
+    assert (waiting.repository in fed.topics[STATE]) is is_written
+    assert other.repository in fed.topics[STATE]
 
 
 @pytest.mark.parametrize("key", [f"{'a' * 32}/7", f"{'a' * 32}/0:7", "a" * 32])

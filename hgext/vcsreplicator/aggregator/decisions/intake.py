@@ -7,7 +7,7 @@ Each event goes on with its repository's history, waits for a newer aggregator, 
 from collections.abc import Container
 from functools import partial
 
-from ...log import PENDING, NewRecord, Record
+from ...log import EVENTS, PENDING, NewRecord, Record
 from ...words import wire
 from ...words.errors import MalformedEvent, Rejected, UnknownEvent
 from ...words.event import Event, Type, is_identifier
@@ -30,7 +30,8 @@ class EventIntake:
 
     A record is *whole* if its partition was read from its beginning and had the record then: events missing before it are lost.
     Before any other record the log may have more, so the partition is reread first. While rereading, a fork takes effect only at
-    the end of the partition, and not if an adoption follows it.
+    the end of the partition, and not if an adoption follows it. So it is with records that the log had at the start: the stored
+    position may lie before some that were taken, if it waits for a repository.
     """
 
     def __init__(
@@ -44,14 +45,18 @@ class EventIntake:
         self._foreign: set[tuple[str, str]] = set()
         # Partitions that lost records, and where they ended then: records before that end may have been taken.
         self.cut: dict[int, int] = {}
+        # The ends of partitions at the start, until they are reached.
+        self.ends: dict[int, int] = {}
 
     def take(self, record: Record, now: float, *, is_whole: bool) -> RecordOutcome:
         """Take a record; its position passes it unless the outcome asks for it again."""
         cut = self.cut.get(record.partition, 0)
         take = partial(self._take_or_refuse, is_whole=is_whole, is_again=record.offset < cut)
         outcome = self._memory.pass_record(record, self._memory.guarded(take, record, now))
-        if cut and record.offset + 1 >= cut and not outcome.is_asked_again:
-            del self.cut[record.partition]
+        end = max(cut, self.ends.get(record.partition, 0))
+        if end and record.offset + 1 >= end and not outcome.is_asked_again:
+            self.cut.pop(record.partition, None)
+            self.ends.pop(record.partition, None)
             self.settle_forks(record.partition, now)
         return outcome
 
@@ -100,7 +105,13 @@ class EventIntake:
             return RecordOutcome.REJECTED
 
     def settle_forks(self, partition: int, now: float) -> None:
-        """Mark the repositories whose forks waited for the end of this partition."""
+        """Mark the repositories whose forks waited for the end of this partition.
+
+        It does so only once everything is read that the partition had at the start.
+        """
+        if partition in self.ends:
+            return
+        self._memory.unsettled.pop((EVENTS, partition), None)
         for name, record in list(self._forks.items()):
             if record.partition == partition:
                 del self._forks[name]
@@ -183,8 +194,8 @@ class EventIntake:
             return RecordOutcome.READ_AGAIN
         if arrival not in TAKEN:
             self._foreign.add((event.repository, event.incarnation))
-            if is_again:
-                self._forks[repository.id] = record
+            if is_again or record.offset < self.ends.get(record.partition, 0):
+                self._defer_fork(repository, record)
             else:
                 self._mark_forked(repository, event, record, now)
             return RecordOutcome.REJECTED
@@ -231,6 +242,16 @@ class EventIntake:
             text += "; nothing else is known about it, so the chains of its streams begin again"
         self._memory.output.reject(record, text, now, repository=repository.id)
         self._memory.lost[repository.id] += event.seq - repository.last - 1
+
+    def _defer_fork(self, repository: Repository, record: Record) -> None:
+        """Leave a fork to the end of its partition.
+
+        Until then no stored position passes it.
+        """
+        self._forks[repository.id] = record
+        if record.partition in self.ends:
+            place = (EVENTS, record.partition)
+            self._memory.unsettled[place] = min(self._memory.unsettled.get(place, record.offset), record.offset)
 
     def _mark_forked(self, repository: Repository, event: Event, record: Record, now: float) -> None:
         """Mark the repository as forked, and record a fork that it is not marked with."""

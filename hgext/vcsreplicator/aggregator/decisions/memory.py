@@ -48,6 +48,8 @@ class Memory:
         self.output = Outgoing(positions=dict(positions), keeps_values=poison.refused_reject is None)
         # The first record of each partition that waits with its repository: no stored position passes it.
         self._waiting: dict[tuple[str, int], int] = {}
+        # The first record of each partition that is not decided yet, which counts in the same way.
+        self.unsettled: dict[tuple[str, int], int] = {}
 
     def repository(self, name: str) -> Repository:
         """Return the repository with this id, an empty one if it is not known."""
@@ -60,7 +62,10 @@ class Memory:
     def batch(self, *, may_defer: bool = False) -> Outgoing:
         """Return all changes since the last batch; with `may_defer`, positions may wait."""
         output, self.output = self.output, Outgoing(keeps_values=self.poison.refused_reject is None)
-        output.positions = {place: min(at, self._waiting.get(place, at)) for place, at in output.positions.items()}
+        output.positions = {
+            place: min(at, self._waiting.get(place, at), self.unsettled.get(place, at))
+            for place, at in output.positions.items()
+        }
         if may_defer and output.may_repeat:
             self.output.positions, output.positions = output.positions, {}
         return output.complete()
