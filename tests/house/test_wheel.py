@@ -40,7 +40,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = "from setuptools.build_meta import build_sdist; build_sdist('..')"
     subprocess.run([sys.executable, "-c", build], cwd=folder / "copy", check=True, stdout=subprocess.DEVNULL)
     (built,) = folder.glob("*.tar.gz")
-    subprocess.run(["tar", "-xf", built, "-C", folder], check=True)
+    subprocess.run(["tar", "--no-same-owner", "-xf", built, "-C", folder], check=True)
     return folder / built.name.removesuffix(".tar.gz")
 
 
