@@ -181,7 +181,9 @@ def test_the_ends_of_partitions_are_reported_while_a_topic_refuses_an_ack(
     writer.start()
     eventually(lambda: found == [Ends(ends={0: 0}, expected={"a": (None, 3)})], timeout=30)
     assert kafka_log.stored("alpha", EVENTS) == {}
-    writer.close(0)
+    kafka.set_largest(f"{unique_name}-{ACKS}", 100_000)
+    writer.close(30)
+    assert kafka_log.stored("alpha", EVENTS) == {0: 0}
 
 
 def test_a_reject_that_its_topic_refuses_is_written_without_its_value(

@@ -299,7 +299,10 @@ def test_a_repository_that_another_master_with_the_same_source_may_have_is_not_o
     )
 
 
-def test_a_root_that_is_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(bench: Bench) -> None:
+def test_a_root_that_is_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "INTERVAL", 0.05)
     roots, began = {str(bench.folder / "repos"): "", str(bench.folder / "none"): "n"}, bench.clock.now()
     record = gone("b")
     bench.log.append([NewRecord(topic=record.topic, key=record.key, value=record.value.replace(b"gone-b", b"n/b"))])
