@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from testing.log_lines import write_every_line
 from testing.reporting import report_what_is_shown
@@ -33,9 +33,12 @@ from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service
 from testing.services.rabbitmq import RabbitMQ, RabbitMQOfTest, TlsRabbitMQ
 
-# Hypothesis' own defaults, but no example fails because the machine is loaded. `make check` wants an answer in seconds.
+# Hypothesis' own defaults, but no example fails because the machine is loaded. `make check` wants an answer in seconds, not after
+# the minutes in which a failing example is made smaller.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("patient"), max_examples=3)
+settings.register_profile(
+    "quick", settings.get_profile("patient"), max_examples=3, phases=set(Phase) - {Phase.shrink, Phase.explain}
+)
 settings.load_profile("patient")
 
 # What a shell starts in the background ignores this signal, as would all that the tests start and interrupt.
