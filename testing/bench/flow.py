@@ -43,7 +43,7 @@ def rows() -> list[Row]:
     with shared(RabbitMQ) as rabbitmq:
         measured = _measure("embedded log", rabbitmq.vhost())
         with shared(Kafka) as kafka:
-            _warm_up(f"{kafka.url}?topic-prefix=warm-{time.time_ns()}.")
+            warm_up(f"{kafka.url}?topic-prefix=warm-{time.time_ns()}.")
             log = f"{kafka.url}?topic-prefix=bench-{time.time_ns()}."
             return measured + _measure("Kafka", rabbitmq.vhost(), "--log", log)
 
@@ -79,7 +79,7 @@ class Consumer:
         return True
 
 
-def _warm_up(url: str) -> None:
+def warm_up(url: str) -> None:
     """Send requests of the kinds that a push causes."""
     with open_log(url, creates=True) as log:
         log.create(topics())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Added wall time of `hg push` against bare Mercurial: the pushlog alone, and everything with the relay running and mirrors paused.
+"""Added wall time of `hg push` against bare Mercurial: the pushlog alone; everything with mirrors paused; everything at work.
 
-The row "rare" is bare Mercurial with the master's setting of Python's collector (`docs/decisions/rare-collections.md`).
+The row "rare" is bare Mercurial with the master's setting of Python's collector (`docs/decisions/rare-collections.md`). At work are
+the relay, two mirrors, the aggregator and the notifier on the same processors, on either log; the push before has been announced.
 
 Rounds are interleaved. Every push is one small changeset from a process of its own to a server process of its own, as over SSH, so
 what the server imports counts. The rows of steps are pushes of their own, whose server writes down what each step takes
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,12 @@ from typing import Any
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from testing.bench import push_steps
+from testing.bench.flow import warm_up
 from testing.bench.measure import Row
+from testing.builders.cluster import Cluster
+from testing.services.existing import shared
+from testing.services.kafka import Kafka
+from testing.waiting import eventually
 
 ROUNDS = int(os.environ.get("BENCH_PUSH_ROUNDS", "30"))
 HEADS = int(os.environ.get("BENCH_PUSH_HEADS", "100000"))
@@ -47,6 +53,7 @@ SERVER = """\
 #!/bin/sh
 shift
 case "$*" in
+  */repos/master/*) HGRCPATH={folder}/work.hgrc ;;
   */bare/*-pushlog*) HGRCPATH={folder}/pushlog.hgrc ;;
   */bare/*-rare*) HGRCPATH={folder}/rare.hgrc ;;
   */bare/*) HGRCPATH={folder}/bare.hgrc ;;
@@ -66,6 +73,7 @@ atexit.register(gc.freeze)
 VARIANTS = ("bare", "rare", "pushlog", "outbox", "store")
 REPLICATED = VARIANTS[3:]
 STEPS = "steps"  # durability = store, written down
+WORK = "work"  # of a cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,23 @@ def rows() -> list[Row]:
             found += _wall("many-heads", bench, HEADS)
             found += _steps("small", bench, 0)
             found += _steps("many-heads", bench, HEADS)
+        found += _at_work("embedded", bench)
+        with shared(Kafka) as kafka:
+            warm_up(f"{kafka.url}?topic-prefix=warm-{time.time_ns()}.")
+            found += _at_work("Kafka", bench, "--log", f"{kafka.url}?topic-prefix=bench-{time.time_ns()}.")
     return found
+
+
+def _at_work(log: str, bench: Bench, *options: str) -> list[Row]:
+    """Wall time while a cluster works on the push."""
+    with Cluster(bench.folder / log, *options, warm=False) as cluster:
+        (bench.folder / "work.hgrc").write_text(f"%include {bench.folder}/{log}/master.hgrc\n")
+
+        def settle(variant: str, count: int) -> None:
+            if variant == WORK:
+                eventually(lambda: sum("pushlog_pushes" in str(line) for line in cluster.lines()) == count, "announced")
+
+        return _wall(log, bench, 0, ("bare", "rare", WORK), settle)
 
 
 def _steps(name: str, bench: Bench, heads: int) -> list[Row]:
@@ -138,19 +162,30 @@ def _steps(name: str, bench: Bench, heads: int) -> list[Row]:
     ]
 
 
-def _wall(name: str, bench: Bench, heads: int) -> list[Row]:
-    for variant in VARIANTS:
+def _wall(
+    name: str,
+    bench: Bench,
+    heads: int,
+    variants: Sequence[str] = VARIANTS,
+    settle: Callable[[str, int], None] = lambda variant, pushes: None,
+) -> list[Row]:
+    """Wall time of pushes of each variant, interleaved; `settle` waits after each, told the pushes of its variant so far."""
+    for variant in variants:
         bench.prepare(name, variant, ROUNDS, heads)
-    samples: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+        settle(variant, 2)
+    samples: dict[str, list[float]] = {variant: [] for variant in variants}
     for number in range(3, ROUNDS + 3):
-        for variant in random.sample(VARIANTS, len(VARIANTS)):
+        for variant in random.sample(variants, len(variants)):
             samples[variant].append(bench.push(name, variant, number))
+            settle(variant, number)
     bare = Row(name=f"hg push, {name}, bare Mercurial", unit="ms", samples=samples["bare"])
     found = [bare]
-    for variant in VARIANTS[1:]:
+    for variant in variants[1:]:
         found.append(Row(name=f"hg push, {name}, {variant}", unit="ms", samples=samples[variant], baseline=bare.median))
-        added = [value - beside for value, beside in zip(samples[variant], samples["bare"], strict=True)]
-        found.append(Row(name=f"added, {name}, {variant}", unit="ms", samples=added, note="pairs of one round"))
+        for beside in ("bare", "rare") if variant != "rare" else ("bare",):
+            added = [value - other for value, other in zip(samples[variant], samples[beside], strict=True)]
+            row = f"added, {name}, {variant} beyond {beside}"
+            found.append(Row(name=row, unit="ms", samples=added, note="pairs of one round"))
     return found
 
 
@@ -243,6 +278,8 @@ def _add_heads(folder: Path, count: int) -> None:
 
 def _place(name: str, variant: str) -> str:
     """The folder of a variant's repository: below the replicated root if it is replicated."""
+    if variant == WORK:
+        return f"{name}/repos/master/{name}-{variant}"
     return f"{'repos' if variant in (*REPLICATED, STEPS) else 'bare'}/{name}-{variant}"
 
 
