@@ -42,6 +42,7 @@ from .broker import Broker
 from .clients import close_producer, rim, together, warm
 from .options import KafkaOptions
 from .reader import KafkaReader
+from .too_large import describe_refused
 from .transactor import KafkaTransactor
 
 
@@ -171,7 +172,7 @@ class KafkaLog(Log):
                 results = [future.get(timeout=max(0.001, deadline - time.monotonic())) for future in futures]
         except ReplicationError as error:
             self._drop_appender(producer)
-            if refused := self.broker.describe_refused(messages, futures):
+            if refused := describe_refused(messages, futures, self.broker.largest):
                 raise refused from error
             self.broker.refuse_missing(error, {each["topic"] for each in plan}, producer._metadata)
             raise

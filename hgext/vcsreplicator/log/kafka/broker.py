@@ -17,8 +17,8 @@ from kafka.structs import OffsetAndMetadata
 
 from ...words.clock import DAY
 from ...words.errors import BadConfig, ReplicationError, TopicMissing, Unavailable
-from .. import LARGEST, SINGLE, LargeRecord, NewRecord, PartitionKey, TooLarge, Topic, measure_message, partition_of
-from .clients import TOO_LARGE, Admin, close_producer, connect, describe_missing, rim, warm
+from .. import LARGEST, SINGLE, NewRecord, PartitionKey, Topic, partition_of
+from .clients import Admin, close_producer, connect, describe_missing, rim, warm
 from .options import KafkaOptions
 
 T = TypeVar("T")
@@ -177,38 +177,13 @@ class Broker:
             raise Unavailable(f"{self.options.url}: {describe_missing(unknown)}") from error
 
     def largest(self, topic: str) -> int | None:
-        """Return `max.message.bytes` less the framing; None if it is not shown."""
+        """Return `max.message.bytes` less the framing, at most LARGEST; None if it is not shown."""
         resource = ConfigResource("TOPIC", self.full(topic), ["max.message.bytes"])
         found = self.ask(
             f"settings of {self.full(topic)}", lambda admin: admin.describe_configs([resource], config_filter="all")
         )
         setting = found.get("topic", {}).get(self.full(topic), {}).get("max.message.bytes")
-        return None if setting is None else max(0, int(setting["value"]) - FRAMING)
-
-    def describe_refused(self, messages: Sequence[NewRecord], futures: Sequence[Any]) -> TooLarge | None:
-        """Return an error that names the messages that are too large for topics.
-
-        `futures` belong to the messages. None if the brokers refused none of them. A broker answers to the first ones only, so all
-        messages are compared with what their topics take; the largest one that failed is named if the brokers do not say that.
-        """
-        sizes = [measure_message(message) for message in messages]
-        failed = [
-            (size, message)
-            for size, message, future in zip(sizes, messages, futures, strict=False)
-            if isinstance(future.exception, TOO_LARGE)
-        ]
-        if not failed:
-            return None
-        limits: dict[str, int | None] = {}
-        for topic in {message.topic for message in messages}:
-            limits[topic] = None
-            with suppress(ReplicationError):
-                limits[topic] = self.largest(topic)
-        records = [_describe_large(size, message, limits) for size, message in zip(sizes, messages, strict=True)]
-        refused = [each for each in records if each.limit is not None and each.size > each.limit]
-        largest = _describe_large(*max(failed, key=lambda pair: pair[0]), limits)
-        told = ": message too large for the broker (max.message.bytes); see: vcsreplicator topics check"
-        return TooLarge(tuple(refused or [largest]), told)
+        return None if setting is None else min(LARGEST, max(0, int(setting["value"]) - FRAMING))
 
     def offsets(self, topic: str, spec: OffsetSpec, partitions: Collection[int] | None = None) -> dict[int, int]:
         numbers = range(self.partitions(topic)) if partitions is None else partitions
@@ -396,7 +371,3 @@ def topic_settings(topic: Topic, in_sync: int | None) -> dict[str, str]:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def _describe_large(size: int, message: NewRecord, limits: Mapping[str, int | None]) -> LargeRecord:
-    return LargeRecord(topic=message.topic, key=message.key, size=size, limit=limits[message.topic])

@@ -16,6 +16,7 @@ from ...words.errors import Fenced, ReplicationError, Unavailable
 from .. import EXPECTED_WITHIN, NewRecord, PartitionKey, check_message
 from .broker import OWNERS, Broker
 from .clients import add_partitions, close_producer, commit_when_written, rim, together, wait, wait_for, warm
+from .too_large import describe_refused
 
 # Seconds until the end of a transaction counts as unclear; a service must stop within ten.
 COMMIT_PATIENCE = 8.0
@@ -85,7 +86,7 @@ class KafkaTransactor:
             self.close()
             if any(isinstance(each, FENCED) for each in failures):
                 self._refuse_newer()
-            if refused := self._broker.describe_refused(messages, futures):
+            if refused := describe_refused(messages, futures, self._broker.largest):
                 raise refused from error
             self._broker.refuse_missing(error, {each["topic"] for each in plan}, producer._metadata)
             raise
