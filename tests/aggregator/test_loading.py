@@ -22,7 +22,7 @@ from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
-from hgext.vcsreplicator.words.shape import to_json
+from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.wire import headers
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
@@ -268,6 +268,20 @@ def test_a_metric_counts_the_alarms_that_last_and_forgets_those_that_are_over(lo
     ask(log, Verb.ACTIVATE, "alpha")
     step(session, clock, 2)
     assert measured("alarms", alarm=NO_GATING) is None
+
+
+def test_the_first_heartbeat_after_a_start_carries_the_alarms(log: CountingLog) -> None:
+    """Else `vcsreplicator check` would find nothing wrong until the second one."""
+    clock, chain = log._clock, Chain("x")
+    assert isinstance(clock, HandClock)
+    ask(log, Verb.DEACTIVATE, "alpha")
+    send(log, chain.take(1))
+    step(open_session(log), clock, 2)
+    log.append([NewRecord(topic=STATE, key=GROUP, value=to_json(AggregatorHeartbeat(time=1.0, roster=1, held=0)))])
+    step(open_session(log), clock)
+    [beat] = [from_json(AggregatorHeartbeat, each.value or b"") for each in log.records(STATE) if each.key == GROUP]
+    assert beat.time > 1.0
+    assert [text for text in beat.alarms if "no mirror gates" in text or NO_GATING in text], beat.alarms
 
 
 def test_a_forked_repository_is_an_alarm_until_its_history_is_adopted(log: CountingLog) -> None:

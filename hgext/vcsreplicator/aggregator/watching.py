@@ -148,9 +148,10 @@ class Watch:
             self._beat_at = self._clock.monotonic() - max(0.0, self._interval - AGAIN)
             return False
         self._restore_topics()
+        # Before the heartbeat: also the first one of a session carries the alarms.
+        self._survey(now)
         self._commit(self._make_beat(notices))
         self._restore_topics()
-        self._survey(now)
         return True
 
     def restore_roster(self) -> None:
