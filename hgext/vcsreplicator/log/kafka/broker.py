@@ -177,7 +177,10 @@ class Broker:
             raise Unavailable(f"{self.options.url}: {describe_missing(unknown)}") from error
 
     def largest(self, topic: str) -> int | None:
-        """Return `max.message.bytes` less the framing, at most LARGEST; None if it is not shown."""
+        """Return `max.message.bytes` less the framing, at most LARGEST.
+
+        Returns None if the broker does not show it.
+        """
         resource = ConfigResource("TOPIC", self.full(topic), ["max.message.bytes"])
         found = self.ask(
             f"settings of {self.full(topic)}", lambda admin: admin.describe_configs([resource], config_filter="all")
