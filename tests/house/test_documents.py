@@ -11,6 +11,8 @@ from tests.house.sources import PRODUCT, files
 
 # What begins so is a path of the repository; other words with slashes are URLs, topics or paths of a host.
 PATH = re.compile(r"`((?:hgext|pushlog|notifier|hooks|testing|tests|docs|requirements)/[\w./{},-]*)`")
+# A page, a test or a tool of the repository that a source names, as far as its ending shows.
+CITED = re.compile(r"(?<![\w.-])(?:docs|testing|tests)/[\w./-]+\.(?:md|py|sh|t)\b")
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
 # Words that hide who acts; the contributing page names them. A machine's user has such a name, in quotation marks.
 HIDDEN = (
@@ -58,6 +60,13 @@ def test_the_documents_name_only_paths_that_exist() -> None:
     assert not [f"{name}: {path}" for name, path in sorted(named) if not (CHECKOUT / path).exists()]
 
 
+def test_the_sources_cite_only_pages_and_tests_that_exist() -> None:
+    sources = files(*PRODUCT, "tests/*.py", "tests/*.t", "testing/*.py", ":!tests/golden")
+    cited = {(name, path) for name, text in sources for path in CITED.findall(text)}
+    assert cited
+    assert not [f"{name}: {path}" for name, path in sorted(cited) if not (CHECKOUT / path).exists()]
+
+
 def test_the_documents_link_only_to_pages_and_headings_that_exist() -> None:
     offending = []
     for name, text in files("*.md"):
@@ -95,6 +104,7 @@ def test_every_decision_has_the_same_form_and_its_line_in_the_index(page: Path) 
 
 def test_the_checks_of_documents_can_fail() -> None:
     assert PATH.findall("see `hgext/nowhere.py`") == ["hgext/nowhere.py"]
+    assert CITED.findall("(`tests/" + "no/such.t`)") == ["tests/no/" + "such.t"]
     assert LINK.findall("see [it](nowhere.md#part)") == [("nowhere.md", "part")]
     assert headings("## A push, in `hg`\n") == {"a-push-in-hg"}
     assert hidden_actors("Whoever reads is told") == ["Whoever", "is told"]

@@ -49,7 +49,10 @@ def strip(
     *arguments: Any,
     **keywords: Any,
 ) -> Any:
-    """Wrap `repair.strip`: note, strip, announce (`tests/hg/master/lifecycle.t`)."""
+    """Wrap `repair.strip`: note, strip, announce.
+
+    Proven by `tests/hg/master/acts/lifecycle.t`.
+    """
     overlay.refuse(repo.unfiltered())
     master = repository.replicated(repo)
     if master is None or repository.is_silenced(master):
