@@ -5,6 +5,8 @@ Each destination gets its messages in order per repository, at least once, and i
 
 message     what a notice says in public (pure)          publisher   the daemon
 public      what is public, and under which URL (pure)   destination the port, and the table of destinations
-window      what to send next, and what is done (pure)   jsonlines, pulse, sns, webhook, hgpush   the destinations
+window      what to send next, and what is done (pure)   jsonlines, pulse, sns, webhook, hgpush, decode   the destinations
 courier     the loop of one destination                  orders      what operators asked of it
+
+Services of their own: `edge`, `decode`, `poll`, `work`, `guardian`.
 """

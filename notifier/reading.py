@@ -36,7 +36,7 @@ STORE_EVERY = 0.5
 # Seconds after which a position that did not move is stored again: Kafka forgets one that is not stored for a week.
 RENEW_EVERY = 3600.0
 
-# Seconds between two looks who stored the position last, while it moves.
+# Seconds between two looks at who stored the position last, while it moves.
 LOOK_EVERY = 20.0
 
 # Seconds for which another notifier counts as there after it stored a position.

@@ -12,7 +12,7 @@ from typing import Any
 
 from .connection import LARGEST_MESSAGE, TROUBLE, connect, drain, translated, within
 
-# Seconds between two heartbeats of a user who is busy.
+# Seconds between two heartbeats that a busy caller sends.
 _BEAT_EVERY = 1.0
 
 
@@ -70,8 +70,8 @@ class QueueConsumer:
     def keep_alive(self) -> None:
         """Send the broker a heartbeat, and look for the broker's.
 
-        Does so at most once a second. A user who is busy for longer calls it meanwhile: brokers close a connection that is silent.
-        What arrives is kept for `receive`.
+        Does so at most once a second. A caller that is busy for longer calls it meanwhile: brokers close a connection that is
+        silent. What arrives is kept for `receive`.
         """
         now = time.monotonic()
         if now - self._kept_alive_at < _BEAT_EVERY:

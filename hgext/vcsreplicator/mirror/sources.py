@@ -58,7 +58,8 @@ class Source:
     """One reading thread.
 
     It reads the stream, or with `follows` one repository that catches up. `may_read` holds it back, `stop` ends it. A catch-up
-    reader holds itself back after each batch. It reports Read, Lost or Skipped, or the exception that ended it.
+    reader holds itself back after each batch. It reports ReadRecords, ExpiredPosition or SkippedRecords, or the
+    exception that ended it.
     """
 
     def __init__(

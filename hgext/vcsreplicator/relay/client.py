@@ -9,7 +9,8 @@ socket:
     relay → push    {"available": true}               yes; a no is never sent
     push  → relay   {"seq": 12, "reasons": true}      committed up to 12: send it, and answer when the log has it
     relay → push    {"sent": 12}                      the log has it
-    relay → push    {"failed": "Permission denied"}   only with `reasons`: the relay lacks a right here, and goes on trying
+    relay → push    {"failed": "Permission denied"}   only with `reasons`: the relay lacks a right here, and goes on trying;
+                                                      with `"full": true` if a disk is full
     push  → relay   {"ask": "mirrors", "id": REPOSITORY, "incarnation": INCARNATION, "announced": 12}
                                                       only with `acknowledge = mirrors`, and only after the previous answer:
                                                       do all mirrors serve 12, and is its notice written?

@@ -169,11 +169,11 @@ class RepositoryState:
 class AggregatorHeartbeat:
     """The aggregator's heartbeat. Topic `state`, key `aggregator`.
 
-    Mirrors call themselves stale without one for 30 s. `alarms` are those that an operator cannot see in any other record, each in
-    one line. `notices` is the earlier end of that topic: notices from this offset on may be newer than the states written before
-    this heartbeat. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the partitions of `events` that lost
-    their newest records and are being reread, partition → where it ended then: an aggregator that starts continues there.
-    `partitions` is how many of that topic the aggregator reads.
+    A mirror's `/health` is degraded after `[health] silence` seconds (30) without one. `alarms` are those that an operator cannot
+    see in any other record, each in one line. `notices` is the earlier end of that topic: notices from this offset on may be newer
+    than the states written before this heartbeat. `format` is AGGREGATOR_FORMAT, 1 if the record does not say. `cut` has the
+    partitions of `events` that lost their newest records and are being reread, partition → where it ended then: an aggregator that
+    starts continues there. `partitions` is how many of that topic the aggregator reads.
     """
 
     time: Time

@@ -107,7 +107,7 @@ class Departures:
             self.acknowledge_again(deletion(state, self._clock.now()))
 
     def leave_if_due(self, following: Following) -> bool:
-        """Return whether the repository leaves, from now on or already.
+        """Let the repository leave if it must; return whether it leaves.
 
         A task that is under way ends before. It leaves if this mirror carries it no more, or if it waits for a repair while the
         master has deleted it. One that follows the stream meets its deletion there.
