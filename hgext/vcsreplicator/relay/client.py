@@ -34,6 +34,9 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from ..words.event import Event
 
+# Seconds after which a relay that does not accept a connection counts as absent.
+PATIENCE = 0.5
+
 
 class RelayLine:
     """One connection; after any failure, no answer to a question is True.
@@ -50,10 +53,10 @@ class RelayLine:
         self.mirrors: int | None = None
 
     @classmethod
-    def open(cls, path: str, folder: str, *, patience: float = 0.5) -> Self | None:
+    def open(cls, path: str, folder: str) -> Self | None:
         """Connect to the relay at `path` about a `folder`; None if no relay answers."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        connection.settimeout(patience)
+        connection.settimeout(PATIENCE)
         try:
             connection.connect(path)
             connection.sendall(_encode_line({"repository": folder}))
