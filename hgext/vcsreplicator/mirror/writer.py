@@ -3,6 +3,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -106,7 +107,7 @@ class AckWriter:
                 attempt += 1
                 logger.warning("acks not written", reason=str(error), attempt=attempt)
                 self._put_back(out)
-                threading.Event().wait(FAILOVER.delay(attempt, random.random()))
+                time.sleep(FAILOVER.delay(attempt, random.random()))
             except Exception as error:
                 self._report(error)
                 return
