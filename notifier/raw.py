@@ -15,6 +15,7 @@ import re
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import parse_qs
 
 from hgext.vcsreplicator.log import TOPIC_NAMES, NewRecord, Topic
@@ -144,6 +145,11 @@ def _parse_telemetry(uri: str, args: str) -> Submission:
         app_update_channel=found["channel"],
         app_build_id=found["build"],
     )
+
+
+def write_timestamp(at: float) -> str:
+    """Return a time as the attribute `submission_timestamp` has it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def to_line(raw: RawMessage) -> bytes:

@@ -7,7 +7,6 @@ attributes, which no output of the decoder has. A notice counts as delivered onc
 changesets.
 """
 
-import datetime
 import threading
 import uuid
 from collections.abc import Iterable, Sequence
@@ -25,7 +24,7 @@ from ..destination import DeliveryOutcome, Destination, Threads
 from ..hgpush.lookup import AT_ONCE, ChangesetLookup, check_mirror_url
 from ..hgpush.message import QueuedPush
 from ..message import Message, clean, to_text
-from ..raw import RawMessage, raw_topic, to_record
+from ..raw import RawMessage, raw_topic, to_record, write_timestamp
 from ..window import PATIENCE, Patience
 from .settings import DecodeSettings, PlaceKind, read_place
 
@@ -165,9 +164,8 @@ class DecoderDestination(Threads):
 def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawMessage]]:
     """Yield id and raw message of each changeset of a push, in order. Pure."""
     event = uuid.UUID(hex=message.id.partition(".")[0])
-    moment = datetime.datetime.fromtimestamp(message.created, datetime.UTC)
     common = {
-        "submission_timestamp": moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "submission_timestamp": write_timestamp(message.created),
         "protocol": "hg",
         "method": "push",
         **_private_attributes(message.connection),

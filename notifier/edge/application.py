@@ -9,7 +9,6 @@ not see the answer.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -18,7 +17,7 @@ import structlog
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.version import VERSION
 
-from ..raw import OPTIONAL, RawMessage, WrongUri, parse_uri, to_line
+from ..raw import OPTIONAL, RawMessage, WrongUri, parse_uri, to_line, write_timestamp
 from .intake import EdgeIntake, Outcome
 from .metrics import ANSWERS
 from .settings import EdgeSettings
@@ -124,9 +123,8 @@ class EdgeApplication:
 
     def _read_attributes(self, scope: AsgiMessage) -> dict[str, str]:
         """Return a request's attributes; a repeated header's values are joined by comma."""
-        received = datetime.fromtimestamp(self._clock.now(), UTC)
         attributes = {
-            "submission_timestamp": received.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "submission_timestamp": write_timestamp(self._clock.now()),
             "uri": scope["raw_path"].decode("latin-1"),
             "protocol": f"HTTP/{scope['http_version']}",
             "method": scope["method"],
