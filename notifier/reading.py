@@ -17,7 +17,7 @@ from typing import Self
 import structlog
 from prometheus_client import Gauge
 
-from hgext.vcsreplicator.log import NOTICES, Log, Record
+from hgext.vcsreplicator.log import NOTICES, RENEW_EVERY, Log, Record
 from hgext.vcsreplicator.log.ownership import write_making
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
@@ -32,9 +32,6 @@ from .window import Window
 
 # Seconds between two stored positions while messages are not settled.
 STORE_EVERY = 0.5
-
-# Seconds after which a position that did not move is stored again: Kafka forgets one that is not stored for a week.
-RENEW_EVERY = 3600.0
 
 # Seconds between two looks at who stored the position last, while it moves.
 LOOK_EVERY = 20.0

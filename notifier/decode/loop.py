@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 from prometheus_client import Counter
 
-from hgext.vcsreplicator.log import NewRecord
+from hgext.vcsreplicator.log import RENEW_EVERY, NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
 
@@ -36,9 +36,6 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 # Seconds of decoding after which a batch ends: brokers give up a connection that is silent for longer, and a stop waits for it.
 BATCH_SECONDS = 1.0
-
-# Seconds after which the position is stored again, moved or not: Kafka forgets one that is not stored for a week.
-RENEW_EVERY = 3600.0
 
 # Seconds without a message after which nothing seems to wait.
 QUIET = 5.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from prometheus_client import Gauge
 
-from ..log import EVENTS, NOTICES, ROSTER, STATE, Log, NewRecord, Record
+from ..log import EVENTS, NOTICES, RENEW_EVERY, ROSTER, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
 from ..words.errors import Unavailable
 from ..words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat
@@ -33,9 +33,6 @@ from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
 from .loading import IDENTITY
 from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
-
-# Seconds between two commits of all positions: Kafka forgets a position that is not stored for a week.
-RENEW_INTERVAL = 3600.0
 
 # Seconds after which a heartbeat that was put off is tried again.
 AGAIN = 1.0
@@ -139,7 +136,7 @@ class Watch:
             return False
         aggregation = self._aggregation
         self._beat_at = now
-        if now - self._renewed >= RENEW_INTERVAL:
+        if now - self._renewed >= RENEW_EVERY:
             self._renewed = now
             aggregation.renew()
         notices = self._find_notices_end()

@@ -15,7 +15,7 @@ import queue
 from collections.abc import Mapping
 from typing import Any
 
-from ...log import Log
+from ...log import RENEW_EVERY, Log
 from ...words.clock import Clock
 from ...words.records import MIRROR_FORMAT, MirrorHeartbeat
 from ...words.shape import to_json
@@ -45,8 +45,6 @@ TICK = 0.2
 BUSY_TURN = 0.1
 # Longest wait of a turn, in seconds.
 IDLE_TURN = 2.0
-# Seconds after which positions that did not move are stored again: Kafka forgets what is not stored for a week.
-RENEW_INTERVAL = 3600.0
 
 
 class Supervisor:
@@ -201,7 +199,7 @@ class Supervisor:
         event again, and finds it applied.
         """
         positions = self.state.backlog.positions()
-        is_renewal = now - self._renewed >= RENEW_INTERVAL
+        is_renewal = now - self._renewed >= RENEW_EVERY
         was_moving, self._is_moving = self._is_moving, positions != self._stored
         if not (is_renewal or (self._is_moving and (was_moving or at_once))):
             return
