@@ -294,7 +294,8 @@ def _find_forked(picture: Picture, now: float, reported: Sequence[Finding]) -> l
     way_out = "stop what sends them, then run `hg replicateadopt` where the history is right (docs/push.md, Forks)"
     times = [state.forked_at for state in forked if state.forked_at is not None]
     since = f" ({format_since(min(times), now)})" if times else ""
-    return [Finding(level=Severity.CRITICAL, text=f"{name_paths(forked)} {verb} forked: {cause}{since}; {way_out}")]
+    names = name_paths([state.path for state in forked])
+    return [Finding(level=Severity.CRITICAL, text=f"{names} {verb} forked: {cause}{since}; {way_out}")]
 
 
 def _describe_silence(seen: float | None, now: float) -> str:

@@ -21,9 +21,10 @@ from ..words.roster import MirrorState
 from ..words.shape import Seconds, within
 from . import AGGREGATOR, Picture
 from .follower import Follower
+from .wording import name_paths
 
-# Most repositories that a reason names.
-NAMED = 5
+# Most late repositories that a reason names.
+LATE_NAMED = 5
 
 # Seconds that a request waits for a reading of the log: a load balancer's patience is short.
 PATIENCE = 1.0
@@ -115,8 +116,7 @@ def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, se
     names = sorted(picture.states[name].path for name, began in since.items() if now - began > settings.late)
     if not names:
         return None
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"shows less than is released of {', '.join(names[:NAMED])}{more}"
+    return f"shows less than is released of {name_paths(names, LATE_NAMED)}"
 
 
 class _SharedQuestion(Generic[T]):

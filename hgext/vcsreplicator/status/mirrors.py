@@ -38,7 +38,8 @@ def find_mirror_troubles(
         late = [] if name in silent else picture.late(name, lags[name], now)
         if late:
             since = format_since(min(picture.lacks_since(name, state, now) for state in late), now)
-            text = f"mirror {name} makes no progress on {name_paths(late)} ({since}); see: {name_trace(late[0])}"
+            paths = name_paths([state.path for state in late])
+            text = f"mirror {name} makes no progress on {paths} ({since}); see: {name_trace(late[0])}"
             found.append(Finding(level=Severity.WARNING, text=text))
         found += _find_behind(picture, name, lags[name], now, warn, critical)
         beat = picture.heartbeats.get(name)

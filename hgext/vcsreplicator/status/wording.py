@@ -4,11 +4,12 @@
 import enum
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..words.records import RepositoryState
 
-# How many repositories a finding names.
+# Most repositories that a finding names.
 NAMED = 3
 
 
@@ -40,10 +41,10 @@ def name_trace(state: RepositoryState) -> str:
     return f"vcsreplicator trace {shlex.quote(state.path)}"
 
 
-def name_paths(states: list[RepositoryState]) -> str:
-    """Name the first repositories, and count the others."""
-    more = f" and {len(states) - NAMED} more" if len(states) > NAMED else ""
-    return ", ".join(state.path for state in states[:NAMED]) + more
+def name_paths(paths: Sequence[str], most: int = NAMED) -> str:
+    """Name the first repositories, at most so many, and count the others."""
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(paths[:most]) + more
 
 
 def format_since(then: float, now: float) -> str:
