@@ -21,6 +21,14 @@ MIRRORS = ("alpha", "beta", "gamma")
 NOW = 1.0
 
 
+def test_a_mirror_that_is_not_in_the_roster_must_have_nothing() -> None:
+    state = Installation().state
+    for mirrors in ((), (Mirror(name="alpha", state=MirrorState.ACTIVE),)):
+        picture = Picture(states={state.repository: state}, roster=Roster(mirrors=mirrors))
+        assert picture.must_have("alpha", state) is bool(mirrors)
+        assert bool(picture.measure_lags("alpha")) is bool(mirrors)
+
+
 class Drawn:
     """Records of three repositories and three mirrors, drawn by chance."""
 

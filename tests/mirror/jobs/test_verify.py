@@ -14,6 +14,7 @@ from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Fingerprint, Verdict
 from hgext.vcsreplicator.mirror.jobs import verify
 from hgext.vcsreplicator.mirror.task import Checked, FingerprintPair, Look
+from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
@@ -59,6 +60,12 @@ LOST = Checked(repository=SAME.repository, problem="it is not here any more")
 CHANGES = Checked(repository=SAME.repository, problem=None, is_undecided=True)
 DEEP = replace(OPTIONS, deep=True)
 Step = FingerprintPair | Checked | Callable[[], None]
+
+
+def test_a_mirror_that_has_not_joined_is_to_copy_and_compare_every_repository() -> None:
+    picture = Picture(states={STATE_OF_IT.repository: STATE_OF_IT}, roster=Roster(mirrors=()))
+    assert verify.carried(picture, "alpha") == [STATE_OF_IT]
+    assert not verify.is_included(picture, "alpha", replace(STATE_OF_IT, deleted=True))
 
 
 class Round:

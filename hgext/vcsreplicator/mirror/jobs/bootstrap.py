@@ -38,7 +38,7 @@ from ..service import lock_folder
 from ..settings import MirrorSettings
 from ..task import FoundRepository, Scan, Task, TaskOutcome
 from . import crew
-from .verify import carried, must_have
+from .verify import carried, is_included
 
 # Asks the aggregator to ADD the mirror (inactive, with rules) or to let it JOIN. Returns once decided or stopped; raises Refused.
 Ask = Callable[[Verb, Rules | None], None]
@@ -193,7 +193,7 @@ def _copy(
             note = "its worker died" if outcome is None else "the master does not have it any more"
         picture = update()
         job.state = picture.states.get(job.state.repository, job.state)  # it may have been renamed
-        if not must_have(picture, settings.name, job.state):
+        if not is_included(picture, settings.name, job.state):
             jobs.remove(job)
             shutil.rmtree(staging / job.state.repository, ignore_errors=True)
             return None

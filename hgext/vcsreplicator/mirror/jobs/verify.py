@@ -85,13 +85,16 @@ class _VerifyJob:
 
 
 def carried(picture: Picture, mirror: str, paths: Sequence[str] = ()) -> list[RepositoryState]:
-    """Return the repositories that the mirror must have; with `paths` only those."""
+    """Return the repositories to copy or compare; with `paths` only those."""
     wanted = (state for state in picture.states.values() if not paths or state.path in paths)
-    return sorted((state for state in wanted if must_have(picture, mirror, state)), key=lambda state: state.path)
+    return sorted((state for state in wanted if is_included(picture, mirror, state)), key=lambda state: state.path)
 
 
-def must_have(picture: Picture, mirror: str, state: RepositoryState) -> bool:
-    """Return whether the mirror carries the repository and it is not deleted."""
+def is_included(picture: Picture, mirror: str, state: RepositoryState) -> bool:
+    """Return whether the repository is there and no rule of the mirror leaves it out.
+
+    A mirror that is not in the roster, because it has not joined yet, has no rules.
+    """
     known = picture.roster.mirror(mirror) if picture.roster else None
     return not state.deleted and (known is None or known.carries(state.path))
 
@@ -173,7 +176,7 @@ class _Comparing:
         """Look whether it was renamed, deleted or left out of the rules since."""
         picture = _update_patiently(self.follower, self.stop)
         job.state = picture.states.get(job.state.repository, job.state)
-        job.is_gone = not must_have(picture, self.settings.name, job.state)
+        job.is_gone = not is_included(picture, self.settings.name, job.state)
 
     def _judge_job(self, job: _VerifyJob, looked: FingerprintPair | Checked | None, now: float) -> float | None:
         state, reading_at, job.reading_at = job.state, job.reading_at, None
