@@ -75,7 +75,7 @@ def write_note(root: str, kind: str, file: str, content: bytes) -> None:
     make_folder(root, kind)
     temporary = f"{file}.{os.getpid()}"
     with open(temporary, "wb", opener=open_regular) as stream:
-        match_mode(stream.fileno(), root)
+        match_root_mode(stream.fileno(), root)
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
@@ -87,11 +87,11 @@ def make_folder(root: str, kind: str) -> str:
     for folder in (os.path.join(root, NOTES), os.path.join(root, NOTES, kind)):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-            match_mode(folder, root)
+            match_root_mode(folder, root)
     return os.path.join(root, NOTES, kind)
 
 
-def match_mode(made: str | int, folder: str) -> None:
+def match_root_mode(made: str | int, folder: str) -> None:
     """Give readers and writers of `folder` the same rights to a file made in it."""
     like, now = os.stat(folder).st_mode, os.stat(made).st_mode
     wanted = like & (0o2777 if stat.S_ISDIR(now) else 0o666)
