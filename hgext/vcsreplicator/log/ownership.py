@@ -72,12 +72,28 @@ def write_making(path: str) -> str:
         with contextlib.suppress(OSError):
             folder = os.stat(os.path.dirname(path))
             user, group = folder.st_uid, folder.st_gid
-    owner, its_group = str(user), str(group)
-    with contextlib.suppress(KeyError):
-        owner = pwd.getpwuid(user).pw_name
-    with contextlib.suppress(KeyError):
-        its_group = grp.getgrgid(group).gr_name
-    return f"install -o {owner} -g {its_group} -m 640 /dev/null {shlex.quote(path)}"
+    return f"install -o {name_user(user)} -g {name_group(group)} -m 640 /dev/null {shlex.quote(path)}"
+
+
+def name_own_user() -> str:
+    """Return this process's user and group as `chown` takes them."""
+    return f"{name_user(os.geteuid())}:{name_group(os.getegid())}"
+
+
+def name_user(user: int) -> str:
+    """Return the name of a user, or the number of one that has no name here."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def name_group(group: int) -> str:
+    """Return the name of a group, or the number of one that has no name here."""
+    try:
+        return grp.getgrgid(group).gr_name
+    except KeyError:
+        return str(group)
 
 
 def name_owner(path: str) -> str:

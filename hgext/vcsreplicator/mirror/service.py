@@ -4,19 +4,19 @@
 import errno
 import fcntl
 import os
-import pwd
 import queue
 import random
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log
+from ..log.ownership import name_user
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired, Unavailable
@@ -171,12 +171,9 @@ def _naming_folder(settings: MirrorSettings, key: str, folder: str) -> Iterator[
         what = os.fsdecode(error.filename or folder)
         inside = "" if what == folder else f"{what}: "
         reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or 0)
-        user: object = os.geteuid()
-        with suppress(KeyError):
-            user = pwd.getpwuid(os.geteuid()).pw_name
         raise BadConfig(
             f"mirror.{settings.name}.{key}: {folder} cannot be used: {inside}{reason}; "
-            f"expected a folder that user {user} may list and write to, or may make"
+            f"expected a folder that user {name_user(os.geteuid())} may list and write to, or may make"
         ) from error
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from ..log.ownership import name_own_user
 from ..outbox.file import Outbox, outbox_of
 from ..status import SILENT
 from ..words.records import ServiceTrouble
@@ -17,7 +18,7 @@ from .lacking import find_trouble
 from .loss import LossWatch
 from .port import MasterPort
 from .scan import find_repositories, may_hold_repositories
-from .work import Failure, Work, explain, give_repository, name_owner
+from .work import Failure, Work, explain, give_repository
 
 logger = structlog.get_logger()
 
@@ -146,7 +147,7 @@ def _report_unreadable(folder: str, error: OSError, now: float, *, is_root: bool
     if "/.hg" in str(error.filename):
         reason = explain(folder, error)
     elif isinstance(error, PermissionError) and is_root:
-        reason += f"; as root, run: chown {name_owner()} {quoted} && chmod u+rwx {quoted}"
+        reason += f"; as root, run: chown {name_own_user()} {quoted} && chmod u+rwx {quoted}"
     elif isinstance(error, PermissionError):
         reason += f"; if it holds repositories, as root, run: {give_repository(folder)}"
     return ServiceTrouble(text=f"{folder}: cannot be read: {reason}", since=now, is_urgent=is_root)

@@ -5,9 +5,7 @@ It works in many repositories at once, on one job at a time in each, and retries
 """
 
 import contextlib
-import grp
 import os
-import pwd
 import random
 import shlex
 import stat
@@ -20,6 +18,7 @@ from dataclasses import dataclass, field, replace
 import prometheus_client
 import structlog
 
+from ..log.ownership import name_own_user
 from ..outbox.file import outbox_of
 from ..words.clock import Clock
 from ..words.errors import NoRoom, Refused, Unavailable
@@ -308,17 +307,7 @@ def give_repository(folder: str) -> str:
     with contextlib.suppress(OSError):
         is_shared = bool(os.stat(os.path.dirname(folder)).st_mode & stat.S_IWGRP)
     rights = f" && chmod -R g+rwX {quoted} && chmod -f g-w {quoted}/.hg/hgrc" if is_shared else ""
-    return f"chown -R {name_owner()} {quoted}{rights}"
-
-
-def name_owner() -> str:
-    """Return this process's user and group as `chown` takes them."""
-    user, group = str(os.geteuid()), str(os.getegid())
-    with contextlib.suppress(KeyError):
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    with contextlib.suppress(KeyError):
-        group = grp.getgrgid(os.getegid()).gr_name
-    return f"{user}:{group}"
+    return f"chown -R {name_own_user()} {quoted}{rights}"
 
 
 def _find_denied(folder: str, error: Exception) -> tuple[str, str] | None:
