@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.retry import Backoff
+from hgext.vcsreplicator.words.shape import within
 
 from .message import Message
 
@@ -44,19 +44,13 @@ class Patience:
     retry: Backoff = RETRY
 
     def __post_init__(self) -> None:
-        for name in ("in_flight", "held", "attempts"):
-            check_number(name, getattr(self, name), 1, 1_000_000)
-        check_number("retry.first", self.retry.first, 0.001, DAY, unit="seconds")
-        check_number("retry.longest", self.retry.longest, self.retry.first, DAY, unit="seconds")
-        check_number("retry.factor", self.retry.factor, 1, 100)
-        check_number("retry.jitter", self.retry.jitter, 0, 1)
+        within(self, in_flight=(1, 1_000_000), held=(1, 1_000_000), attempts=(1, 1_000_000))
+        check_retry(self.retry)
 
 
-def check_number(name: str, value: float, least: float, most: float, *, unit: str | None = None) -> None:
-    """Raise ValueError unless the value is between these (nan never is)."""
-    if not least <= value <= most:
-        of_unit = f" of {unit}" if unit else ""
-        raise ValueError(f"{name}: expected a number{of_unit} from {least:g} to {most:g}, got {quote_value(value)}")
+def check_retry(retry: Backoff) -> None:
+    """Raise ValueError naming the first number of a setting `retry` that is wrong."""
+    within(retry, "retry.", first=(0.001, DAY), longest=(retry.first, DAY), factor=(1, 100), jitter=(0, 1))
 
 
 PATIENCE = Patience()

@@ -6,10 +6,9 @@ from typing import Any
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.words.shape import Seconds
+from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..secret import Secret
-from ..window import check_number
 from .connection import BrokerRefusal, client, connect, is_broker, translated, where
 
 
@@ -30,8 +29,7 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         if not is_broker(self.url):
             raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
-        check_number("confirm_timeout", self.confirm_timeout, 0.001, DAY, unit="seconds")
-        check_number("heartbeat", self.heartbeat, 1, 3600, unit="seconds")
+        within(self, confirm_timeout=(0.001, DAY), heartbeat=(1, 3600))
 
     def client(self, name: str, **callbacks: Any) -> Any:
         """Return kombu's description of the broker.

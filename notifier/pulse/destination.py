@@ -26,7 +26,7 @@ from prometheus_client import Counter
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected, quote_value
 from hgext.vcsreplicator.words.records import ServiceTrouble
-from hgext.vcsreplicator.words.shape import Bytes
+from hgext.vcsreplicator.words.shape import Bytes, within
 from hgext.vcsreplicator.words.streams import Stream
 
 from ..amqp.channel import ConfirmedChannel, OnNack, OnReturn, Target, lacks_exchange
@@ -34,7 +34,7 @@ from ..amqp.frames import HeaderValue, OutgoingMessage
 from ..amqp.settings import BrokerSettings
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination
 from ..message import Message
-from ..window import PATIENCE, Delivery, Patience, check_number
+from ..window import PATIENCE, Delivery, Patience
 from .message import body, payload, routing_key, shortened
 
 # Bytes that a message on Pulse should not exceed.
@@ -86,7 +86,7 @@ class PulseSettings(BrokerSettings):
             if self.types not in (DOCUMENTED, _V1_TYPES):
                 raise ValueError("types: the stream v1 has changegroup.1 only")
             object.__setattr__(self, "types", _V1_TYPES)
-        check_number("max_bytes", self.max_bytes, 1, 2**31, unit="bytes")
+        within(self, max_bytes=(1, 2**31))
         for template in self.cc:
             try:
                 template.format(type="", key="")

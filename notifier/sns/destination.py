@@ -28,12 +28,12 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.errors import Rejected as Wrong
 from hgext.vcsreplicator.words.secrecy import split_url
-from hgext.vcsreplicator.words.shape import Bytes, Seconds
+from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
 from hgext.vcsreplicator.words.version import VERSION
 
 from ..destination import DOCUMENTED, DeliveryOutcome, Destination, take_all
 from ..rejects import judged
-from ..window import PATIENCE, Delivery, Patience, check_number
+from ..window import PATIENCE, Delivery, Patience
 from .message import MOST_ENTRIES, BatchEntry, fifo_keys, object_body, object_key, together, topic_parts
 from .objects import ObjectWriter
 from .topic import TopicPublisher
@@ -97,10 +97,8 @@ class SnsSettings:
             url = getattr(self, name)
             if url is not None and not (url.startswith("http") and split_url(url, "http", "https")):
                 raise ValueError(f"{name}: expected an http or https URL, got {quote_value(url)}")
-        check_number("workers", self.workers, 1, 100)
-        check_number("limit", self.limit, 1024, 256 * 1024, unit="bytes")
-        check_number("connect_timeout", self.connect_timeout, 0.001, 3600, unit="seconds")
-        check_number("read_timeout", self.read_timeout, 0.001, 3600, unit="seconds")
+        within(self, workers=(1, 100), limit=(1024, 256 * 1024))
+        within(self, connect_timeout=(0.001, 3600), read_timeout=(0.001, 3600))
 
     @property
     def is_fifo(self) -> bool:

@@ -12,7 +12,7 @@ from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
 from ..destination import ALL_TYPES
-from ..window import PATIENCE, Patience, check_number
+from ..window import PATIENCE, Patience
 from .addresses import IpNetwork
 from .subscription import Subscription
 
@@ -39,9 +39,8 @@ class DeliverySettings:
     def __post_init__(self) -> None:
         if not self.ladder or self.ladder[0] != 0:
             raise ValueError("ladder: expected delays in seconds, the first 0")
-        for delay in self.ladder:
-            check_number("ladder", delay, 0, 30 * DAY, unit="seconds")
         long = (0, 3650 * DAY)
+        within(self, ladder=(0, 30 * DAY))
         within(self, jitter=(0, 1), workers=(1, 200), pause_after=long, keep_delivered=long, keep_failed=long)
         absolute(self, "database")
         self.networks()

@@ -5,14 +5,13 @@ import enum
 import re
 from dataclasses import dataclass
 
-from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.retry import Backoff
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, absolute, within
 
 from ..hgpush.queue import QueueSettings
 from ..secret import Secret
-from ..window import check_number
+from ..window import check_retry
 
 # The delays before a message is tried again.
 RETRY = Backoff(first=1.0, longest=60.0)
@@ -69,10 +68,7 @@ class WorkSettings(QueueSettings):
         within(self, max_hg_retries=(0, 1000), at_once=(1, 64), prefetch=(1, 65535), park_bytes=(0, 2**50))
         within(self, hg_memory_bytes=(64 * 1024**2, 2**50))
         within(self, hg_timeout=(1, 1500))  # a broker takes a message back after 1800 s
-        check_number("retry.first", self.retry.first, 0.001, DAY, unit="seconds")
-        check_number("retry.longest", self.retry.longest, self.retry.first, DAY, unit="seconds")
-        check_number("retry.factor", self.retry.factor, 1, 100)
-        check_number("retry.jitter", self.retry.jitter, 0, 1)
+        check_retry(self.retry)
 
 
 def _check_port(database_url: str) -> None:

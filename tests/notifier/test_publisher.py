@@ -523,7 +523,7 @@ WEBHOOK = {"type": "webhook", "database": "/d.db"}
         ({**PULSE, "url": "amqp://"}, "url: expected amqp://"),
         ({**PULSE, "confirm-timeout": 0}, "confirm-timeout: expected a number of seconds from 0.001 to .*, got 0"),
         ({**PULSE, "heartbeat": float("inf")}, "heartbeat: expected a number of seconds from 1 to 3600, got inf"),
-        ({**PULSE, "max-bytes": -1}, "max-bytes: expected a number of bytes from 1 to .*, got -1"),
+        ({**PULSE, "max-bytes": -1}, "max-bytes: expected a number of bytes from 1 to 2147483648, got -1"),
         ({**PULSE, "mandatory": 1}, "mandatory: expected true or false, got 1"),
         ({**SNS, "bucket": ""}, "bucket: expected a name"),
         ({**SNS, "bucket": "my bucket"}, "bucket: expected a name .*, got 'my bucket'"),

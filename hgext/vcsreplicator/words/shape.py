@@ -353,17 +353,26 @@ def hyphened(message: str) -> str:
     return where.replace("_", "-") + colon + before + listed + names
 
 
-def within(settings: Any, **limits: tuple[float, float]) -> None:
+def within(settings: Any, prefix: str = "", /, **limits: tuple[float, float]) -> None:
     """Raise ValueError naming the first member that is not between its limits.
 
-    The error says the member's unit, if it has one.
+    The limits of a tuple are those of each number in it; nan is never between any. The error has `prefix` before the member's name,
+    and says the unit, if there is one.
     """
     for name, (least, most) in limits.items():
-        value = getattr(settings, name)
-        if not least <= value <= most:
-            kind = typing.get_type_hints(type(settings), include_extras=True)[name]
-            of_unit = "".join(f" of {unit.name}" for unit in typing.get_args(kind) if isinstance(unit, Unit))
-            raise ValueError(f"{name}: expected a number{of_unit} from {least:.12g} to {most:.12g}, got {value}")
+        member = getattr(settings, name)
+        for value in member if isinstance(member, tuple) else (member,):
+            if not least <= value <= most:
+                number = f"number{_name_unit(settings, name)} from {least:.12g} to {most:.12g}"
+                raise ValueError(f"{prefix}{name}: expected a {number}, got {quote_value(value)}")
+
+
+def _name_unit(settings: Any, name: str) -> str:
+    """Return ` of UNIT` for a number, or a tuple of numbers, that has a unit."""
+    kind = typing.get_type_hints(type(settings), include_extras=True)[name]
+    if typing.get_origin(kind) is tuple:
+        kind = typing.get_args(kind)[0]
+    return "".join(f" of {unit.name}" for unit in typing.get_args(kind) if isinstance(unit, Unit))
 
 
 def absolute(settings: Any, *names: str) -> None:
