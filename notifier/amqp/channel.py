@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 
 from ..destination import DeliveryOutcome
 from .confirms import Confirms
-from .connection import TROUBLE, connect, describe_error, drain, translated, where, within
+from .connection import TROUBLE, connect, describe_error, drain, limiting_waits, translated, where
 from .frames import OutgoingMessage, write_exchange_check, write_frames
 from .settings import BrokerSettings
 
@@ -161,7 +161,7 @@ class ConfirmedChannel:
         try:
             with translated(self._where):
                 self._connection = connect(known)
-                with within(self._connection):
+                with limiting_waits(self._connection):
                     self._open_channel()
         except Unavailable:
             self.close()
@@ -231,7 +231,7 @@ class ConfirmedChannel:
         due = self._confirms.nacked_before(now - NACK_PATIENCE)
         if not due or self.is_blocked:
             return
-        with within(self._connection):
+        with limiting_waits(self._connection):
             self.target.declare(self._channel)
         self._confirms.release_nacked(due)
         self._outcomes += [DeliveryOutcome(number=number) for number in due]

@@ -3,8 +3,8 @@
 
 py-amqp waits indefinitely where no timeout is given, spins when it is polled in the middle of a frame, and lets a broker keep it
 busy with empty frames. Here a frame that began must be complete within `PATIENCE`, or the connection is lost. Every other
-wait ends with TimeoutError: within `PATIENCE`, or when the block of `within` is over. py-amqp also keeps everything that a broker
-sends. Here frames and messages have a largest size, and one message is whole before the next begins.
+wait ends with TimeoutError: within `PATIENCE`, or when the block of `limiting_waits` is over. py-amqp also keeps everything that
+a broker sends. Here frames and messages have a largest size, and one message is whole before the next begins.
 
 Senders choose the properties and the routing key of a message, and can make py-amqp raise. Here a message with unreadable
 properties comes without any, and a routing key that is not text gets question marks.
@@ -116,7 +116,7 @@ def connect(kombu_client: Any) -> Any:
 
 
 @contextmanager
-def within(connection: Any, more: float = 0.0) -> Iterator[None]:
+def limiting_waits(connection: Any, more: float = 0.0) -> Iterator[None]:
     """Limit all waits of the block, together, to `PATIENCE` plus `more` seconds.
 
     A wait beyond that raises TimeoutError.
@@ -132,7 +132,7 @@ def within(connection: Any, more: float = 0.0) -> Iterator[None]:
 def drain(connection: Any, timeout: float) -> None:
     """Take in what the broker sends; wait up to `timeout` seconds for the first."""
     try:
-        with within(connection, timeout):
+        with limiting_waits(connection, timeout):
             for _ in range(AT_ONCE):
                 connection.drain_events(timeout=timeout)
                 timeout = 0

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .connection import LARGEST_MESSAGE, TROUBLE, connect, drain, translated, within
+from .connection import LARGEST_MESSAGE, TROUBLE, connect, drain, limiting_waits, translated
 
 # Seconds between two heartbeats that a busy caller sends.
 _BEAT_EVERY = 1.0
@@ -44,7 +44,7 @@ class QueueConsumer:
             self._connection = connect(known)
         try:
             self._connection.transport.largest_message = largest
-            with translated(place), within(self._connection):
+            with translated(place), limiting_waits(self._connection):
                 self._channel = self._connection.channel()
                 self._channel.auto_decode = False  # the sender would choose the codec, and some take very long
                 declare(self._channel)
@@ -83,17 +83,17 @@ class QueueConsumer:
 
     def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
         """Acknowledge a message; with `multiple` all up to it."""
-        with translated(self._place), within(self._connection):
+        with translated(self._place), limiting_waits(self._connection):
             self._channel.basic_ack(tag, multiple=multiple)
 
     def give_back(self, tag: int) -> None:
         """Put a message back into the queue."""
-        with translated(self._place), within(self._connection):
+        with translated(self._place), limiting_waits(self._connection):
             self._channel.basic_reject(tag, requeue=True)
 
     def finish(self) -> None:
         """Close the connection in agreement, so that the last acknowledgement arrives."""
-        with translated(self._place), within(self._connection):
+        with translated(self._place), limiting_waits(self._connection):
             self._connection.close()
 
     def close(self) -> None:

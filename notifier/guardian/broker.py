@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable, visible
 
-from ..amqp.connection import TROUBLE, client, connect, where, within
+from ..amqp.connection import TROUBLE, client, connect, limiting_waits, where
 from .filling import may_delete
 from .settings import Deletion, GuardianSettings
 
@@ -46,7 +46,7 @@ def connected(settings: GuardianSettings, user: str | None = None, token: str | 
         connection = connect(known)
         try:
             yield connection
-            with within(connection):
+            with limiting_waits(connection):
                 connection.close()
         finally:
             connection.collect()
@@ -68,7 +68,7 @@ def delete_queue(settings: GuardianSettings, queue: str) -> tuple[DeletionOutcom
     Returns the outcome, and how many messages it had. Messages that a consumer holds unacknowledged do not count. Raises
     Unavailable if the outcome is unknown.
     """
-    with connected(settings) as connection, within(connection):
+    with connected(settings) as connection, limiting_waits(connection):
         try:
             channel = connection.channel()
             now = channel.queue_declare(queue, passive=True)

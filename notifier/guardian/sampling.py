@@ -13,7 +13,7 @@ from typing import Any
 
 from hgext.vcsreplicator.words.errors import visible
 
-from ..amqp.connection import drain, within
+from ..amqp.connection import drain, limiting_waits
 from .broker import connected
 from .requirements import CheckResult, Requirement, result, unknown
 from .settings import GuardianSettings
@@ -94,7 +94,7 @@ def take_sample(
 
     with connected(settings, client, token) as connection:
         queue = f"queue/{client}/sample"
-        with within(connection, seconds):
+        with limiting_waits(connection, seconds):
             channel = connection.channel()
             channel.auto_decode = False
             limits = {"x-max-length": MOST_MESSAGES}

@@ -11,7 +11,7 @@ from typing import Any
 
 from hgext.vcsreplicator.words.errors import Unavailable
 
-from ..amqp.connection import TROUBLE, drain, within
+from ..amqp.connection import TROUBLE, drain, limiting_waits
 from .broker import REFUSED, code_of, connected
 from .requirements import CheckResult, Requirement, result
 from .settings import GuardianSettings
@@ -36,7 +36,7 @@ class Trial:
         with self._open_connection() as connection:
             version = connection.version_major, connection.version_minor
             yield result(Requirement.AMQP, is_met=version == (0, 9), reason="AMQP {}-{}".format(*version))
-            with within(connection):
+            with limiting_waits(connection):
                 self._declare(connection.channel())
         yield self._run_attempt(
             Requirement.CONFIRMS, lambda attempt: attempt.publish("plain") == 1, "a published message was confirmed"
@@ -79,7 +79,7 @@ class Trial:
 
     def _run_attempt(self, requirement: Requirement, attempt: Callable[["_Attempt"], bool], shown: str) -> CheckResult:
         """Run one attempt with empty queues, on a connection of its own."""
-        with self._open_connection() as connection, within(connection, TURNS):
+        with self._open_connection() as connection, limiting_waits(connection, TURNS):
             try:
                 channel = connection.channel()
                 for name in ("plain", "short"):
@@ -100,7 +100,7 @@ class Trial:
 
     def _is_refused(self, attempt: Callable[[Any], Any]) -> bool:
         """Return whether the broker refuses the attempt for want of rights."""
-        with self._open_connection() as connection, within(connection):
+        with self._open_connection() as connection, limiting_waits(connection):
             try:
                 attempt(connection.channel())
             except TROUBLE as error:
