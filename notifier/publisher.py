@@ -66,9 +66,13 @@ def run(
 def _run_couriers(
     settings: NotifierSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock
 ) -> None:
-    ended = threading.Event()
+    couriers_stop = threading.Event()
     threads = [
-        _CourierThread(Courier(name, destination, settings, log, clock, stop=ended), ended, stop)
+        _CourierThread(
+            Courier(name, destination, settings, log, clock, stop=couriers_stop),
+            couriers_stop=couriers_stop,
+            service_stop=stop,
+        )
         for name, destination in settings.destinations.items()
     ]
     for thread in threads:
@@ -76,11 +80,11 @@ def _run_couriers(
     try:
         for thread in threads:
             thread.courier.started.wait(STARTED_WITHIN)
-        if not ended.is_set():
+        if not couriers_stop.is_set():
             ready()
         stop.wait()
     finally:
-        ended.set()
+        couriers_stop.set()
         for thread in threads:
             thread.courier.wake()
         for thread in threads:
@@ -93,27 +97,27 @@ def _run_couriers(
 class _CourierThread(threading.Thread):
     """A thread that keeps one courier at work.
 
-    It reports errors, and starts the courier again after a while. BadConfig and Fenced end all couriers instead, by `stop`, and
-    the service, by `end`.
+    It reports errors, and starts the courier again after a while. BadConfig and Fenced end all couriers instead, by
+    `couriers_stop`, and the service, by `service_stop`.
     """
 
-    def __init__(self, courier: Courier, stop: threading.Event, end: threading.Event) -> None:
+    def __init__(self, courier: Courier, *, couriers_stop: threading.Event, service_stop: threading.Event) -> None:
         super().__init__(name=f"notifier-{courier.name}")
         self.courier = courier
         self.fatal: ReplicationError | None = None
-        self._stop_asked, self._end = stop, end
+        self._couriers_stop, self._service_stop = couriers_stop, service_stop
 
     def run(self) -> None:
         structlog.contextvars.bind_contextvars(destination=self.courier.name)
         failures = 0
-        while not self._stop_asked.is_set():
+        while not self._couriers_stop.is_set():
             began = self.courier.clock.monotonic()
             try:
                 self.courier.run()
             except (BadConfig, Fenced) as error:
                 self.fatal = error
-                self._stop_asked.set()
-                self._end.set()
+                self._couriers_stop.set()
+                self._service_stop.set()
             except Exception as error:
                 failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
                 if isinstance(error, Unavailable):
@@ -121,5 +125,5 @@ class _CourierThread(threading.Thread):
                 else:
                     is_a_bug = not isinstance(error, ReplicationError)
                     logger.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=is_a_bug)
-                self._stop_asked.wait(RETRY.delay(failures, random.random()))
+                self._couriers_stop.wait(RETRY.delay(failures, random.random()))
         self.courier.started.set()
