@@ -53,7 +53,7 @@ class Task:
     `folder` is where the repository was last seen (None: not here). With `heal` the repository is first repaired for that reason.
     `released` is the newest sequence that may be served, of `incarnation`, unless the mirror has another event than `told`, the
     newest one that the aggregator saw (sequence, id, digest). With `leave` the repository is only set aside, in
-    any state; with `keep` not even its deletion does that. `run` tells the supervisor whether the items' queue still exists.
+    any state; with `keep` not even its deletion does that. `drops` tells the supervisor whether the items' queue still exists.
     """
 
     repository: str
@@ -66,7 +66,7 @@ class Task:
     heal: Reason | None = None
     leave: bool = False
     keep: bool = False
-    run: int = 0
+    drops: int = 0
 
     @property
     def names(self) -> dict[str, str | int]:

@@ -86,7 +86,7 @@ class Detachments:
                 if trouble.passing:
                     self._agenda.remind(following, RELEASE_AGAIN)
                 return
-        if following.phase is Phase.WAITING and task.run != following.drops:
+        if following.phase is Phase.WAITING and task.drops != following.drops:
             assert following.note is not None
             if following.note.reason is not Reason.SLOW:
                 return

@@ -85,7 +85,7 @@ class TaskDispatch:
             heal=following.note.reason if heals and following.note else None,
             leave=is_leaving,
             keep=self._membership.is_backup,
-            run=following.drops,
+            drops=following.drops,
         )
 
     def _next_items(self, following: Following) -> tuple[ReadEvent, ...]:
@@ -107,7 +107,7 @@ class TaskDispatch:
         before = following.level
         self._adopt_state(following, outcome)
         applied = max(0, following.level - before)
-        if task.run == following.drops:
+        if task.drops == following.drops:
             self._backlog.finish(following.id, outcome.done)
         deleted = outcome.gone or self._deletion_of_unknown(task, outcome)
         if deleted is not None:
