@@ -479,9 +479,9 @@ def test_what_is_renamed_to_where_a_newer_one_lives_leaves_its_former_place(mirr
         ({"incarnation": NEW}, 1),
         ({"incarnation": OLD}, 0),
         ({"incarnation": None}, 0),
-        ({"incarnation": NEW, "told": (1, NEW[0] * 64, NEW[0] * 64)}, 1),
-        ({"incarnation": NEW, "told": (1, NEW[0] * 64, "f" * 64)}, 0),
-        ({"incarnation": NEW, "told": (1, "f" * 64, NEW[0] * 64)}, 0),
+        ({"incarnation": NEW, "newest_known": (1, NEW[0] * 64, NEW[0] * 64)}, 1),
+        ({"incarnation": NEW, "newest_known": (1, NEW[0] * 64, "f" * 64)}, 0),
+        ({"incarnation": NEW, "newest_known": (1, "f" * 64, NEW[0] * 64)}, 0),
     ],
 )
 def test_what_is_released_of_another_history_shows_nothing_of_this_one(

@@ -50,9 +50,15 @@ class Checkpoint(NewestEvent):
             return event.incarnation in self.former
         return event.seq <= self.seq
 
-    def contradicts(self, told: tuple[int, str, str] | None) -> bool:
-        """Return whether `told` (sequence, id, digest) is another event at our sequence."""
-        return told is not None and told[0] == self.seq and told[1:] != (self.id, self.digest)
+    def contradicts(self, newest_known: tuple[int, str, str] | None) -> bool:
+        """Return whether this is another event at our sequence.
+
+        `newest_known` has its sequence, id and digest.
+        """
+        if newest_known is None:
+            return False
+        seq, *event = newest_known
+        return seq == self.seq and event != [self.id, self.digest]
 
 
 def checkpoint_of(record: bytes) -> Checkpoint:

@@ -51,8 +51,8 @@ class Task:
     """Work on one repository: apply `items` in order, then serve what is released.
 
     `folder` is where the repository was last seen (None: not here). With `heal` the repository is first repaired for that reason.
-    `released` is the newest sequence that may be served, of `incarnation`, unless the mirror has another event than `told`, the
-    newest one that the aggregator saw (sequence, id, digest). With `leave` the repository is only set aside, in
+    `released` is the newest sequence that may be served, of `incarnation`, unless the mirror has another event than
+    `newest_known`, the newest one that the aggregator saw (sequence, id, digest). With `leave` the repository is only set aside, in
     any state; with `keep` not even its deletion does that. `drops` tells the supervisor whether the items' queue still exists.
     """
 
@@ -62,7 +62,7 @@ class Task:
     items: tuple[ReadEvent, ...] = ()
     incarnation: str | None = None
     released: int = 0
-    told: tuple[int, str, str] | None = None
+    newest_known: tuple[int, str, str] | None = None
     heal: Reason | None = None
     leave: bool = False
     keep: bool = False

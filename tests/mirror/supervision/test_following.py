@@ -63,11 +63,11 @@ def test_after_a_snapshot_reading_goes_on_where_the_note_says() -> None:
         ({"incarnation": "3" * 32}, False),  # of a history that was adopted over, or of one that is to come
         ({"incarnation": None}, False),
         ({"checkpoint": None}, False),
-        ({"told": (5, CHECKPOINT.id, CHECKPOINT.digest)}, True),
-        ({"told": (5, "f" * 64, CHECKPOINT.digest)}, False),  # the aggregator saw another event in its place
-        ({"told": (5, CHECKPOINT.id, "f" * 64)}, False),
-        ({"told": (4, "f" * 64, "f" * 64)}, True),
-        ({"told": (6, "f" * 64, "f" * 64)}, True),
+        ({"newest_known": (5, CHECKPOINT.id, CHECKPOINT.digest)}, True),
+        ({"newest_known": (5, "f" * 64, CHECKPOINT.digest)}, False),  # the aggregator saw another event in its place
+        ({"newest_known": (5, CHECKPOINT.id, "f" * 64)}, False),
+        ({"newest_known": (4, "f" * 64, "f" * 64)}, True),
+        ({"newest_known": (6, "f" * 64, "f" * 64)}, True),
         ({"is_release_stuck": True}, False),
         ({"released": 4}, False),
         ({"serving": 5}, False),

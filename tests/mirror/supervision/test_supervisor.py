@@ -816,7 +816,7 @@ def test_a_release_of_another_event_than_the_one_that_is_here_is_not_carried_out
     assert bench.pool.given == []
     bench.records(bench.record(STATE, chain.repository, to_json(told)))
     [worker] = bench.pool.given
-    assert (worker.busy.released, worker.busy.told) == (2, (2, told.event, told.digest))
+    assert (worker.busy.released, worker.busy.newest_known) == (2, (2, told.event, told.digest))
 
 
 @pytest.mark.parametrize("when", ["while it runs", "at the start"])

@@ -194,7 +194,7 @@ class TaskRunner:
 
 def _is_released_history(checkpoint: Checkpoint, task: Task) -> bool:
     """Return whether the release is of the history that is here by now."""
-    return checkpoint.incarnation == task.incarnation and not checkpoint.contradicts(task.told)
+    return checkpoint.incarnation == task.incarnation and not checkpoint.contradicts(task.newest_known)
 
 
 def _check_unchanged(repo: localrepository, checkpoint: Checkpoint) -> None:

@@ -115,7 +115,7 @@ class Control:
         else:
             following.master_path = checkpoint.path
         following.released, following.incarnation, following.retired = state.released, state.incarnation, state.retired
-        following.told = state.seq, state.event, state.digest
+        following.newest_known = state.seq, state.event, state.digest
         following.is_release_stuck = False
         following.expected = state.seq if self._membership.carries(state.path) else 0
         following.deletion = deletion(state, self._clock.now()) if state.deleted else None

@@ -81,7 +81,7 @@ class TaskDispatch:
             items=() if is_leaving or heals or following.phase is Phase.WAITING else self._next_items(following),
             incarnation=following.incarnation,
             released=following.released,
-            told=following.told,
+            newest_known=following.newest_known,
             heal=following.note.reason if heals and following.note else None,
             leave=is_leaving,
             keep=self._membership.is_backup,

@@ -62,7 +62,7 @@ class Following:
     released: int = 0
     incarnation: str | None = None
     retired: tuple[str, ...] = ()
-    told: tuple[int, str, str] | None = None
+    newest_known: tuple[int, str, str] | None = None
     expected: int = 0
     deletion: Checkpoint | None = None
 
@@ -118,7 +118,7 @@ class Following:
         return (
             self.checkpoint is not None
             and self.incarnation == self.checkpoint.incarnation
-            and not self.checkpoint.contradicts(self.told)
+            and not self.checkpoint.contradicts(self.newest_known)
             and not self.is_release_stuck
             and min(self.released, self.checkpoint.seq) >= max(self.floor, self.serving + 1)
         )
