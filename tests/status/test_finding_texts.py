@@ -201,7 +201,7 @@ def test_every_finding_says_who_since_when_and_what_to_type() -> None:
     seen.has_services = False
     found += findings(seen, now, Expectations(warn=1, destinations=names))
     seen.heard["destination lines"], seen.has_services = (1, now), True
-    found += findings(replace(seen, lags={}, reports={}), now, Expectations(destinations=names))
+    found += findings(replace(seen, lacking={}, reports={}), now, Expectations(destinations=names))
     check_words(texts := [finding.text for finding in found])
     kinds = (
         "the aggregator", "makes no progress", "events behind", "cannot write", "is silent", "leaves nothing out", "delta runs and",

@@ -224,7 +224,7 @@ def _has_worked(picture: Picture, service: str) -> bool:
 
 def _find_destinations(picture: Picture, now: float, expected: Expectations) -> list[Finding]:
     wanted = expected.destinations
-    lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.lags.items())}
+    lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.lacking.items())}
     # One that never reported is named already.
     found = [
         Finding(
@@ -257,7 +257,7 @@ def _find_stalled(
     The reported trouble of a destination explains why it is stalled: it becomes as severe, and is the only finding.
     """
     found = list(reported)
-    for group, lag in sorted(picture.lags.items()):
+    for group, lag in sorted(picture.lacking.items()):
         name, waits = group.removeprefix(DESTINATION), now - picture.oldest.get(group, now)
         if waits <= SILENT or (wanted is not None and name not in wanted):
             continue
@@ -321,7 +321,7 @@ def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, o
         "services": {
             name: {"seen": picture.seen(name), **plain(report)} for name, report in sorted(picture.reports.items())
         },
-        "destinations": dict(picture.lags),
+        "destinations": dict(picture.lacking),
         "errors": picture.errors,
         "findings": [plain(finding) for finding in findings(picture, now, expected, lags)],
         "notes": find_all_notes(picture, now, expected),

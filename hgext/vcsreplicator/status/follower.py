@@ -171,17 +171,17 @@ def look_at_destinations(log: Log, picture: Picture) -> None:
     reads some records to count them; for more, the difference of the offsets is good enough.
     """
     beginning, end = log.beginnings(NOTICES)[0], log.ends(NOTICES)[0]
-    lags, oldest = {}, {}
+    lacking, oldest = {}, {}
     read: dict[int, list[Record]] = {end: []}
     for group, position in picture.groups.items():
         start = min(max(position, beginning), end)
         if start not in read:
             read[start] = _read_some(log, NOTICES, start, end, limit=COUNTED)
         found = read[start]
-        lags[group] = len(found) if len(found) < COUNTED else end - start
+        lacking[group] = len(found) if len(found) < COUNTED else end - start
         if found:
             oldest[group] = found[0].time
-    picture.lags, picture.oldest = lags, oldest
+    picture.lacking, picture.oldest = lacking, oldest
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
     errors = _read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS)
     rejects = sum(record.key != SUBMITTED_KEY for record in errors)

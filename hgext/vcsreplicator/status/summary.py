@@ -160,7 +160,7 @@ def _describe_watched(picture: Picture, now: float, expected: Expectations) -> s
     relays |= {f"{RELAY_KEY}{expected.relay}"} if expected.relay else set()
     wanted = expected.destinations
     if wanted is None:
-        groups = {DESTINATION_KEY + group.removeprefix(DESTINATION) for group in picture.lags}
+        groups = {DESTINATION_KEY + group.removeprefix(DESTINATION) for group in picture.lacking}
         wanted = tuple({name for name in reporting if name.startswith(DESTINATION_KEY)} | groups)
     watched = ["aggregator"]
     if relays:
@@ -176,7 +176,7 @@ def _list_lags(picture: Picture, lags: Mapping[str, MirrorLags], expected: Expec
     if count := sum(state.seq - state.noticed for state in picture.waiting()):
         yield f"{count} notice{' waits' if count == 1 else 's wait'}"
     behind = {f"mirror {name}": (count_unapplied(lags[name]), "event") for name in picture.expected()}
-    for group, lag in sorted(picture.lags.items()):
+    for group, lag in sorted(picture.lacking.items()):
         name = group.removeprefix(DESTINATION)
         if expected.destinations is None or name in expected.destinations:
             behind[DESTINATION_KEY + name] = lag, "notice"
@@ -218,7 +218,7 @@ def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
         report, group = picture.reports.get(name), groups.get(name, "")
         yield ServiceLine(
             name=name,
-            behind=picture.lags.get(group),
+            behind=picture.lacking.get(group),
             oldest=picture.oldest.get(group),
             seen=picture.seen(name) if report else None,
             troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
