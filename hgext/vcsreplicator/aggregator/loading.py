@@ -18,7 +18,7 @@ from ..log import ACKS, EVENTS, NOTICES, PENDING, ROSTER, ROSTER_REQUESTS, STATE
 from ..log.table import ReadStopped, Table, find_answered_ends, read_records, read_table
 from ..words import roster as rosters
 from ..words.errors import BadConfig, MalformedEvent, Unavailable
-from ..words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice, RepositoryState
+from ..words.records import AGGREGATOR, AGGREGATOR_FORMAT, AggregatorHeartbeat, Notice, RepositoryState
 from ..words.roster import Roster
 from ..words.shape import from_json
 from ..words.wire import names_of
@@ -108,20 +108,20 @@ def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
 
 def _read_beat(state: Table) -> AggregatorHeartbeat | None:
     """Return the aggregator's last heartbeat; None without a readable one."""
-    value = state.value(STATE, IDENTITY)
+    value = state.value(STATE, AGGREGATOR)
     if value is None:
         return None
     try:
         return from_json(AggregatorHeartbeat, value)
     except MalformedEvent as error:
-        logger.error("stored record cannot be read", topic=STATE, key=IDENTITY, reason=str(error))
+        logger.error("stored record cannot be read", topic=STATE, key=AGGREGATOR, reason=str(error))
         return None
 
 
 def _recover_state(aggregation: Aggregation, log: Log, stop: threading.Event, state: Table) -> None:
     """Restore from notices the states that were lost: all, or the newest."""
     beat = _read_beat(state)
-    if (STATE, IDENTITY) not in state.records:  # an installation begins with no notices either
+    if (STATE, AGGREGATOR) not in state.records:  # an installation begins with no notices either
         lost = _recover(aggregation, _read_notices(log, stop, since=0))
         if lost:
             logger.error("topic state was lost: its repositories are taken from notices", repositories=lost)
@@ -208,7 +208,7 @@ def _find_start(log: Log, topic: str, ends: Mapping[int, int]) -> dict[Partition
 
 
 def _load_record(aggregation: Aggregation, record: Record) -> None:
-    if record.value is None or record.key is None or record.key == IDENTITY:
+    if record.value is None or record.key is None or record.key == AGGREGATOR:
         return
     try:
         if record.topic == STATE:

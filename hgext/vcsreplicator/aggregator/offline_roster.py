@@ -11,6 +11,7 @@ from ..log import ROSTER, ROSTER_REQUESTS, STATE, Log, NewRecord
 from ..log.table import read_records
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
+from ..words.records import AGGREGATOR
 from ..words.roster import Decision, Roster, RosterRequest, Verb
 from ..words.shape import from_json, to_json
 from .loading import GROUP, IDENTITY, load_roster
@@ -27,7 +28,7 @@ def check_silence(log: Log, patience: float) -> None:
     reader, end = log.reader({(STATE, 0): log.ends(STATE)[0]}), time.monotonic() + patience
     try:
         while (left := end - time.monotonic()) > 0:
-            if any(record.key == IDENTITY for record in reader.poll(min(left, POLL))):
+            if any(record.key == AGGREGATOR for record in reader.poll(min(left, POLL))):
                 raise Refused("an aggregator runs: leave --offline out, and it decides")
     finally:
         reader.close()

@@ -10,7 +10,7 @@ from prometheus_client import Gauge
 from ..log import EVENTS, NOTICES, RENEW_EVERY, ROSTER, STATE, Log, NewRecord, Record
 from ..words.clock import Clock, Silence
 from ..words.errors import Unavailable
-from ..words.records import AGGREGATOR_FORMAT, AggregatorHeartbeat
+from ..words.records import AGGREGATOR, AGGREGATOR_FORMAT, AggregatorHeartbeat
 from ..words.shape import to_json
 from .ahead import AheadLevels
 from .alarms import (
@@ -31,7 +31,6 @@ from .alarms import (
 from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
-from .loading import IDENTITY
 from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
 
 # Seconds after which a heartbeat that was put off is tried again.
@@ -183,7 +182,7 @@ class Watch:
             cut={str(partition): end for partition, end in aggregation.events.cut.items()} or None,
             partitions=self._log.partitions(EVENTS),
         )
-        return NewRecord(topic=STATE, key=IDENTITY, value=to_json(beat))
+        return NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(beat))
 
     def _survey(self, now: float) -> None:
         """Update figures and alarms."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 import structlog
 
 from ..log import EVENTS, NOTICES, STATE, Log, Reader, Record
-from ..status import AGGREGATOR
 from ..words import wire
-from ..words.records import Notice, RepositoryState
+from ..words.records import AGGREGATOR, Notice, RepositoryState
 from ..words.shape import from_json
 
 # Events that are kept, of one repository and in all.

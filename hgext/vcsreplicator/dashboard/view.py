@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..status import AGGREGATOR, DESTINATION, MirrorLags, Picture
+from ..status import DESTINATION, MirrorLags, Picture
 from ..status.findings import DESTINATION_KEY, Expectations, findings
 from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding
-from ..words.records import Ack, RepositoryState
+from ..words.records import AGGREGATOR, Ack, RepositoryState
 from ..words.roster import Mirror, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
 

@@ -18,7 +18,7 @@ from ..log import ACKS, EVENTS, NOTICES, STATE, Log, Record
 from ..log.table import read_on
 from ..words import wire
 from ..words.errors import ReplicationError, Unavailable
-from ..words.records import Ack, Notice, RepositoryState
+from ..words.records import AGGREGATOR, Ack, Notice, RepositoryState
 from ..words.shape import from_json
 from .layout import Layout
 
@@ -105,7 +105,7 @@ class Watcher:
             ack = from_json(Ack, value)
             self._add_reached(ack.repository, f"applied on {ack.mirror}", ack.applied, ack.applied_at)
             self._add_reached(ack.repository, f"served by {ack.mirror}", ack.serving, ack.served_at)
-        elif topic == STATE and key != "aggregator":
+        elif topic == STATE and key != AGGREGATOR:
             state = from_json(RepositoryState, value)
             self._add_reached(state.repository, "released", state.released, at)
         elif topic == NOTICES:

@@ -16,7 +16,7 @@ from ..outbox.file import Fork, Outbox
 from ..outbox.forks import SentEvent, fork_between
 from ..words.errors import MalformedEvent, ReplicationError
 from ..words.event import Event
-from ..words.records import RepositoryState
+from ..words.records import AGGREGATOR, RepositoryState
 from ..words.shape import from_json
 from .partitions import LoggedOutage
 
@@ -114,7 +114,7 @@ class StateWatch:
 
 def _read_record(record: Record, states: dict[str, RepositoryState]) -> RepositoryState | None:
     """Put a repository's state into `states` and return it; None for other records."""
-    if record.key is None or record.key == "aggregator" or record.value is None:
+    if record.key is None or record.key == AGGREGATOR or record.value is None:
         return None
     try:
         states[record.key] = state = from_json(RepositoryState, record.value)

@@ -12,10 +12,17 @@ from typing import Any
 from ..log import ACKS, ROSTER, SERVICES, STATE, Record, TopicComparison
 from ..words import roster as rosters
 from ..words.errors import MalformedEvent, Refused
-from ..words.records import Ack, AggregatorHeartbeat, Lag, MirrorHeartbeat, RepositoryState, ServiceReport, measure_lag
+from ..words.records import (
+    AGGREGATOR,
+    Ack,
+    AggregatorHeartbeat,
+    Lag,
+    MirrorHeartbeat,
+    RepositoryState,
+    ServiceReport,
+    measure_lag,
+)
 from ..words.shape import from_json
-
-AGGREGATOR = "aggregator"
 
 # The prefix of the groups of destinations.
 DESTINATION = "notifier-"

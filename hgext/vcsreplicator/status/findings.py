@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..words.clock import DAY
-from ..words.records import ServiceReport, ServiceTrouble
+from ..words.records import AGGREGATOR, ServiceReport, ServiceTrouble
 from ..words.shape import Count, NumberRange, plain
-from . import AGGREGATOR, DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
+from . import DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
 from .topics import find_topic_notes, find_topics
 from .wording import Finding, Severity, describe_lag, format_since, name_paths

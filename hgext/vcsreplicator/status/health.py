@@ -17,9 +17,10 @@ from ..log import Log
 from ..log.aside import ask_aside
 from ..words.clock import DAY, Clock, Silence, SystemClock
 from ..words.errors import ReplicationError
+from ..words.records import AGGREGATOR
 from ..words.roster import MirrorState
 from ..words.shape import Seconds, within
-from . import AGGREGATOR, Picture
+from . import Picture
 from .follower import Follower
 from .wording import name_paths
 

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..words.records import AGGREGATOR
 from ..words.shape import Count, Time
-from . import AGGREGATOR, DESTINATION, MirrorLags, Picture, count_unapplied
+from . import DESTINATION, MirrorLags, Picture, count_unapplied
 from .findings import (
     DESTINATION_KEY,
     FORGOTTEN,

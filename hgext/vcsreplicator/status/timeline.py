@@ -12,10 +12,10 @@ from ..log.table import read_records
 from ..words import wire
 from ..words.errors import Rejected
 from ..words.event import Event
-from ..words.records import Ack, Notice, RepositoryState, measure_lag
+from ..words.records import AGGREGATOR, Ack, Notice, RepositoryState, measure_lag
 from ..words.roster import MirrorState
 from ..words.shape import from_json
-from . import AGGREGATOR, Picture
+from . import Picture
 from .mirrors import describe_detached
 
 # Seconds without a heartbeat after which a step says so; one comes every five seconds.

@@ -7,7 +7,8 @@ Only what can lose or delay records at any chosen retention; `vcsreplicator topi
 from collections.abc import Iterator
 
 from ..log import EVENTS, RISKS, SERVICES, SINGLE, UNUSED
-from . import AGGREGATOR, SILENT, Picture
+from ..words.records import AGGREGATOR
+from . import SILENT, Picture
 from .wording import Finding, Severity
 
 

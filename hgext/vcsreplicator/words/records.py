@@ -18,6 +18,9 @@ from .shape import Count, Time, extensible
 # state.
 AGGREGATOR_FORMAT = 2
 
+# The key of the aggregator's heartbeat in topic `state`.
+AGGREGATOR = "aggregator"
+
 # The format of a mirror's records; since 2 an ack has `floor`.
 MIRROR_FORMAT = 2
 

@@ -9,7 +9,7 @@ import structlog
 from ...log import ROSTER, STATE
 from ...words.errors import MalformedEvent, Rejected
 from ...words.event import check_place
-from ...words.records import AggregatorHeartbeat, RepositoryState
+from ...words.records import AGGREGATOR, AggregatorHeartbeat, RepositoryState
 from ...words.roster import KEY as ROSTER_KEY
 from ...words.roster import Roster
 from ...words.rules import refused
@@ -20,8 +20,6 @@ from .departures import Departures, deletion
 from .following import Following
 from .state import State
 
-# The key of the aggregator's heartbeat in `state`.
-AGGREGATOR_KEY = "aggregator"
 # The file by whose time web servers know when this machine last heard the aggregator.
 FRESH = "fresh"
 logger = structlog.get_logger()
@@ -70,7 +68,7 @@ class Control:
     def _take_state(self, key: str | None, value: bytes | None, *, is_new: bool) -> None:
         if key is None or value is None:
             return
-        if key == AGGREGATOR_KEY:
+        if key == AGGREGATOR:
             beat = from_json(AggregatorHeartbeat, value)
             if is_new and beat != self._aggregator_beat:
                 self._renew_fresh()
