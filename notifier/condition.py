@@ -11,7 +11,7 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.reports import ServiceReporter
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
-from hgext.vcsreplicator.words.records import ServiceTrouble
+from hgext.vcsreplicator.words.records import DESTINATION_KEY, ServiceTrouble
 
 from .destination import Availability
 from .state import StateDatabase
@@ -45,7 +45,7 @@ class DestinationCondition:
     def __init__(self, name: str, log: Log, state: StateDatabase, clock: Clock, *, since: float | None = None) -> None:
         self._name, self._state, self._clock = name, state, clock
         self._availability = Availability(name)
-        self._reporter = ServiceReporter(log, f"destination {name}")
+        self._reporter = ServiceReporter(log, f"{DESTINATION_KEY}{name}")
         self._reported_at = self._stored_at = float("-inf")
         self._stored: Mapping[str, object] = {}
         self.trouble: str | None = None

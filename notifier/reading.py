@@ -21,6 +21,7 @@ from hgext.vcsreplicator.log import NOTICES, RENEW_EVERY, Log, Record
 from hgext.vcsreplicator.log.ownership import write_making
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Expired, MalformedEvent, ReplicationError, Rewound, Unavailable
+from hgext.vcsreplicator.words.records import DESTINATION_GROUP
 from hgext.vcsreplicator.words.retry import FAILOVER
 from hgext.vcsreplicator.words.shape import extensible, from_json, to_json
 
@@ -68,7 +69,7 @@ class NoticeMark:
 
 def group(name: str) -> str:
     """Return the group whose stored position is the destination's."""
-    return f"notifier-{name}"
+    return f"{DESTINATION_GROUP}{name}"
 
 
 def describe_missing(name: str, settings: object, log: Log) -> str | None:

@@ -18,11 +18,12 @@ from ..dashboard.asked.question import StatusQuestion
 from ..log import Log
 from ..log.opening import identify_log
 from ..relay.settings import RelaySettings
-from ..status.findings import RELAY_KEY, REPORTED_WITHIN, Expectations, finding_of
+from ..status.findings import REPORTED_WITHIN, Expectations, finding_of
 from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary, make_summary
 from ..status.wording import Finding
 from ..words.errors import Unavailable
+from ..words.records import RELAY_KEY
 from .options import relay_of
 from .progress import metered_log
 

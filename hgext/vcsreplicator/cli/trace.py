@@ -12,13 +12,12 @@ from ..config import Config
 from ..outbox.file import outbox_of
 from ..relay.lacking import find_places
 from ..relay.settings import RelaySettings
-from ..status import DESTINATION, Picture
-from ..status.findings import RELAY_KEY
+from ..status import Picture
 from ..status.follower import read_picture
 from ..status.timeline import NoticeRecord, find_event, find_notice, is_wanted, list_steps
 from ..words.errors import Refused, visible
 from ..words.event import Event
-from ..words.records import RepositoryState
+from ..words.records import DESTINATION_GROUP, RELAY_KEY, RepositoryState
 from ..words.shape import plain
 from .delivering import describe_delivery, read_notifier
 from .display import print_listing
@@ -103,7 +102,7 @@ def _describe_deliveries(config: Config, picture: Picture, event: Event, notice:
     if notice is None:
         return {}
     settings = read_notifier(config)
-    positions = {group.removeprefix(DESTINATION): at for group, at in sorted(picture.groups.items())}
+    positions = {group.removeprefix(DESTINATION_GROUP): at for group, at in sorted(picture.groups.items())}
     return {
         name: describe_delivery(settings, name, event, is_passed=at > notice[1].offset)
         for name, at in positions.items()

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from ..log import EVENTS, NOTICES, Record
 from ..log.table import ReadStopped
-from ..status import DESTINATION
 from ..status.timeline import (
     NoticeRecord,
     Stage,
@@ -23,7 +22,7 @@ from ..status.timeline import (
 from ..words import wire
 from ..words.errors import Expired, Rejected, Unavailable
 from ..words.event import Event
-from ..words.records import Notice, RepositoryState
+from ..words.records import DESTINATION_GROUP, Notice, RepositoryState
 from ..words.shape import from_json
 from .recent import RecentEvent
 from .sources import Sources
@@ -111,6 +110,6 @@ def _hold_search() -> Iterator[threading.Event]:
 
 def _list_deliveries(sources: Sources, view: View, event: Event, notice: NoticeRecord | None) -> Iterator[TimelineStep]:
     for group, position in sorted(view.picture.groups.items()) if notice else ():
-        name, is_passed = group.removeprefix(DESTINATION), bool(notice and position > notice[1].offset)
+        name, is_passed = group.removeprefix(DESTINATION_GROUP), bool(notice and position > notice[1].offset)
         text = f"{name}: {sources.describe_delivery(name, event, is_passed)}"
         yield TimelineStep(stage=Stage.DELIVERED, text=text, is_done=is_passed)

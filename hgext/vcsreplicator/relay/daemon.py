@@ -21,7 +21,7 @@ from ..log.table import find_oldest_time
 from ..outbox.file import outbox_of
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
-from ..words.records import ServiceTrouble
+from ..words.records import RELAY_KEY, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
@@ -98,7 +98,7 @@ class _Relay:
         self._stirred, self._looked = threading.Event(), float("-inf")
         self._work.on_trouble = self._stirred.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
-        self._reporter = ServiceReporter(log, f"relay {settings.source}", topic=EVENTS)
+        self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS)
         self._outside = OutsideWatch(port)
         self._log, self._blobs_due = log, float("-inf")
         self._gone: dict[str, float] = {}

@@ -24,9 +24,6 @@ from ..words.records import (
 )
 from ..words.shape import from_json
 
-# The prefix of the groups of destinations.
-DESTINATION = "notifier-"
-
 # The states of mirrors that should be alive.
 ALIVE = (rosters.MirrorState.JOINING, rosters.MirrorState.ACTIVE)
 

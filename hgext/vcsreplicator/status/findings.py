@@ -6,18 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..words.clock import DAY
-from ..words.records import AGGREGATOR, ServiceReport, ServiceTrouble
+from ..words.records import AGGREGATOR, DESTINATION_GROUP, DESTINATION_KEY, RELAY_KEY, ServiceReport, ServiceTrouble
 from ..words.shape import Count, NumberRange, plain
-from . import DESTINATION, SILENT, MirrorLags, Picture, count_unapplied
+from . import SILENT, MirrorLags, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
 from .topics import find_topic_notes, find_topics
 from .wording import Finding, Severity, describe_lag, format_since, name_paths
 
 # Seconds after which a stalled destination is critical.
 STALLED = 3600.0
-
-# Prefixes of the keys of reports.
-RELAY_KEY, DESTINATION_KEY = "relay ", "destination "
 
 # Separates a repository's folder from its reason to refuse pushes, in a relay's report.
 REFUSES = ": refuses pushes: "
@@ -218,13 +215,13 @@ def _measure_silence(picture: Picture, service: str, now: float) -> float:
 def _has_worked(picture: Picture, service: str) -> bool:
     """Return whether the log shows the work of this relay or destination."""
     if service.startswith(DESTINATION_KEY):
-        return DESTINATION + service.removeprefix(DESTINATION_KEY) in picture.groups
+        return DESTINATION_GROUP + service.removeprefix(DESTINATION_KEY) in picture.groups
     return any(state.source == service.removeprefix(RELAY_KEY) for state in picture.states.values())
 
 
 def _find_destinations(picture: Picture, now: float, expected: Expectations) -> list[Finding]:
     wanted = expected.destinations
-    lags = {group.removeprefix(DESTINATION): lag for group, lag in sorted(picture.lacking.items())}
+    lags = {group.removeprefix(DESTINATION_GROUP): lag for group, lag in sorted(picture.lacking.items())}
     # One that never reported is named already.
     found = [
         Finding(
@@ -238,7 +235,7 @@ def _find_destinations(picture: Picture, now: float, expected: Expectations) -> 
         if wanted is not None and name not in wanted:
             continue
         if lag >= expected.warn:
-            oldest = picture.oldest.get(f"{DESTINATION}{name}", now)
+            oldest = picture.oldest.get(f"{DESTINATION_GROUP}{name}", now)
             since = f"the oldest {format_since(oldest, now)}"
             command = "vcsreplicator destination list"
             found.append(
@@ -258,7 +255,7 @@ def _find_stalled(
     """
     found = list(reported)
     for group, lag in sorted(picture.lacking.items()):
-        name, waits = group.removeprefix(DESTINATION), now - picture.oldest.get(group, now)
+        name, waits = group.removeprefix(DESTINATION_GROUP), now - picture.oldest.get(group, now)
         if waits <= SILENT or (wanted is not None and name not in wanted):
             continue
         level = Severity.CRITICAL if waits > STALLED else Severity.WARNING

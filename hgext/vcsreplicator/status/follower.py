@@ -13,8 +13,8 @@ from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record, t
 from ..log.table import FIRST_POLL, find_beginnings, lengthen
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
-from ..words.records import SUBMITTED_KEY
-from . import DESTINATION, SILENT, Picture
+from ..words.records import DESTINATION_GROUP, SUBMITTED_KEY
+from . import SILENT, Picture
 
 # Seconds for which a record counts as just written, and by which the time may be wrong.
 FRESH = 10.0
@@ -109,7 +109,7 @@ class Follower:
             self._compare_clocks()
         self._updated = began
         groups = self._log.groups(NOTICES).items()
-        self.picture.groups = {name: at.get(0, 0) for name, at in groups if name.startswith(DESTINATION)}
+        self.picture.groups = {name: at.get(0, 0) for name, at in groups if name.startswith(DESTINATION_GROUP)}
         return self.picture
 
     def _compare_clocks(self) -> None:

@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..words.records import AGGREGATOR
+from ..words.records import AGGREGATOR, DESTINATION_GROUP, DESTINATION_KEY, RELAY_KEY
 from ..words.shape import Count, Time
-from . import DESTINATION, MirrorLags, Picture, count_unapplied
+from . import MirrorLags, Picture, count_unapplied
 from .findings import (
-    DESTINATION_KEY,
     FORGOTTEN,
-    RELAY_KEY,
     REPORTED_WITHIN,
     Expectations,
     find_all_notes,
@@ -161,7 +159,7 @@ def _describe_watched(picture: Picture, now: float, expected: Expectations) -> s
     relays |= {f"{RELAY_KEY}{expected.relay}"} if expected.relay else set()
     wanted = expected.destinations
     if wanted is None:
-        groups = {DESTINATION_KEY + group.removeprefix(DESTINATION) for group in picture.lacking}
+        groups = {DESTINATION_KEY + group.removeprefix(DESTINATION_GROUP) for group in picture.lacking}
         wanted = tuple({name for name in reporting if name.startswith(DESTINATION_KEY)} | groups)
     watched = ["aggregator"]
     if relays:
@@ -178,7 +176,7 @@ def _list_lags(picture: Picture, lags: Mapping[str, MirrorLags], expected: Expec
         yield f"{count} notice{' waits' if count == 1 else 's wait'}"
     behind = {f"mirror {name}": (count_unapplied(lags[name]), "event") for name in picture.expected()}
     for group, lag in sorted(picture.lacking.items()):
-        name = group.removeprefix(DESTINATION)
+        name = group.removeprefix(DESTINATION_GROUP)
         if expected.destinations is None or name in expected.destinations:
             behind[DESTINATION_KEY + name] = lag, "notice"
     for who, (lag, what) in behind.items():
@@ -213,7 +211,7 @@ def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[M
 
 def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
     """Yield relays and destinations that reported, have a position, or must exist."""
-    groups = {DESTINATION_KEY + group.removeprefix(DESTINATION): group for group in picture.groups}
+    groups = {DESTINATION_KEY + group.removeprefix(DESTINATION_GROUP): group for group in picture.groups}
     expected = {RELAY_KEY + relay} if relay else set()
     for name in sorted(picture.reports.keys() | groups.keys() | expected, reverse=True):
         report, group = picture.reports.get(name), groups.get(name, "")

@@ -21,6 +21,12 @@ AGGREGATOR_FORMAT = 2
 # The key of the aggregator's heartbeat in topic `state`.
 AGGREGATOR = "aggregator"
 
+# The beginnings of keys in topic `services`, before the source of a relay and the name of a destination.
+RELAY_KEY, DESTINATION_KEY = "relay ", "destination "
+
+# The beginning of the group whose stored position is a destination's, before its name.
+DESTINATION_GROUP = "notifier-"
+
 # The format of a mirror's records; since 2 an ack has `floor`.
 MIRROR_FORMAT = 2
 
