@@ -20,6 +20,8 @@ HIDDEN = (
     *("is told", "are told", "what waiting heals"),
 )
 HIDDEN_ACTOR = re.compile(rf"\b(?<!\")({'|'.join(HIDDEN)})\b", re.IGNORECASE)
+# What changes its release at a time of its own.
+SERVICES = {"notifier", "mirrors", "aggregator", "master"}
 EXIT_CODE = re.compile(r"(?:sys\.exit\(|^EXIT_\w+ = |sys\.exit\(.* if .* else )(\d+)", re.MULTILINE)
 DECISIONS = sorted(path for path in (CHECKOUT / "docs/decisions").glob("*.md") if path.name != "README.md")
 FORM = re.compile(
@@ -38,6 +40,11 @@ def hidden_actors(text: str) -> list[str]:
     """The words in a text that hide who acts: few texts hold one, and to look for them one by one is quicker."""
     lowered = text.lower()
     return HIDDEN_ACTOR.findall(text) if any(words in lowered for words in HIDDEN) else []
+
+
+def list_services(text: str) -> list[str]:
+    """The services that a sentence names, in its order."""
+    return [word for word in re.findall(r"[a-z]+", text) if word in SERVICES]
 
 
 def exit_codes() -> set[str]:
@@ -75,6 +82,19 @@ def test_the_documents_link_only_to_pages_and_headings_that_exist() -> None:
             if not target.exists() or (heading and heading not in headings(target.read_text())):
                 offending.append(f"{name}: {page}#{heading}")
     assert not offending
+
+
+def test_upgrades_have_one_order_and_downgrades_the_reverse() -> None:
+    docs = CHECKOUT / "docs"
+    up = re.search(r"^Upgrade readers before writers: ([^.]*)\.", (docs / "install.md").read_text(), re.MULTILINE)
+    down = re.search(r"install the older release, and start them: ([^(]*)", (docs / "operating.md").read_text())
+    assert up
+    assert down
+    order = list_services(up[1])
+    assert set(order) == SERVICES
+    assert list_services(down[1]) == order[::-1]
+    [step] = re.findall(r"^\d+\. (Upgrade .*)", (CHECKOUT / "CHANGES.md").read_text(), re.MULTILINE)
+    assert step.startswith("Upgrade in [this order](docs/install.md#upgrades), ")
 
 
 def test_the_documents_the_product_and_the_tests_name_the_actor() -> None:
