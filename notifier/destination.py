@@ -21,7 +21,6 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import SHOWN, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.streams import Stream
 
-from .message import Message
 from .rejects import judged
 from .window import Delivery, Patience
 
@@ -182,13 +181,13 @@ def settings_class(type_name: str) -> type[DestinationSettings]:
 
 
 class Threads:
-    """A destination that calls a function for each message, in threads.
+    """A destination that calls a function for each delivery, in threads.
 
     The function sends one message and returns when the other side has stored it. It raises Unavailable or Rejected; an OSError
     counts as Unavailable, any other exception as Rejected. Up to `workers` threads call it at once.
     """
 
-    def __init__(self, send: Callable[[Message], None], *, workers: int) -> None:
+    def __init__(self, send: Callable[[Delivery], None], *, workers: int) -> None:
         self._send = send
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="send")
         self._outcomes: queue.SimpleQueue[DeliveryOutcome] = queue.SimpleQueue()
@@ -197,7 +196,7 @@ class Threads:
         """Do nothing: each call of the function connects by itself."""
 
     def submit(self, delivery: Delivery) -> None:
-        future = self._pool.submit(self._send, delivery.message)
+        future = self._pool.submit(self._send, delivery)
         future.add_done_callback(lambda done: self._outcomes.put(_judge_outcome(delivery.number, done)))
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:

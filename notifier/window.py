@@ -60,12 +60,14 @@ PATIENCE = Patience()
 class Delivery:
     """The delivery of one message, at one of its attempts.
 
-    `number` names the delivery within the process, `attempt` counts from 1.
+    `number` names the delivery within the process, `attempt` counts from 1. `has_successor`: another repository has the message's
+    URL by now, and a message of that one waits for this delivery.
     """
 
     number: int
     message: Message
     attempt: int
+    has_successor: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,7 +147,7 @@ class Window:
             entry.attempt += 1
             entry.in_flight = True
             self._in_flight += 1
-            begun.append(Delivery(number=entry.number, message=entry.message, attempt=entry.attempt))
+            begun.append(self._describe_delivery(entry))
         return begun
 
     def settle(self, number: int) -> Message:
@@ -240,8 +242,7 @@ class Window:
 
     def delivery(self, number: int) -> Delivery:
         """Return the current or last attempt of a message that is not settled."""
-        entry = self._entries[number]
-        return Delivery(number=number, message=entry.message, attempt=entry.attempt)
+        return self._describe_delivery(self._entries[number])
 
     def holds(self, number: int) -> bool:
         """Return whether this delivery is not settled yet."""
@@ -307,6 +308,16 @@ class Window:
     def _is_first(self, entry: _Entry) -> bool:
         """Return whether no message is left that must be sent before this one."""
         return all(self._queues[name][0] is entry for name in entry.queues)
+
+    def _describe_delivery(self, entry: _Entry) -> Delivery:
+        message = entry.message
+        last = self._queues[message.repo_url, entry.queues[0][1]][-1].message
+        return Delivery(
+            number=entry.number,
+            message=message,
+            attempt=entry.attempt,
+            has_successor=last.repository != message.repository,
+        )
 
     def _end_attempt(self, entry: _Entry) -> None:
         if entry.in_flight:

@@ -25,7 +25,7 @@ from ..hgpush.lookup import AT_ONCE, ChangesetLookup, check_mirror_url
 from ..hgpush.message import QueuedPush
 from ..message import Message, clean, to_text
 from ..raw import RawMessage, raw_topic, to_record, write_timestamp
-from ..window import PATIENCE, Patience
+from ..window import PATIENCE, Delivery, Patience
 from .settings import DecodeSettings, PlaceKind, read_place
 
 if TYPE_CHECKING:
@@ -152,9 +152,10 @@ class DecoderDestination(Threads):
             self._input.close()
         self._lookup.close()
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, delivery: Delivery) -> None:
         """Write all changesets of a notice, durable on return; raises Unavailable."""
-        found = [raw for push in self._lookup.pushes(message) for raw in raw_messages(message, push)]
+        message, pushes = delivery.message, self._lookup.pushes(delivery)
+        found = [raw for push in pushes for raw in raw_messages(message, push)]
         with self._writing:
             if self._is_closed:
                 raise Unavailable("the destination is closed")

@@ -122,6 +122,6 @@ class HgPush:
 
     def _look_up(self, delivery: Delivery) -> LookupOutcome:
         try:
-            return delivery, self._lookup.pushes(delivery.message), None
+            return delivery, self._lookup.pushes(delivery), None
         except Exception as error:
             return delivery, (), judged(error)

@@ -25,6 +25,7 @@ from hgext.vcsreplicator.words.secrecy import split_url
 from ..authorities import trusting
 from ..http.connection import ConnectionPool, RunningAnswers, TlsPool, read_in_time
 from ..message import Json, Message
+from ..window import Delivery
 from .message import LARGEST, NotPushes, QueuedPush, read_answer
 
 logger = structlog.get_logger()
@@ -77,28 +78,31 @@ class ChangesetLookup:
             "https": partial(TlsPool, running=self._running),  # type: ignore[dict-item]
         }
 
-    def pushes(self, message: Message) -> tuple[QueuedPush, ...]:
+    def pushes(self, delivery: Delivery) -> tuple[QueuedPush, ...]:
         """Return the pushes of a message with their changesets.
 
         Returns none for a change without a push. Raises Unavailable, or MalformedEvent for an answer that makes no sense.
         """
-        return tuple(self._look_up_push(entry, message) for entry in message.data["pushlog_pushes"])
+        return tuple(self._look_up_push(entry, delivery) for entry in delivery.message.data["pushlog_pushes"])
 
     def close(self) -> None:
         """Drop the connections; a lookup under way is cut."""
         self._running.cut()
         self._http.clear()
 
-    def _look_up_push(self, entry: Json, message: Message) -> QueuedPush:
+    def _look_up_push(self, entry: Json, delivery: Delivery) -> QueuedPush:
         """Look up an entry of the message's `pushlog_pushes`."""
+        message = delivery.message
         url, heads = entry["push_json_url"], tuple(message.data["heads"])
         if self._mirror_url is not None:
             url = f"{self._mirror_url}/{url.split('://', 1)[1].partition('/')[2]}"
         try:
-            found = self._fetch_push(url, entry["pushid"], message)
+            found = self._fetch_push(url, entry["pushid"], delivery)
             changesets = _list_all(found, heads) if self._with_obsolete else found.changesets
             if not changesets:
                 raise _NotListed("the push has no changesets any more")
+            if _is_another(found, entry, heads):
+                raise _NotListed("another push has this number now")
             if found.obsolete and not self._with_obsolete:
                 logger.info("obsolete changesets left out", url=url, **message.names, count=len(found.obsolete))
         except _NotListed as error:
@@ -106,7 +110,7 @@ class ChangesetLookup:
             changesets = heads
         return QueuedPush(id=entry["pushid"], date=entry["time"], user=entry["user"], changesets=changesets)
 
-    def _fetch_push(self, url: str, number: int, message: Message) -> QueuedPush:
+    def _fetch_push(self, url: str, number: int, delivery: Delivery) -> QueuedPush:
         """Return a push as the mirror lists it.
 
         Raises _NotListed if the mirror no longer knows the push, or its answer is longer than a message of this queue may be;
@@ -118,7 +122,7 @@ class ChangesetLookup:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"{url}: {error}") from error
         if answer.status == 404:  # of a new or renamed repository, too, where the mirror is behind
-            self._waits.await_mirror(message, f"{url}: has no such repository")
+            self._waits.await_mirror(delivery, f"{url}: has no such repository")
         if answer.status != 200:
             raise Unavailable(f"{url}: status {answer.status}, expected 200")
         if len(text) > LARGEST:
@@ -130,21 +134,21 @@ class ChangesetLookup:
         push = next((push for push in answered.pushes if push.id == number), None)
         if push is None and answered.last < number:
             missing = f"{url}: shows pushes up to {answered.last}, expected {number}"
-            self._check_released(message, missing, answer.headers.get(RELEASED, ""))
-        self._waits.end(message)
+            self._check_released(delivery, missing, answer.headers.get(RELEASED, ""))
+        self._waits.end(delivery.message)
         if push is None:
             raise _NotListed("the push is gone")
         return push
 
-    def _check_released(self, message: Message, missing: str, stated: str) -> None:
+    def _check_released(self, delivery: Delivery, missing: str, stated: str) -> None:
         """Return if the mirror states that it shows the event of a push that it lacks.
 
         Raises Unavailable if the push may still come, _NotListed if that was waited for long enough.
         """
         if not (stated.isascii() and stated.isdigit()):
-            self._waits.await_mirror(message, missing)
-        elif int(stated[:18]) < message.seq:
-            self._waits.await_mirror(message, missing, STATED_BEHIND)
+            self._waits.await_mirror(delivery, missing)
+        elif int(stated[:18]) < delivery.message.seq:
+            self._waits.await_mirror(delivery, missing, STATED_BEHIND)
 
 
 class _WaitingTimes:
@@ -157,13 +161,15 @@ class _WaitingTimes:
         self._clock, self._lock = clock, threading.Lock()
         self._since: dict[tuple[str, str | None], float] = {}
 
-    def await_mirror(self, message: Message, missing: str, patience: float = BEHIND) -> NoReturn:
+    def await_mirror(self, delivery: Delivery, missing: str, patience: float = BEHIND) -> NoReturn:
         """Raise Unavailable, or _NotListed after `patience` seconds.
 
         They begin when the repository begins to wait, so that the pushes of one that is gone wait together, and not before the
-        push.
+        push. A repository that has a successor at its URL is gone: mirrors serve the successor, whose messages wait for this one.
         """
-        now = self._clock.monotonic()
+        if delivery.has_successor:
+            raise _NotListed(f"{missing}, and another repository has the URL now")
+        message, now = delivery.message, self._clock.monotonic()
         with self._lock:
             since = self._since.setdefault((message.repository, message.replay), now)
             if len(self._since) > WAITS_KEPT:
@@ -180,6 +186,14 @@ class _WaitingTimes:
 
 class _NotListed(Exception):
     """The mirror cannot list the changesets of a push; says why."""
+
+
+def _is_another(push: QueuedPush, entry: Json, heads: Collection[str]) -> bool:
+    """Return whether a push is not the entry's, but of another repository at its URL.
+
+    Numbers begin at 1 in each repository. Heads may be stripped, so a push of the same time is the entry's without any of them.
+    """
+    return push.date != entry["time"] and not {*push.changesets, *push.obsolete}.intersection(heads)
 
 
 def _list_all(push: QueuedPush, heads: Collection[str]) -> tuple[str, ...]:

@@ -81,6 +81,24 @@ def test_successor_at_a_url_waits_for_the_rename_away_from_it_and_others_do_not(
     assert created.message.sequence == 2
 
 
+def test_delivery_says_that_a_successor_at_its_url_waits_for_it() -> None:
+    window = a_window()
+    lives(window, ("old", "x", Type.CHANGED), ("old", "x", Type.CHANGED), ("other", "z", Type.CHANGED))
+    old, other = window.next(0)
+    assert not old.has_successor
+    assert not other.has_successor
+    window.take(3, list(messages(a_notice(replace(an_event("x", 1), repository="new")), 3, PUBLIC)))
+    window.retry(old.number, 0, 0.5)
+    [again] = window.next(10)
+    assert again.has_successor
+    window.confirm(again.number)
+    [second] = window.next(10)
+    assert second.has_successor
+    window.confirm(second.number)
+    [new] = window.next(10)
+    assert (new.message.repository, new.has_successor) == ("new", False)
+
+
 def test_next_of_a_repository_begins_when_the_one_before_is_confirmed() -> None:
     window = a_window()
     fill(window, "x", "x")

@@ -30,7 +30,7 @@ from notifier.settings import read
 from notifier.state import Kind
 from testing.builders.decoding import decoding, records, rejects, settings_in, settled
 from testing.builders.endpoint import Endpoint, Reply, Request
-from testing.builders.notices import a_notice, an_event, node, publish, publish_pushes
+from testing.builders.notices import CREATED_AT, a_notice, an_event, node, publish, publish_pushes
 from testing.builders.notifying import FAST, PUBLIC, Notifier, Scripted
 from testing.builders.receivers import WebhookReceiver
 from testing.builders.submissions import BERLIN, a_raw
@@ -197,7 +197,7 @@ def test_push_that_is_larger_than_an_append_stays_in_order(
 ) -> None:
     monkeypatch.setattr("notifier.decode.destination.BATCH", 2)
     nodes = [node("many", number) for number in range(7)]
-    entry = {"changesets": nodes, "date": 1, "user": "dana"}
+    entry = {"changesets": nodes, "date": int(CREATED_AT), "user": "dana"}
     mirror.reply = lambda request: Reply(body=json.dumps({"lastpushid": 1, "pushes": {"1": entry}}).encode())
     notifier.start(it=settings)
     publish_pushes(log, "x", 1, 1)

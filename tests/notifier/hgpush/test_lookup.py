@@ -17,6 +17,7 @@ from notifier.hgpush import lookup
 from notifier.hgpush.lookup import BEHIND, ChangesetLookup
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
+from notifier.window import Delivery
 from testing.builders.endpoint import Endpoint, Reply
 from testing.builders.notices import CREATED_AT, a_notice, an_event, node
 from testing.clock import HandClock
@@ -51,9 +52,17 @@ class Asking:
         self.lookup = ChangesetLookup(url, None, self.clock)
         self.lookup_of_all = ChangesetLookup(url, None, self.clock, with_obsolete=True)
 
-    def changesets(self, reply: Reply, *, message: Message = MESSAGE, with_obsolete: bool = False) -> tuple[str, ...]:
+    def changesets(
+        self,
+        reply: Reply,
+        *,
+        message: Message = MESSAGE,
+        with_obsolete: bool = False,
+        has_successor: bool = False,
+    ) -> tuple[str, ...]:
         self.mirror.reply = lambda request: reply
-        [push] = (self.lookup_of_all if with_obsolete else self.lookup).pushes(message)
+        delivery = Delivery(number=1, message=message, attempt=1, has_successor=has_successor)
+        [push] = (self.lookup_of_all if with_obsolete else self.lookup).pushes(delivery)
         return push.changesets
 
 
@@ -90,8 +99,9 @@ def test_push_that_a_mirror_does_not_show_yet_waits_for_it(asking: Asking, reply
         (a_reply(6, released=7), "the push is gone"),
         (a_reply(9), "the push is gone"),
         (a_reply(9, p7={"changesets": []}), "the push has no changesets any more"),
+        (a_reply(9, p7={"changesets": [node("other")]}), "another push has this number now"),
     ],
-    ids=["stripped", "hole", "empty"],
+    ids=["stripped", "hole", "empty", "another repository's"],
 )
 def test_push_that_a_mirror_has_no_more_is_sent_with_its_heads_and_a_log_line(
     asking: Asking, reply: Reply, reason: str
@@ -122,6 +132,11 @@ def test_push_waits_an_hour_where_nothing_says_whether_it_was_stripped(
     assert line["reason"].endswith(reason)
 
 
+def test_push_whose_heads_alone_were_stripped_is_sent_with_the_rest(asking: Asking) -> None:
+    rest = {"changesets": [node("first")], "date": int(CREATED_AT)}
+    assert asking.changesets(a_reply(9, p7=rest)) == (node("first"),)
+
+
 def test_push_waits_a_day_for_a_mirror_that_states_that_it_is_behind(asking: Asking) -> None:
     asking.clock.advance(30 * DAY)
     for _ in range(2):
@@ -130,6 +145,20 @@ def test_push_waits_a_day_for_a_mirror_that_states_that_it_is_behind(asking: Ask
         asking.clock.advance(DAY - 1)
     asking.clock.advance(1)
     assert asking.changesets(a_reply(6, released=6)) == (HEAD,)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [a_reply(6, released=6), a_reply(6), Reply(status=404)],
+    ids=["an older event", "older pushes", "no repository"],
+)
+def test_push_of_a_repository_whose_url_another_one_has_waits_for_no_mirror(asking: Asking, reply: Reply) -> None:
+    with structlog.testing.capture_logs() as lines:
+        assert asking.changesets(reply, has_successor=True) == (HEAD,)
+    [line] = lines
+    assert line["reason"].endswith("and another repository has the URL now")
+    whole = {"changesets": [node("first"), HEAD]}
+    assert asking.changesets(a_reply(7, p7=whole), has_successor=True) == (node("first"), HEAD)
 
 
 def test_pushes_of_a_repository_that_is_gone_wait_one_hour_together(asking: Asking) -> None:
