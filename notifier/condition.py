@@ -2,6 +2,7 @@
 """Condition of one destination, as `destination list` and the metrics show it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import structlog
@@ -36,10 +37,20 @@ class PartedDestination(Protocol):
         """Return what is wrong with which part; raise Unavailable."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    """A failure of the destination or of one delivery, and when it began."""
+
+    reason: str
+    since: float
+    is_permanent: bool
+
+
 class DestinationCondition:
     """The condition of a destination: whether it answers, and what waits for it.
 
-    `trouble` is its last failure, until it answers again.
+    `trouble` is the last failure of the whole destination, until it answers again, or else that of the delivery that has failed
+    longest: other deliveries may succeed meanwhile.
     """
 
     def __init__(self, name: str, log: Log, state: StateDatabase, clock: Clock, *, since: float | None = None) -> None:
@@ -48,28 +59,58 @@ class DestinationCondition:
         self._reporter = ServiceReporter(log, f"{DESTINATION_KEY}{name}")
         self._reported_at = self._stored_at = float("-inf")
         self._stored: Mapping[str, object] = {}
-        self.trouble: str | None = None
-        self.since = since
-        self._is_permanent = False
+        self._began_at = since
+        self._outage: _Failure | None = None
+        self._failed: dict[int, _Failure] = {}
         self._rival_since: float | None = None
         self._unread_since: float | None = None
 
     def note_outage(self, error: Exception) -> None:
         """Count the whole destination as unavailable."""
-        self.note_failure(error)
+        self._outage = self._describe_failure(error, self._outage)
         self._availability.note_failure()
 
-    def note_failure(self, error: Exception) -> None:
-        """Count one delivery as failed."""
-        self.trouble, self._is_permanent = str(error), isinstance(error, BadConfig)
-        self.since = self._clock.now() if self.since is None else self.since
+    def note_failure(self, number: int, error: Exception) -> None:
+        """Count this delivery as failed until it is settled."""
+        self._failed[number] = self._describe_failure(error, self._failed.get(number))
+
+    def note_settled(self, number: int) -> None:
+        """Forget how this delivery failed."""
+        if self._failed.pop(number, None) is not None:
+            self._note_recovery()
 
     def note_answer(self) -> None:
         """Count the destination as available."""
         self._availability.note_answer()
-        if self.trouble is not None:
+        was_away, self._outage, self._began_at = self._outage is not None, None, None
+        if was_away:
+            self._note_recovery()
+
+    def _note_recovery(self) -> None:
+        if self._failure is None:
             logger.info("delivering again")
-            self.trouble = self.since = None
+
+    def _describe_failure(self, error: Exception, former: _Failure | None) -> _Failure:
+        since = self._began_at if former is None else former.since
+        return _Failure(
+            reason=str(error),
+            since=self._clock.now() if since is None else since,
+            is_permanent=isinstance(error, BadConfig),
+        )
+
+    @property
+    def _failure(self) -> _Failure | None:
+        return self._outage or next(iter(self._failed.values()), None)
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason of the failure that is reported; None if nothing fails."""
+        return None if self._failure is None else self._failure.reason
+
+    @property
+    def since(self) -> float | None:
+        """When the failure that is reported began."""
+        return None if self._failure is None else self._failure.since
 
     def report(
         self,
@@ -91,6 +132,8 @@ class DestinationCondition:
         if now - self._reported_at < REPORT_INTERVAL:
             return
         self._reported_at = now
+        for number in [number for number in self._failed if not window.holds(number)]:  # an operator skipped it
+            self.note_settled(number)
         parts = [*self._describe_rival(rival), *self._find_parts(destination)]
         oldest = window.oldest
         age = 0.0 if oldest is None else max(0.0, self._clock.now() - oldest.created)
@@ -119,10 +162,11 @@ class DestinationCondition:
             self._stored, self._stored_at = condition, now
 
     def _list_own(self) -> list[ServiceTrouble]:
-        if self.trouble is None or self.since is None:
+        failure = self._failure
+        if failure is None:
             return []
-        text = f"destination {self._name} is failing: {self.trouble}; see: vcsreplicator destination list"
-        return [ServiceTrouble(text=text, since=self.since, is_permanent=self._is_permanent)]
+        text = f"destination {self._name} is failing: {failure.reason}; see: vcsreplicator destination list"
+        return [ServiceTrouble(text=text, since=failure.since, is_permanent=failure.is_permanent)]
 
     def _find_parts(self, destination: object) -> Sequence[ServiceTrouble]:
         """Return which parts fail, if there are any, or that this is not known."""

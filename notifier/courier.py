@@ -321,7 +321,7 @@ class _DeliveryLoop:
         fields = {**delivery.message.names, "attempt": delivery.attempt, "reason": str(error)}
         if isinstance(error, Unavailable):
             logger.warning("delivery failed", **fields)
-            self.condition.note_failure(error)
+            self.condition.note_failure(outcome.number, error)
             self.window.retry(outcome.number, now, chance)
         elif self.window.refuse(outcome.number, now, chance):
             logger.warning("delivery refused", **fields)
@@ -338,12 +338,14 @@ class _DeliveryLoop:
             return
         logger.error("delivery rejected", **delivery.message.names, attempt=delivery.attempt, reason=str(reason))
         self.window.settle(delivery.number)
+        self.condition.note_settled(delivery.number)
 
     def _count_confirmed(self, number: int, message: Message) -> None:
         self.delivered.inc()
         if message.replay is not None:
             REPLAYED.labels(self.name).inc()
             self.orders.note_confirmed(number)
+        self.condition.note_settled(number)
         self.condition.note_answer()
 
     def drain(self) -> None:

@@ -853,6 +853,48 @@ def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> Non
     assert len(turns.log.records(ERRORS)) == 1
 
 
+def test_reason_why_a_repository_is_stuck_stays_while_others_are_delivered(turns: Turns) -> None:
+    turns.destination.answer = lambda message: Unavailable("no mirror") if message.repo_url.endswith("/x") else None
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take()
+    began = turns.clock.now()
+    for number in range(1, 6):
+        publish_pushes(turns.log, "y", number, number)
+        turns.take()
+    assert turns.destination.told("y") == [1, 2, 3, 4, 5]
+    assert reported_troubles(turns) == ["destination it is failing: no mirror; see: vcsreplicator destination list"]
+    kept = turns.state.conditions()["it"]
+    assert (kept["trouble"], kept["since"]) == ("no mirror", began)
+    turns.destination.answer = lambda message: None
+    turns.take(5)
+    assert reported_troubles(turns) == []
+    assert (turns.loop.condition.trouble, turns.loop.condition.since) == (None, None)
+
+
+def test_trouble_is_that_of_the_repository_that_has_been_stuck_longest(turns: Turns) -> None:
+    turns.destination.answer = lambda message: Unavailable(message.repo_url.rsplit("/", 1)[-1])
+    began = []
+    for path in ("x", "y"):
+        publish_pushes(turns.log, path, 1, 1)
+        turns.take()
+        began.append(turns.clock.now())
+        turns.take(2)
+    assert (turns.loop.condition.trouble, turns.loop.condition.since) == ("x", began[0])
+    turns.destination.answer = lambda message: Unavailable("still y") if message.repo_url.endswith("/y") else None
+    turns.take(5)
+    assert (turns.loop.condition.trouble, turns.loop.condition.since) == ("still y", began[1])
+
+
+def test_reason_of_a_message_that_was_skipped_is_gone(turns: Turns) -> None:
+    turns.destination.answer = lambda message: Unavailable("no mirror") if message.repo_url.endswith("/x") else None
+    publish_pushes(turns.log, "x", 1, 1)
+    turns.take(2)
+    assert turns.loop.condition.trouble == "no mirror"
+    turns.ask(Kind.SKIP, message=turns.destination.tried[0].id)
+    turns.take(3)
+    assert reported_troubles(turns) == []
+
+
 def reported(turns: Turns) -> list[tuple[str, bool]]:
     """The troubles in the newest report, and whether waiting does not end them."""
     found = from_json(ServiceReport, turns.log.records(SERVICES)[-1].value or b"").troubles
