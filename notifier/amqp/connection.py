@@ -206,29 +206,42 @@ class _BoundedTransport:
 
     until = math.inf
     largest_message = LARGEST_MESSAGE
+    # Whether a larger message comes without its body.
+    drops_larger = False
+    # Bytes of the body of the newest message, if it was dropped.
+    dropped = 0
     _body_left = 0
     _frame_until = math.inf
     _read_buffer: bytes
     _quick_recv: Callable[[int], bytes]
 
     def read_frame(self) -> tuple[int, int, bytes]:
-        """Return type, channel and content of the next frame.
+        """Return type, channel and content of the next frame that is not dropped.
 
         Raises ConnectionAbortedError if the frame does not fit its predecessors, MessageTooLarge if it begins too large a
         message.
         """
-        kind, channel, content = super().read_frame()  # type: ignore[misc]
-        if channel > CHANNELS:
-            raise ConnectionAbortedError(f"a frame of channel {channel}, which is not open")
-        if kind == _HEADER:
-            if self._body_left:
-                raise ConnectionAbortedError("a message within a message")
-            self._body_left = int.from_bytes(content[4:12], "big")
-            if self._body_left > self.largest_message:
-                raise MessageTooLarge(f"a message of {self._body_left} bytes, expected at most {self.largest_message}")
-        elif kind == _BODY:
-            self._body_left = max(0, self._body_left - len(content))
-        return kind, channel, content
+        while True:
+            kind, channel, content = super().read_frame()  # type: ignore[misc]
+            if channel > CHANNELS:
+                raise ConnectionAbortedError(f"a frame of channel {channel}, which is not open")
+            if kind == _HEADER:
+                content = self._begin_message(content)
+            elif kind == _BODY:
+                left, self._body_left = self._body_left, max(0, self._body_left - len(content))
+                if left and self.dropped:
+                    continue
+            return kind, channel, content
+
+    def _begin_message(self, header: bytes) -> bytes:
+        """Return the header of a message; of one without a body, if that is dropped."""
+        if self._body_left:
+            raise ConnectionAbortedError("a message within a message")
+        self._body_left = size = int.from_bytes(header[4:12], "big")
+        self.dropped = size if size > self.largest_message else 0
+        if self.dropped and not self.drops_larger:
+            raise MessageTooLarge(f"a message of {size} bytes, expected at most {self.largest_message}")
+        return header[:4] + bytes(8) + header[12:] if self.dropped else header
 
     def _read(self, n: int, initial: bool = False) -> bytes:
         """Read exactly n bytes.

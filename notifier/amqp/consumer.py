@@ -31,25 +31,28 @@ class QueueConsumer:
         declare: Callable[[Any], None],
         prefetch: int,
         largest: int = LARGEST_MESSAGE,
+        drops_larger: bool = False,
         is_exclusive: bool = False,
     ) -> None:
         """Connect to the broker, declare, and consume; errors name `place`.
 
-        `known` is kombu's description of the broker. At most `prefetch` messages are unacknowledged at once. Raises
-        BrokerRefusal, which waiting may not solve.
+        `known` is kombu's description of the broker. At most `prefetch` messages are unacknowledged at once. A message of more than
+        `largest` bytes breaks the connection, or with `drops_larger` comes without its body. Raises BrokerRefusal, which waiting
+        may not solve.
         """
         self._place, self._arrived = place, list[Any]()
         self._kept_alive_at = time.monotonic()
         with translated(place):
             self._connection = connect(known)
         try:
-            self._connection.transport.largest_message = largest
+            self._transport = self._connection.transport
+            self._transport.largest_message, self._transport.drops_larger = largest, drops_larger
             with translated(place), limiting_waits(self._connection):
                 self._channel = self._connection.channel()
                 self._channel.auto_decode = False  # the sender would choose the codec, and some take very long
                 declare(self._channel)
                 self._channel.basic_qos(0, prefetch, False)
-                self._channel.basic_consume(queue, callback=self._arrived.append, exclusive=is_exclusive)
+                self._channel.basic_consume(queue, callback=self._take_message, exclusive=is_exclusive)
         except BaseException:
             self._connection.collect()
             raise
@@ -57,7 +60,8 @@ class QueueConsumer:
     def receive(self, timeout: float, limit: int | None = None) -> list[Any]:
         """Return the messages that came, at most `limit`.
 
-        Returns [] if none came within `timeout` seconds. Keeps the connection alive.
+        `dropped` of a message counts the bytes of its body, if that was dropped. Returns [] if none came within `timeout` seconds.
+        Keeps the connection alive.
         """
         with translated(self._place):
             if limit is None or len(self._arrived) < limit:
@@ -95,6 +99,10 @@ class QueueConsumer:
         """Close the connection in agreement, so that the last acknowledgement arrives."""
         with translated(self._place), limiting_waits(self._connection):
             self._connection.close()
+
+    def _take_message(self, message: Any) -> None:
+        message.dropped = self._transport.dropped
+        self._arrived.append(message)
 
     def close(self) -> None:
         """Drop the connection; unacknowledged messages come again."""

@@ -137,6 +137,7 @@ class PushRecorder:
             declare=lambda channel: declare_queues(channel, settings.queue),
             prefetch=settings.prefetch,
             largest=LARGEST,
+            drops_larger=True,
             is_exclusive=True,
         )
         with closing(consumer), ExitStack() as taken:
@@ -159,9 +160,12 @@ class PushRecorder:
             consumer.finish()
 
     def _take_message(self, arrived: Any, consumer: QueueConsumer) -> None:
-        body = body_of(arrived)
+        body, headers = body_of(arrived), arrived.headers or {}
         try:
-            repository, message = read_message(arrived.headers or {}, body, self._settings.repositories)
+            if arrived.dropped:
+                of = f"message of {arrived.dropped} bytes for repository {str(headers.get('repository'))[:200]!r}"
+                raise MalformedEvent(f"{of}, expected at most {LARGEST}; its body was dropped")
+            repository, message = read_message(headers, body, self._settings.repositories)
         except MalformedEvent as error:
             self._letters.keep(
                 body, describe_failure(error), {}, functools.partial(consumer.acknowledge, arrived.delivery_tag)

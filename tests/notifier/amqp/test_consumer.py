@@ -10,6 +10,7 @@ import kombu
 import pytest
 
 from notifier.amqp.channel import declare_queues
+from notifier.amqp.connection import BrokerRefusal
 from notifier.amqp.consumer import QueueConsumer, body_of
 from notifier.amqp.settings import BrokerSettings
 from testing.waiting import eventually
@@ -58,11 +59,11 @@ def url(rabbitmq: Any) -> str:
     return str(rabbitmq.vhost())
 
 
-def receive(url: str, count: int) -> list[Any]:
+def receive(url: str, count: int, **more: Any) -> list[Any]:
     known = BrokerSettings(url=url).client("it")
     found: list[Any] = []
     with closing(
-        QueueConsumer(known, "q", "q", declare=lambda channel: declare_queues(channel, "q"), prefetch=9)
+        QueueConsumer(known, "q", "q", declare=lambda channel: declare_queues(channel, "q"), prefetch=9, **more)
     ) as it:
 
         def has_all() -> bool:
@@ -93,6 +94,21 @@ def test_message_whose_routing_key_is_no_text_comes_with_a_replacement_and_holds
         for key in (b"a\xff." + b"b" * 200, "\N{EURO SIGN}".encode()):
             channel.basic_publish(amqp.Message(b"x"), exchange="amq.topic", routing_key=key)
     assert [each.delivery_info["routing_key"] for each in receive(url, 2)] == ["a?." + "b" * 200, "\N{EURO SIGN}"]
+
+
+def test_message_that_is_too_large_comes_without_its_body_where_that_is_wanted(url: str) -> None:
+    for body in (b"x" * 1000, b"y" * 300_000, b"", b"z" * 1001, b"x"):
+        send(url, body, application_headers={"h": len(body)})
+    found = receive(url, 5, largest=1000, drops_larger=True)
+    assert [body_of(each) for each in found] == [b"x" * 1000, b"", b"", b"", b"x"]
+    assert [each.dropped for each in found] == [0, 300_000, 0, 1001, 0]
+    assert [each.headers["h"] for each in found] == [1000, 300_000, 0, 1001, 1]
+
+
+def test_message_that_is_too_large_breaks_the_connection_elsewhere(url: str) -> None:
+    send(url, b"y" * 1001)
+    with pytest.raises(BrokerRefusal, match="a message of 1001 bytes, expected at most 1000"):
+        receive(url, 1, largest=1000)
 
 
 def test_body_is_what_was_sent_whatever_encoding_its_sender_names(url: str) -> None:

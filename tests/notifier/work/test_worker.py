@@ -440,6 +440,33 @@ def test_message_whose_properties_cannot_be_read_becomes_a_dead_letter(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_message_that_is_too_large_becomes_a_dead_letter_without_its_body_and_holds_up_no_other(
+    host: HgHost,
+    broker: HgQueueSender,
+    working: Working,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "LARGEST", 300_000)
+    name = a_name(request)
+    nodes = host.add(name, 2)
+    broker.send(1, host.url(name), {1: nodes[:1]})
+    broker.send_raw("x" * 300_001, {"source": "poll", "repository": "https://other.example/x"})
+    broker.send(1, host.url(name), {2: nodes[1:]})
+    working.start()
+    both = {host.url(name): {1: nodes[:1], 2: nodes[1:]}}
+    eventually(lambda: is_recorded(database, both), "the other pushes", timeout=PATIENCE)
+    kept = eventually(lambda: broker.take("hg.dead"), "the dead letter")
+    assert kept.body in ("", b"")
+    assert kept.headers["error"] == (
+        "message of 300001 bytes for repository 'https://other.example/x', expected at most 300000; its body was dropped"
+    )
+    working.stop()
+    assert broker.take("hg") is None
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_dead_queue_that_takes_no_letter_holds_up_letters_only(
     host: HgHost, broker: HgQueueSender, working: Working, database: str, request: pytest.FixtureRequest
 ) -> None:
