@@ -149,8 +149,10 @@ class NoticeReader:
         """Store the position up to which everything is settled.
 
         Stores it at once when nothing is left to do, else a few times a second; a position that did not move, every `RENEW_EVERY`
-        seconds. With `at_once` it waits for none of these.
+        seconds. While the log is left alone, it stores nothing. With `at_once` it waits for none of these.
         """
+        if self.is_resting and not at_once:
+            return
         position = max(self._window.position, self.stored)
         now = self._clock.monotonic()
         is_due = now - self._stored_at >= RENEW_EVERY

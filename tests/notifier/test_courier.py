@@ -853,6 +853,29 @@ def test_skip_of_a_message_that_was_skipped_already_is_done(turns: Turns) -> Non
     assert len(turns.log.records(ERRORS)) == 1
 
 
+def test_log_that_took_no_position_is_asked_again_after_the_rest_and_at_the_end(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def acknowledge(log: Log, *rest: Any, **more: Any) -> None:
+        asked.append(turns.clock.monotonic())
+        raise Unavailable("no answer")
+
+    publish_pushes(turns.log, "x", 1, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "acknowledge", acknowledge)
+        turns.take()
+        for _ in range(5):
+            turns.loop.reader.store_position()
+        assert len(asked) == 1
+        turns.loop.reader.store_position(at_once=True)
+        assert len(asked) == 2
+    turns.clock.advance(10.0)
+    turns.take()
+    assert turns.position == 1
+
+
 def test_reason_why_a_repository_is_stuck_stays_while_others_are_delivered(turns: Turns) -> None:
     turns.destination.answer = lambda message: Unavailable("no mirror") if message.repo_url.endswith("/x") else None
     publish_pushes(turns.log, "x", 1, 1)
