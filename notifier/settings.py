@@ -87,7 +87,7 @@ def _read_destination(name: str, table: Any, tables: Mapping[str, Any], file: st
         raise BadConfig(f"{where}: expected a name of lower-case letters, digits and hyphens")
     keys = dict(_require_mapping(table, where))
     kind = keys.pop("type", None)
-    if kind not in DESTINATIONS:
+    if not isinstance(kind, str) or kind not in DESTINATIONS:
         raise BadConfig(f"{where}.type: expected one of {', '.join(DESTINATIONS)}, got {quote_value(kind)}")
     settings = settings_class(kind)
     members = {field.name for field in fields(cast(Any, settings))}

@@ -466,6 +466,10 @@ def test_stop_takes_in_what_is_under_way(log: Log, notifier: Notifier) -> None:
             {"public": {"urls": {}}, "notifier": {"x": {"type": "smoke"}}},
             r"notifier\.x\.type: expected one of jsonlines,",
         ),
+        (
+            {"public": {"urls": {}}, "notifier": {"x": {"type": ["jsonlines"]}}},
+            r"notifier\.x\.type: expected one of jsonlines, .*, got \['jsonlines'\]",
+        ),
         ({"public": {"urls": {}}, "notifier": {"x": {"type": "jsonlines"}}}, r"notifier\.x: key 'file' is missing"),
         ({"public": {"urls": {}}, "notifier": {"X": {}}}, r"notifier\.X: expected a name of lower-case"),
         (
