@@ -11,6 +11,7 @@ import enum
 import hashlib
 import hmac
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ from .subscription import Subscription
 
 # Statuses that another attempt would get again.
 PERMANENT = {300, 301, 302, 303, 304, 307, 308, 400, 405, 406, 411, 413, 414, 415, 422, 431, 501, 505}
+
+# Addresses whose connections stay open: those used last, so that a process does not reach its limit of open files.
+POOLS_KEPT = 50
 
 # Nothing was sent: another address of the same host may answer.
 NOT_CONNECTED = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
@@ -125,7 +129,7 @@ class RequestSender:
     def __init__(self, *, networks: Sequence[IpNetwork], allow_http: bool, ca_file: str | None = None) -> None:
         """Raise Unavailable if `ca_file` cannot be read."""
         self._networks, self._allow_http, self._tls = networks, allow_http, trusting(ca_file)
-        self._pools: dict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = {}
+        self._pools: OrderedDict[tuple[str, str, str, int], urllib3.HTTPConnectionPool] = OrderedDict()
         self._lock = threading.Lock()
         self._running = RunningAnswers()
 
@@ -190,19 +194,23 @@ class RequestSender:
             return answer
 
     def _find_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
-        """Return the connections to this address in the name of this host."""
+        """Return the connections to this address in the name of this host.
+
+        One of POOLS_KEPT that is forgotten closes them once no request is under way.
+        """
         key = (scheme, host, address, port)
         with self._lock:
             pool = self._pools.get(key)
             if pool is None:
-                if len(self._pools) > 1000:
-                    self._pools.clear()
+                if len(self._pools) >= POOLS_KEPT:
+                    self._pools.popitem(last=False)
                 tls: dict[str, Any] = {"ssl_context": self._tls, "server_hostname": host, "assert_hostname": host}
                 if scheme == "http":
                     pool = ConnectionPool(address, port, maxsize=16, running=self._running)
                 else:
                     pool = TlsPool(address, port, maxsize=16, cert_reqs="CERT_REQUIRED", running=self._running, **tls)
                 self._pools[key] = pool
+            self._pools.move_to_end(key)
             return pool
 
 

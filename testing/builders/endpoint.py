@@ -46,7 +46,7 @@ class Reply:
 class Endpoint:
     """A server on loopback.
 
-    `requests` is what came so far, `reply` decides the answer to each.
+    `requests` is what came so far, over how many connections `accepted` says; `reply` decides the answer to each.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Endpoint:
     ) -> None:
         self.reply = reply
         self.requests: list[Request] = []
+        self.accepted = 0
         self.closing = threading.Event()
         endpoint = self
 
@@ -61,6 +62,10 @@ class Endpoint:
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
             wbufsize = -1
+
+            def setup(self) -> None:
+                endpoint.accepted += 1
+                super().setup()
 
             def answer(self) -> None:
                 request = Request(

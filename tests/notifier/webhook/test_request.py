@@ -8,10 +8,14 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from notifier.webhook import request
 from notifier.webhook.addresses import Forbidden, allowed, resolve
 from notifier.webhook.deliveries import DeliveryAttempt
 from notifier.webhook.request import (
@@ -27,6 +31,7 @@ from notifier.webhook.subscription import Subscription
 from testing.builders.certificates import certificate
 from testing.builders.endpoint import Endpoint, Reply, Request
 from testing.faults.broker import FakeBroker
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -338,6 +343,63 @@ def test_name_that_changes_between_check_and_connection_changes_nothing(monkeypa
         sender.close()
     assert "10.0.0.1, which is not public" in (answer.error or "")
     assert len(endpoint.requests) == 1
+
+
+@pytest.fixture
+def many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name that ends in `.example` is on loopback."""
+    genuine = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, *more: Any, **options: Any) -> Any:
+        return genuine("127.0.0.1" if host.endswith(".example") else host, port, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def count_open(port: int) -> int:
+    """Count the open connections to this port of loopback."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[2] == f"0100007F:{port:04X}" and row[3] == "01" for row in rows)
+
+
+def test_connections_stay_open_to_the_addresses_used_last(many_names: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "POOLS_KEPT", 3)
+    clients: list[int] = []
+    with Endpoint() as endpoint, closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender:
+
+        def send_to(name: str) -> None:
+            subscription = Subscription(url=f"http://{name}.example:{endpoint.port}/hook")
+            assert sender.send(OUTGOING, subscription, [], 1.0).verdict is DeliveryVerdict.DELIVERED
+            clients.append(endpoint.accepted)
+
+        for name in ("a", "b", "c", "a", "d", "a", "c", "d", "b"):
+            send_to(name)
+        assert clients == [1, 2, 3, 3, 4, 4, 4, 4, 5]
+        for number in range(20):
+            send_to(f"n{number}")
+        eventually(lambda: count_open(endpoint.port) == 3)
+
+
+def test_request_under_way_keeps_its_connection_while_others_take_its_place(
+    many_names: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request, "POOLS_KEPT", 1)
+    going_on = threading.Event()
+    with (
+        Endpoint(lambda asked: Reply(hang=going_on if asked.path == "/slow" else None)) as endpoint,
+        closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender,
+        ThreadPoolExecutor(1) as pool,
+    ):
+
+        def send_to(name: str, path: str) -> DeliveryVerdict:
+            subscription = Subscription(url=f"http://{name}.example:{endpoint.port}{path}")
+            return sender.send(OUTGOING, subscription, [], 1.0).verdict
+
+        slow = pool.submit(send_to, "a", "/slow")
+        eventually(lambda: endpoint.requests)
+        assert [send_to(name, "/") for name in ("b", "c")] == [DeliveryVerdict.DELIVERED] * 2
+        going_on.set()
+        assert slow.result() is DeliveryVerdict.DELIVERED
 
 
 def test_endpoint_that_resets_is_to_be_tried_again() -> None:
