@@ -75,7 +75,7 @@ class Courier:
         the destination becomes Unavailable, so that it stops no other destination: it is reported and retried.
         """
         try:
-            if missing := describe_missing(self.name, self.settings, self.log):
+            if missing := describe_missing(self.name, self.settings, self.log, self.notifier.state):
                 raise Unavailable(missing)
             destination = self.settings.open(self.name, self.clock)
         except (BadConfig, Unavailable) as error:

@@ -11,6 +11,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -72,19 +73,28 @@ def group(name: str) -> str:
     return f"{DESTINATION_GROUP}{name}"
 
 
-def describe_missing(name: str, settings: object, log: Log) -> str | None:
+def describe_missing(name: str, settings: object, log: Log, state: str) -> str | None:
     """Return what to do if the destination's database is missing that it had before.
 
-    A new one in its place would have no subscription, and the position would pass notices without a delivery.
+    A new one in its place would have no subscription, and the position would pass notices without a delivery. The destination had
+    one if the log has its position, or the notifier's `state` the one that was last reported. Raises BadConfig or Unavailable.
     """
     if not isinstance(settings, KeepingSettings) or is_there(settings.kept_in):
         return None
-    if log.stored(group(name), NOTICES).get(0) is None:
+    if log.stored(group(name), NOTICES).get(0) is None and not _has_reported(name, state):
         return None
     return (
         f"database: {settings.kept_in} is missing, with the subscriptions and deliveries in it: mount or restore it; "
         f"to begin without them: {write_making(settings.kept_in)}"
     )
+
+
+def _has_reported(name: str, state: str) -> bool:
+    """Return whether a position of the destination was ever reported."""
+    if not is_there(state):
+        return False
+    with closing(StateDatabase(state)) as known:
+        return known.conditions().get(name, {}).get("position") is not None
 
 
 class NoticeReader:

@@ -232,6 +232,14 @@ def test_no_new_database_is_made_for_a_subscription_in_place_of_one_that_vanishe
     assert not (file.parent / "deliveries.db").exists()
 
 
+def test_no_new_database_is_made_for_a_subscription_if_the_log_lost_the_position_too(file: Path) -> None:
+    with closing(StateDatabase(str(file.parent / "notifier.db"))) as state:
+        state.record_condition("hooks", {"position": 3}, now=1.0)
+    with pytest.raises(Refused, match=r"^\S+: notifier\.hooks\.database: \S+ is missing, .* mount or restore it; .*$"):
+        say(file, "subscription", "add", "late", "https://ci.example/hook")
+    assert not (file.parent / "deliveries.db").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

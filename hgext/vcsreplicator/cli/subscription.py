@@ -118,15 +118,16 @@ def add(config: Config, destination: str | None, name: str, url: str, **options:
 def _refuse_to_replace(config: Config, name: str, settings: "DeliverySettings") -> None:
     """Raise Refused if the database is missing that the destination had before.
 
-    Only then it asks the log.
+    Only then it asks the log and the notifier's state.
     """
     from notifier.database import is_there
     from notifier.reading import describe_missing
+    from notifier.settings import read
 
     if is_there(settings.database):
         return
     with log_of(config) as log:
-        if missing := describe_missing(name, settings, log):
+        if missing := describe_missing(name, settings, log, read(config.tables, config.file).state):
             raise Refused(f"{config.file}: notifier.{name}.{missing}")
 
 
