@@ -172,6 +172,10 @@ class Dispatcher(threading.Thread):
                 failing=each.failing_since is not None,
             )
         queues.add(queued, self._under_way)
+        tried = {item.subscription for item in queued if item.attempt}
+        for number, member in queues.members.items():
+            known = self._queues.members.get(number)
+            member.is_idle = number not in tried if known is None else known.is_idle or member.queued == 0
         self._queues = queues
         self._loaded_to = max(self._loaded_to, *(item.id for item in queued), 0)
 
@@ -258,7 +262,8 @@ class Dispatcher(threading.Thread):
     def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:
         """Note whether an endpoint fails; pause one that is gone or fails for long.
 
-        A failing endpoint gets one first attempt and one repeat at a time.
+        A failing endpoint gets one first attempt and one repeat at a time. The time for which it fails begins anew if no delivery
+        was queued for a while, since one attempt says nothing about that while.
         """
         stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
         if stored is None or member is None or member.paused:
@@ -267,9 +272,10 @@ class Dispatcher(threading.Thread):
             if member.failing:
                 self._set_failing(deliveries, stored, None, answer)
             return
-        if not member.failing:
+        if not member.failing or member.is_idle:
             self._set_failing(deliveries, stored, now, answer)
             stored = self._subscriptions[item.subscription]
+        member.is_idle = member.queued == 0
         since = stored.failing_since or now
         if answer.verdict is DeliveryVerdict.GONE:
             self._pause_subscription(deliveries, stored, answer.error or "gone", now)

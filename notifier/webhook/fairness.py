@@ -55,12 +55,17 @@ class WaitingDelivery:
 
 @dataclass(slots=True)
 class Member:
-    """A subscription in the queues; the dispatcher changes it in place."""
+    """A subscription in the queues; the dispatcher changes it in place.
+
+    `queued` counts its deliveries here. `is_idle`: since it began to fail, there was a time with none.
+    """
 
     concurrency: int
     strict: bool
     paused: bool = False
     failing: bool = False
+    is_idle: bool = False
+    queued: int = 0
     busy: dict[AttemptLane, int] = field(default_factory=lambda: dict.fromkeys(AttemptLane, 0))
 
     def has_room(self, lane: AttemptLane) -> bool:
@@ -90,6 +95,7 @@ class Queues:
             member = self.members.get(item.subscription)
             if member is None:
                 continue
+            member.queued += 1
             begun = under_way.get(item.id)
             if member.strict:
                 for key in _list_keys(item):
@@ -121,6 +127,8 @@ class Queues:
     def finished(self, item: WaitingDelivery) -> None:
         """Remove a delivery; the next of its repository or URL may begin."""
         self._count_busy(item, -1)
+        if item.subscription in self.members:
+            self.members[item.subscription].queued -= 1
         freed: dict[int, WaitingDelivery] = {}
         for key in _list_keys(item):
             chain = self._chains.get(key)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The dispatcher of webhooks over days, on a clock moved by hand: pauses, what waits for a paused endpoint, clocks that jump."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.words.clock import DAY
+from notifier.message import messages
+from notifier.webhook.deliveries import Deliveries
+from notifier.webhook.destination import Webhooks, WebhookSettings
+from notifier.webhook.subscription import Subscription
+from notifier.window import Delivery
+from testing.builders.endpoint import Endpoint, Reply
+from testing.builders.notices import a_notice, an_event
+from testing.builders.notifying import FAST, PUBLIC
+from testing.clock import HandClock
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.processes
+
+
+class Dispatching:
+    """The destination `hooks` with the subscription `ci` of an endpoint that fails until the test replaces its reply."""
+
+    def __init__(self, endpoint: Endpoint, settings: WebhookSettings, deliveries: Deliveries) -> None:
+        self.endpoint, self.deliveries, self.clock = endpoint, deliveries, HandClock(time.time())
+        self.settings = replace(settings, subscriptions={"ci": Subscription(url=endpoint.url, timeout=2.0)})
+
+    @contextmanager
+    def running(self) -> Iterator[Webhooks]:
+        with closing(self.settings.open("hooks", self.clock)) as webhooks:
+            yield webhooks
+
+    def submit(self, webhooks: Webhooks, *seqs: int) -> None:
+        for seq in seqs:
+            [message] = messages(a_notice(an_event("x", seq)), seq, PUBLIC)
+            webhooks.submit(Delivery(number=seq, message=message, attempt=1))
+        assert [outcome.error for outcome in webhooks.outcomes(0)] == [None] * len(seqs)
+
+    def wait_for(self, **counts: int) -> None:
+        eventually(lambda: self.deliveries.counts() == counts)
+
+    @property
+    def paused_reason(self) -> str | None:
+        return self.deliveries.subscriptions.all()[0].paused_reason
+
+    @property
+    def failing_since(self) -> float | None:
+        return self.deliveries.subscriptions.all()[0].failing_since
+
+
+Dispatch = Callable[..., Dispatching]
+
+
+@pytest.fixture
+def dispatch(tmp_path: Path) -> Iterator[Dispatch]:
+    settings = WebhookSettings(
+        database=str(tmp_path / "deliveries.db"),
+        jitter=0,
+        allow=("127.0.0.0/8",),
+        allow_http=True,
+        patience=FAST,
+    )
+    with Endpoint(lambda request: Reply(status=503)) as endpoint, closing(Deliveries(settings.database)) as deliveries:
+        yield lambda **more: Dispatching(endpoint, replace(settings, **more), deliveries)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_one_failed_attempt_pauses_no_webhook_for_which_nothing_waited_since_the_last_failure(
+    dispatch: Dispatch, restarts: bool
+) -> None:
+    it = dispatch(ladder=(0,), pause_after=3 * DAY)
+    with it.running() as webhooks:
+        it.submit(webhooks, 1)
+        it.wait_for(exhausted=1)
+        it.clock.advance(10 * DAY)
+        if not restarts:
+            it.submit(webhooks, 2)
+            it.wait_for(exhausted=2)
+    if restarts:
+        with it.running() as webhooks:
+            it.submit(webhooks, 2)
+            it.wait_for(exhausted=2)
+    assert it.paused_reason is None
+    assert it.failing_since == it.clock.now()
+
+
+def test_webhook_whose_deliveries_fail_one_behind_the_other_is_paused(dispatch: Dispatch) -> None:
+    it = dispatch(ladder=(0, 2 * DAY), pause_after=3 * DAY)
+    began = it.clock.now()
+    with it.running() as webhooks:
+        it.submit(webhooks, 1, 2)
+        eventually(lambda: len(it.endpoint.requests) == 1 and it.failing_since)
+        it.clock.advance(2 * DAY)
+        it.wait_for(exhausted=1, queued=1)
+        eventually(lambda: len(it.endpoint.requests) == 3)
+        eventually(lambda: it.deliveries.newest()[0]["attempt"] == 1)
+        assert it.failing_since == began
+        it.clock.advance(2 * DAY)
+        eventually(lambda: it.paused_reason)
