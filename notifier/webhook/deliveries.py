@@ -118,11 +118,19 @@ class Deliveries:
         self._db.run_unsynced(sql.NOTE_REACHED, (position, mark))
 
     def queued(self) -> list[WaitingDelivery]:
-        """Return everything that waits, in the order of its arrival."""
+        """Return what waits, in the order of its arrival, but nothing that is paused."""
         return [
             WaitingDelivery(mature_at, number, subscription, _list_orders(replay, *orders), attempt)
             for mature_at, number, subscription, attempt, replay, *orders in self._db.rows(sql.QUEUED)
         ]
+
+    def count_paused(self) -> tuple[int, int]:
+        """Count the deliveries that wait for paused subscriptions; return the newest too.
+
+        It is 0 if there are none.
+        """
+        [(count, newest)] = self._db.rows(sql.COUNT_PAUSED)
+        return int(count), int(newest)
 
     def outgoing(self, number: int) -> DeliveryAttempt | None:
         """Return what to send; None if that delivery no longer waits."""

@@ -72,7 +72,7 @@ class Dispatcher(threading.Thread):
         self._stop_asked = threading.Event()
         self._subscriptions: dict[int, StoredSubscription] = {}
         self._queues = Queues(workers=settings.workers)
-        self._change, self._loaded_to = -1, 0
+        self._change, self._loaded_to, self._paused = -1, 0, 0
         self._purged_at = float("-inf")
         self._time_of_start = self._find_start()
         # Why nothing is delivered, and since when; None while it is. Any thread may read it.
@@ -153,10 +153,13 @@ class Dispatcher(threading.Thread):
         if change != self._change:
             self._load_queues(deliveries)
             self._change = change
-        QUEUED.labels(self.destination).set(self._queues.waiting)
+        QUEUED.labels(self.destination).set(self._queues.waiting + self._paused)
 
     def _load_queues(self, deliveries: Deliveries) -> None:
-        # Before the subscriptions: what comes after a pause must not meet a subscription from before it.
+        """Read subscriptions and rows; those of paused subscriptions stay on disk alone."""
+        # Before the subscriptions: what comes after a pause must not meet a subscription from before it. And the count first:
+        # all rows up to its newest are among these.
+        self._paused, newest_paused = deliveries.count_paused()
         queued = deliveries.queued()
         former = {each.name for each in self._subscriptions.values()}
         self._subscriptions = {each.id: each for each in deliveries.subscriptions.all()}
@@ -177,7 +180,7 @@ class Dispatcher(threading.Thread):
             known = self._queues.members.get(number)
             member.is_idle = number not in tried if known is None else known.is_idle or member.queued == 0
         self._queues = queues
-        self._loaded_to = max(self._loaded_to, *(item.id for item in queued), 0)
+        self._loaded_to = max(self._loaded_to, newest_paused, *(item.id for item in queued))
 
     def _begin_attempts(self, deliveries: Deliveries) -> None:
         # All are read before any begins: if that raises, the next load reads them again.
@@ -212,11 +215,17 @@ class Dispatcher(threading.Thread):
                 self._add_new(each)
 
     def _add_new(self, items: list[WaitingDelivery]) -> None:
-        """Add the rows that the last load has not read already."""
+        """Add the rows that the last load has not read already.
+
+        Those of a paused subscription stay on disk: its resumption loads them.
+        """
         if any(item.subscription not in self._subscriptions for item in items):
             self._change = -1  # of a subscription newer than our last look: load all
             return
-        self._queues.add(item for item in items if item.id > self._loaded_to)
+        new = [item for item in items if item.id > self._loaded_to]
+        active = [item for item in new if self._subscriptions[item.subscription].paused_reason is None]
+        self._paused += len(new) - len(active)
+        self._queues.add(active)
 
     def _record_ended(self, deliveries: Deliveries, ended: Sequence[tuple[WaitingDelivery, AttemptResult]]) -> None:
         """Record how attempts ended: first on disk, then in the queues."""

@@ -83,8 +83,10 @@ ADD_DELIVERY = """INSERT INTO deliveries (subscription, message, state, attempt,
     ON CONFLICT (subscription, message) DO NOTHING"""
 QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.repository, m.repo_url,
     CASE m.type WHEN 'reporenamed.1' THEN json_extract(m.body, '$.data.old_repo_url') END
-    FROM deliveries d JOIN messages m ON m.number = d.message
-    WHERE d.state = 'queued' ORDER BY d.id"""
+    FROM deliveries d JOIN messages m ON m.number = d.message JOIN subscriptions s ON s.id = d.subscription
+    WHERE d.state = 'queued' AND s.paused_reason IS NULL ORDER BY d.id"""
+COUNT_PAUSED = """SELECT COUNT(*), COALESCE(MAX(d.id), 0) FROM deliveries d JOIN subscriptions s ON s.id = d.subscription
+    WHERE d.state = 'queued' AND s.paused_reason IS NOT NULL"""
 # The members of `DeliveryAttempt`, in their order.
 REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""

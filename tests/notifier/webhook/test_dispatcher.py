@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.words.clock import DAY
 from notifier.message import messages
@@ -103,3 +104,26 @@ def test_webhook_whose_deliveries_fail_one_behind_the_other_is_paused(dispatch: 
         assert it.failing_since == began
         it.clock.advance(2 * DAY)
         eventually(lambda: it.paused_reason)
+
+
+def test_deliveries_of_a_paused_subscription_stay_on_disk_and_count_until_it_is_resumed(dispatch: Dispatch) -> None:
+    def queued() -> float | None:
+        return REGISTRY.get_sample_value("vcsreplicator_notifier_webhook_queued_deliveries", {"destination": "hooks"})
+
+    it = dispatch(ladder=(0, 60))
+    it.endpoint.reply = lambda request: Reply()
+    table = it.deliveries.subscriptions
+    with it.running() as webhooks:
+        table.pause("ci", "maintenance", who="dana", now=it.clock.now())
+        it.submit(webhooks, 1, 2, 3)
+        eventually(lambda: queued() == 3)
+        assert webhooks._dispatcher._queues.waiting == 0
+        table.note("ci", "a line", now=it.clock.now())
+        it.submit(webhooks, 4)
+        eventually(lambda: queued() == 4)
+        assert webhooks._dispatcher._queues.waiting == 0
+        assert it.deliveries.queued() == []
+        table.pause("ci", None, who="dana", now=it.clock.now())
+        it.wait_for(delivered=4)
+        eventually(lambda: queued() == 0)
+    assert [seq for _, seq in it.endpoint.told] == [1, 2, 3, 4]
