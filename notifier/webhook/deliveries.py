@@ -153,15 +153,17 @@ class Deliveries:
                 else:
                     self._db.run(sql.FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
 
-    def follow_clock(self, seconds: float) -> None:
+    def follow_clock(self, seconds: float, now: float) -> None:
         """Follow a clock that was set forward by so many seconds, or back if negative.
 
-        Endpoints that fail have begun so much later; if it was set back, every repeat begins so much earlier. All or nothing.
+        Endpoints that fail have begun so much later, and deliveries have finished so much later, but not after `now`; if it was set
+        back, every repeat begins so much earlier. All or nothing.
         """
         with self._db.writing():
             if seconds < 0:
                 self._db.run(sql.SHIFT, (-seconds,))
             self._db.run(sql.SHIFT_FAILING, (seconds,))
+            self._db.run(sql.SHIFT_FINISHED, (seconds, now))
 
     def bound_repeats(self, latest: float) -> None:
         """Let no repeat begin later than this."""

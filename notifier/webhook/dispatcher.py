@@ -133,13 +133,13 @@ class Dispatcher(threading.Thread):
         """Follow a clock that was set, or a machine that slept.
 
         If it was set back, repeats would wait longer. If it was set forward, an endpoint that fails would seem to fail for long,
-        and its subscription would be paused.
+        and its subscription would be paused; and finished deliveries would be removed as old.
         """
         start = self._find_start()
         passed = start - self._time_of_start
         if abs(passed) > CLOCK_SET:
             logger.warning("clock set", seconds=round(passed))
-            deliveries.follow_clock(passed)
+            deliveries.follow_clock(passed, self.clock.now())
             self._time_of_start = start
             for number, each in self._subscriptions.items():
                 if each.failing_since is not None:
@@ -319,7 +319,7 @@ class Dispatcher(threading.Thread):
         now = self.clock.monotonic()
         if now - self._purged_at < PURGE_EVERY:
             return
-        today = self.clock.now()
+        today = self._time_of_start + now  # not the time of a clock that was set just now
         removed = deliveries.purge(
             delivered_before=today - self.settings.keep_delivered, failed_before=today - self.settings.keep_failed
         )

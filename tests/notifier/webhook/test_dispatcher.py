@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.words.clock import DAY
 from notifier.message import messages
+from notifier.webhook import dispatcher
 from notifier.webhook.deliveries import Deliveries
 from notifier.webhook.destination import Webhooks, WebhookSettings
 from notifier.webhook.subscription import Subscription
@@ -127,3 +128,23 @@ def test_deliveries_of_a_paused_subscription_stay_on_disk_and_count_until_it_is_
         it.wait_for(delivered=4)
         eventually(lambda: queued() == 0)
     assert [seq for _, seq in it.endpoint.told] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("days", [30, -30], ids=["forward", "back"])
+def test_a_failed_delivery_is_kept_as_long_if_the_clock_is_set(
+    dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    monkeypatch.setattr(dispatcher, "PURGE_EVERY", 0.0)
+    it = dispatch(ladder=(0,), keep_failed=14 * DAY)
+    with it.running() as webhooks:
+        it.submit(webhooks, 1)
+        it.wait_for(exhausted=1)
+        it.clock.set_back(-days * DAY)
+        eventually(
+            lambda: [each["finished_at"] for each in it.deliveries.newest()] == [pytest.approx(it.clock.now(), abs=1)]
+        )
+        it.clock.advance(13 * DAY)
+        it.submit(webhooks, 2)
+        it.wait_for(exhausted=2)
+        it.clock.advance(2 * DAY)
+        it.wait_for(exhausted=1)
