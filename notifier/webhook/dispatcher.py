@@ -46,6 +46,11 @@ CLOCK_SET = 1.0
 _LABELS = ["destination", "subscription"]
 ATTEMPTS = Counter("vcsreplicator_notifier_webhook_attempts", "Attempts by how they ended", [*_LABELS, "result"])
 PAUSED = Gauge("vcsreplicator_notifier_subscription_paused_flag", "1 while a subscription is paused", _LABELS)
+FAILING = Gauge(
+    "vcsreplicator_notifier_subscription_failing_seconds",
+    "Time for which a subscription has failed without a success; 0 while it is paused",
+    _LABELS,
+)
 QUEUED = Gauge(
     "vcsreplicator_notifier_webhook_queued_deliveries",
     "Queued deliveries, including those not yet due",
@@ -153,6 +158,10 @@ class Dispatcher(threading.Thread):
         if change != self._change:
             self._load_queues(deliveries)
             self._change = change
+        now = self.clock.now()
+        for each in self._subscriptions.values():
+            since = None if each.paused_reason is not None else each.failing_since
+            FAILING.labels(self.destination, each.name).set(0.0 if since is None else max(0.0, now - since))
         QUEUED.labels(self.destination).set(self._queues.waiting + self._paused)
 
     def _load_queues(self, deliveries: Deliveries) -> None:
@@ -164,7 +173,8 @@ class Dispatcher(threading.Thread):
         former = {each.name for each in self._subscriptions.values()}
         self._subscriptions = {each.id: each for each in deliveries.subscriptions.all()}
         for name in former - {each.name for each in self._subscriptions.values()}:
-            PAUSED.remove(self.destination, name)
+            for gauge in (PAUSED, FAILING):
+                gauge.remove(self.destination, name)
         queues = Queues(workers=self.settings.workers)
         for number, each in self._subscriptions.items():
             PAUSED.labels(self.destination, each.name).set(each.paused_reason is not None)

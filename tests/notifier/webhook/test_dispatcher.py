@@ -25,6 +25,8 @@ from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
+LABELS = {"destination": "hooks", "subscription": "ci"}
+
 
 class Dispatching:
     """The destination `hooks` with the subscription `ci` of an endpoint that fails until the test replaces its reply."""
@@ -148,3 +150,30 @@ def test_a_failed_delivery_is_kept_as_long_if_the_clock_is_set(
         it.wait_for(exhausted=2)
         it.clock.advance(2 * DAY)
         it.wait_for(exhausted=1)
+
+
+def test_metric_says_for_how_long_a_subscription_fails(dispatch: Dispatch) -> None:
+    def failing() -> float | None:
+        return REGISTRY.get_sample_value("vcsreplicator_notifier_subscription_failing_seconds", LABELS)
+
+    it = dispatch(ladder=(0, 60, 60))
+    table = it.deliveries.subscriptions
+    with it.running() as webhooks:
+        eventually(lambda: failing() == 0)
+        it.submit(webhooks, 1)
+        eventually(lambda: it.failing_since)
+        it.clock.advance(50)
+        eventually(lambda: failing() == pytest.approx(50))
+        table.pause("ci", "maintenance", who="dana", now=it.clock.now())
+        eventually(lambda: failing() == 0)
+        table.pause("ci", None, who="dana", now=it.clock.now())
+        it.clock.advance(10)
+        eventually(lambda: it.failing_since)
+        it.clock.advance(30)
+        eventually(lambda: failing() == pytest.approx(30))
+        it.endpoint.reply = lambda request: Reply()
+        it.clock.advance(30)
+        it.wait_for(delivered=1)
+        eventually(lambda: failing() == 0)
+        table.remove("ci", who="dana", now=it.clock.now())
+        eventually(lambda: failing() is None)
