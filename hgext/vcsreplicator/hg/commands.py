@@ -6,6 +6,7 @@ Commands that cannot be undone ask first, or take --yes. Each push loads this mo
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ def replicatedelete(ui: Ui, repo: localrepository, yes: bool = False) -> None:
     """
     from .master.acts import moving
 
-    master = _require_replicated(repo)
+    master = _require_original(repo)
     _confirm(ui, b"delete %s here and on all mirrors" % repo.root, yes=yes)
     moving.delete(master)
     ui.status(b"wrote delete message into replication log\n")
@@ -89,7 +90,7 @@ def replicaterename(ui: Ui, repo: localrepository, folder: bytes | None = None, 
     """
     from .master.acts import moving
 
-    master = _require_replicated(repo)
+    master = _require_original(repo)
     if folder is not None:
         _confirm(ui, b"move %s to %s here and on all mirrors" % (repo.root, folder), yes=yes)
     path = moving.rename(master, None if folder is None else path_text(folder), settings.read(repo.ui))
@@ -107,7 +108,7 @@ def replicateadopt(ui: Ui, repo: localrepository, yes: bool = False) -> None:
     """
     from .master.acts import lifecycle
 
-    master = _require_replicated(repo)
+    master = _require_original(repo)
     _confirm(ui, b"replace what mirrors have of %s by what is here" % repo.root, yes=yes)
     newest = lifecycle.adopt(master)
     ui.status(b"this repository is %s, incarnation %s\n" % (newest.repository.encode(), newest.incarnation.encode()))
@@ -159,6 +160,22 @@ def _require_replicated(repo: localrepository) -> MasterRepository:
     master = repository.replicated(repo)
     if master is None:
         raise repository.not_configured()
+    return master
+
+
+def _require_original(repo: localrepository) -> MasterRepository:
+    """Return the replicated repository; raises Abort in a share.
+
+    The act would concern the repository that the share belongs to, and the question name the share.
+    """
+    from .master import repository
+
+    master = _require_replicated(repo)
+    if repository.is_share(master):
+        raise error.Abort(
+            b"%s is a share of a replicated repository" % repo.root,
+            hint=b"run this in %s" % os.fsencode(repository.folder_of(master)),
+        )
     return master
 
 

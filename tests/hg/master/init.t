@@ -49,6 +49,31 @@ to share them, and the process has the extension that writes them there.
   plain 2 sync bootstrap=false reason=outside (master) after=1
   plain 3 changed here=cb9a9f314b8b after=1
 
+Acts upon a whole repository are refused in a share: the question would name the share, the act would concern its repository.
+
+  $ hgm -R shared replicatedelete --yes
+  abort: $TESTTMP/shared is a share of a replicated repository
+  (run this in $TESTTMP/repos/plain)
+  [255]
+  $ hgm -R shared replicaterename --yes repos/moved
+  abort: $TESTTMP/shared is a share of a replicated repository
+  (run this in $TESTTMP/repos/plain)
+  [255]
+  $ hgm -R shared-too replicateadopt --yes
+  abort: $TESTTMP/shared-too is a share of a replicated repository
+  (run this in $TESTTMP/repos/plain)
+  [255]
+  $ hgm --config extensions.share= share -q -U repos/plain repos/shared
+  $ hgm -R repos/shared replicaterename --yes
+  abort: $TESTTMP/repos/shared is a share of a replicated repository
+  (run this in $TESTTMP/repos/plain)
+  [255]
+  $ rm -r repos/shared
+  $ ls -d repos/plain
+  repos/plain
+  $ events plain | tail -1
+  plain 3 changed here=cb9a9f314b8b after=1
+
 A format upgrade writes no event.
 
   $ hgm -R repos/plain debugupgraderepo --run --optimize re-delta-all -q > /dev/null

@@ -244,7 +244,7 @@ def has_own_bookmarks(repo: localrepository) -> bool:
 
     In one that was made to share them, a process without the extension `share` writes to the share's own file, too.
     """
-    if repo.sharedpath == repo.path or bookmarks.bookmarksinstore(repo):
+    if not repository.is_share(repo) or bookmarks.bookmarksinstore(repo):
         return False
     is_written_there = any(name == b"share" for name, _module in extensions.extensions())
     return not is_written_there or b"bookmarks" not in repo.vfs.tryread(b"shared").splitlines()

@@ -95,6 +95,11 @@ def is_of_mirror() -> error.Abort:
     )
 
 
+def is_share(repo: localrepository) -> bool:
+    """Return whether this repository has the store of another."""
+    return repo.sharedpath != repo.path
+
+
 def folder_of(repo: localrepository) -> str:
     """Return the folder of a repository, for a share that of its store."""
     return os.path.dirname(path_text(os.path.realpath(repo.sharedpath)))

@@ -57,7 +57,7 @@ def strip(
     master = repository.replicated(repo)
     if master is None or repository.is_silenced(master):
         return original(ui, repo, nodelist, *arguments, **keywords)
-    if master.sharedpath != master.path:
+    if repository.is_share(master):
         # Mercurial keeps the removed changesets for a moment in the share, where no other process would find them after a kill.
         hint = b"strip them in %s" % os.path.dirname(master.sharedpath)
         raise error.Abort(b"changesets of a replicated repository cannot be stripped in a share", hint=hint)
