@@ -56,7 +56,7 @@ def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupte
     if repo.svfs.exists(b"journal"):
         from .master import recovery
 
-        recovery.recover_abandoned(repo)
+        recovery.recover_at_opening(repo)
     if settings.lock:
         from . import requirement
 

@@ -131,7 +131,7 @@ class MasterRepositories(RepositoryOpener):
                 if intents.read(root, intent.path) != intent:
                     return
                 if repo.svfs.exists(b"journal"):
-                    repo.recover()
+                    recovery.roll_back(repo)
                 lifecycle.finish(repo, intent, wait=False)
         except error.LockHeld:
             return

@@ -35,3 +35,72 @@ A reader sees what was there before, and the next push succeeds. The first proce
   $ events
   one 1 created origin=init after=0
   one 2 changed +1 heads+1 push=1 by tester (inline) after=1
+
+A pusher dies in a share, when its bookmark is written and the push is not committed. Mercurial keeps the backup of the bookmarks in the
+share: rolled back without it, the repository would lose its own.
+
+  $ cat > ../slay-late.py <<E
+  > import os, signal
+  > def reposetup(ui, repo):
+  >     if repo.local():
+  >         class killing(repo.__class__):
+  >             def transaction(self, desc, report=None):
+  >                 tr = super().transaction(desc, report)
+  >                 kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+  >                 tr.addfilegenerator(b'~~kill', (), kill, location=b'plain', post_finalize=True)
+  >                 return tr
+  >         repo.__class__ = killing
+  > E
+  $ printf '[extensions]\nslay = '$TESTTMP'/slay-late.py\n' > ../slay-late.hgrc
+  $ hgm -R ../repos/one bookmark -q -r 0 own
+  $ hgm --config extensions.share= share -q -U ../repos/one ../shared
+  $ hgm -R ../shared bookmark -q -r 0 before
+  $ echo b > b
+  $ hg commit -qAm b
+  $ hg bookmark moved
+  $ die_in() { MASTER_TOO=$TESTTMP/slay-late.hgrc hg push -q -B moved ssh://user@dummy/$TESTTMP/$1 2> /dev/null; }
+  $ die_in shared
+  [255]
+  $ hg id -r tip ssh://user@dummy/$TESTTMP/repos/one
+  cb9a9f314b8b own
+  $ hgm -R ../repos/one bookmarks
+     own                       0:cb9a9f314b8b
+  $ hgm -R ../shared bookmarks
+     before                    0:cb9a9f314b8b
+
+The same, but a process that opens the share rolls back a push that died in the repository, and the relay one that died in a share.
+
+  $ die_in repos/one
+  [255]
+  $ hgm -R ../shared bookmarks
+  rolling back interrupted transaction
+     before                    0:cb9a9f314b8b
+  $ hgm -R ../repos/one bookmarks
+     own                       0:cb9a9f314b8b
+  $ die_in shared
+  [255]
+  $ python "$TESTDIR/master-recover.py" $TESTTMP/repos one
+  rolled back
+  $ hgm -R ../repos/one bookmarks
+     own                       0:cb9a9f314b8b
+  $ hgm -R ../shared bookmarks
+     before                    0:cb9a9f314b8b
+
+A share that was removed meanwhile had the only backup of its own bookmarks.
+
+  $ die_in shared
+  [255]
+  $ rm -r ../shared
+  $ hg push -q -B moved
+  remote: failed to recover branch (*: b'$TESTTMP/shared/.hg/journal.backup.branch.bck') (glob)
+  remote: failed to recover bookmarks (*: b'$TESTTMP/shared/.hg/journal.backup.bookmarks.bck') (glob)
+  $ hgm -R ../repos/one bookmarks
+     moved                     1:* (glob)
+     own                       0:cb9a9f314b8b
+
+A transaction that cannot be rolled back does not lock out readers.
+
+  $ printf '00changelog.i\0009999\n' > ../repos/one/.hg/store/journal
+  $ hg id -r tip ssh://user@dummy/$TESTTMP/repos/one
+  remote: $TESTTMP/repos/one: an abandoned transaction cannot be rolled back: attempted to truncate 00changelog.i to 9999 bytes, but it was already * bytes (glob)
+  * moved (glob)

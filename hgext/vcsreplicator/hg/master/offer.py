@@ -30,7 +30,7 @@ from ...words.errors import Diverged, ReplicationError, Unavailable
 from ...words.shape import plain
 from .. import bundles, fingerprint, frames, observe
 from ..text import text
-from . import capture
+from . import capture, recovery
 
 # Changesets in one answer.
 CHANGESETS = 2000
@@ -107,7 +107,7 @@ def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
     patience = {(b"ui", b"timeout"): LOCK_SECONDS}
     with repo.ui.configoverride(patience, b"vcsreplicator"), repo.lock():
         if repo.svfs.exists(b"journal"):
-            repo.recover()
+            recovery.roll_back(repo)
             repo.invalidateall()
         newest = Outbox(repo.svfs).newest()
         if newest is None:

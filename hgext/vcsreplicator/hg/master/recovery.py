@@ -4,14 +4,64 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from contextlib import AbstractContextManager
 
-from mercurial import error
+from mercurial import error, vfs
 from mercurial.localrepo import localrepository
+from mercurial.transaction import transaction as Transaction
+from mercurial.utils import stringutil
 
 from .. import observe
 
 RACED = b"an abandoned transaction was in the way and is rolled back; please push again"
+# The end of the journal's line that names a share.
+SHARE = b"/journal.share"
+
+
+def name_share(repo: localrepository, tr: Transaction) -> None:
+    """Have the journal name the share in which `tr` is made.
+
+    Mercurial keeps the backups of bookmarks and of the state of the working copy in the share, but the journal in the store.
+    Rolled back through another repository, the transaction would take the bookmarks of that one away. The line that the journal
+    gets is that of a temporary file, which never exists.
+    """
+    # A name with line breaks becomes that of a share that is gone.
+    tr.registertmp(repo.path.replace(b"\n", b"") + SHARE, location=b"plain")
+
+
+def roll_back(repo: localrepository) -> None:
+    """Roll back the abandoned transaction of this store, also one of a share.
+
+    The caller holds the lock. A share that is gone has taken its bookmarks with it.
+    """
+    own = repo.vfs
+    repo.vfs = vfs.vfs(_find_place(repo))
+    try:
+        repo.recover()
+    finally:
+        repo.vfs = own
+
+
+def _find_place(repo: localrepository) -> bytes:
+    """Find the `.hg` in which the abandoned transaction was made, perhaps a share's."""
+    for line in repo.svfs.tryread(b"journal.backupfiles").split(b"\n"):
+        _location, _, temporary = line.rpartition(b"\0")[0].partition(b"\0\0")
+        if temporary.endswith(SHARE):
+            return os.path.dirname(temporary)
+    return repo.sharedpath
+
+
+def recover_at_opening(repo: localrepository) -> None:
+    """Roll back an abandoned transaction of a repository that is being opened.
+
+    A failure is a warning: readers continue, and the next change fails with it.
+    """
+    try:
+        recover_abandoned(repo)
+    except (OSError, error.Abort) as problem:
+        reason = stringutil.forcebytestr(problem).strip()
+        repo.ui.warn(b"%s: an abandoned transaction cannot be rolled back: %s\n" % (repo.root, reason))
 
 
 def recover_abandoned(repo: localrepository, guard: AbstractContextManager[object] | None = None) -> bool:
@@ -27,7 +77,10 @@ def recover_abandoned(repo: localrepository, guard: AbstractContextManager[objec
     if lock is None:
         return False
     with lock:
-        return bool(repo.svfs.exists(b"journal") and repo.recover())
+        if not repo.svfs.exists(b"journal"):
+            return False
+        roll_back(repo)
+        return True
 
 
 def recover_before_change(repo: localrepository, transaction: bytes) -> None:
@@ -38,7 +91,7 @@ def recover_before_change(repo: localrepository, transaction: bytes) -> None:
     """
     repo.ui.warn(b"abandoned transaction found; running recover\n")
     seen = observe.tip(repo)
-    repo.recover()
+    roll_back(repo)
     if observe.tip(repo) == seen:
         return
     # The command of old clients for phases and markers, which cannot race.

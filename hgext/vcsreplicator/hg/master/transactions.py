@@ -63,6 +63,10 @@ def open_captured(
     if desc != LIFECYCLE:
         # The relay checks for forks when the connection is opened, and may have found one since.
         tr.addvalidator(capture.FINALIZER, lambda _tr: refusals.refuse_fork(Outbox(repo.svfs)))
+    if repository.is_share(repo):
+        from . import recovery
+
+        recovery.name_share(repo, tr)
     _attach(tr, captured, line, folder)
     return tr
 
