@@ -23,6 +23,26 @@ A strip that was refused at its start is not carried out later by another proces
   1 B
   0 A
 
+Nor is one that was refused when the changesets to keep were set aside in a bundle, which stays, as Mercurial says.
+
+  $ hg -R clone update -q 'desc(A)'
+  $ echo c > clone/c; hg -R clone commit -q -A -m C; hg -R clone push -q -f -r tip
+  $ hgm -R repos/one strip -q --no-backup 'desc(B)' --config hooks.pretxnopen.no='test "$HG_TXNNAME" != strip'
+  strip failed, unrecovered changes stored in '$TESTTMP/repos/one/.hg/strip-backup/*-temp.hg' (glob)
+  (fix the problem, then recover the changesets with "hg unbundle '$TESTTMP/repos/one/.hg/strip-backup/*-temp.hg'") (glob)
+  abort: pretxnopen.no hook exited with status 1
+  [255]
+  $ hgm -R repos/one bookmark -r 0 wip-too
+  recorded push in replication log in *s (glob)
+  $ hgm -R repos/one log -T '{rev} {desc}\n'
+  2 C
+  1 B
+  0 A
+  $ ls repos/one/.hg/strip-backup
+  *-temp.hg (glob)
+  $ rm -r repos/one/.hg/strip-backup
+  $ hgm -R repos/one strip -q --no-backup 'desc(C)'
+
 In a share it is refused too: after a kill, the changesets that Mercurial takes away for a moment would be there, and lost here.
 
   $ hgm --config extensions.share= share -q -U repos/one shared

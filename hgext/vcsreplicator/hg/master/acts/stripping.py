@@ -73,9 +73,9 @@ def strip(
                 with repository.silenced(master):
                     result = original(ui, repo, nodelist, *arguments, **keywords)
             except BaseException:
-                # A strip that was refused before it changed anything must not be finished later.
+                # A strip that was refused before it changed anything must not be finished later: it truncates the changelog first.
                 master.invalidateall()
-                if observe.tip(master) == before and not _find_temporary_bundles(master):
+                if observe.tip(master) == before and not master.svfs.exists(b"journal"):
                     intents.remove(master.replication_root, intent.path)
                 raise
         master.invalidateall()
