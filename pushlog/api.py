@@ -8,7 +8,8 @@ functions without arguments:
 
 - ``_pushlog_limit`` returns the last visible push id, or None for no limit, as of when the repository object was opened.
 - ``_pushlog_served`` returns the same as of now.
-- ``_pushlog_view`` returns the name of the repository view of all changesets that may be shown, hidden ones too.
+- ``_pushlog_view`` returns the name of the repository view of all changesets that may be shown, hidden ones too. A
+  method of the repository's class gets the view of the request.
 
 An extension that syncs what a transaction writes calls `store.disk.request_sync`: then ``pushlog2.db`` is synced, too.
 """

@@ -16,6 +16,8 @@ from mercurial.utils import cborutil
 from .store.appendfile import open_regular
 
 REPLICATED_DATA = b"replicated-data"
+# Mercurial's views that show public changesets alone: what they hide is hidden for its phase.
+PUBLIC_VIEWS = (b"immutable", b"base")
 
 
 def visible_limit(repo: localrepository) -> int | None:
@@ -25,10 +27,14 @@ def visible_limit(repo: localrepository) -> int | None:
 
 
 def with_hidden(repo: localrepository) -> Any:
-    """Return the view to look up changesets: with hidden ones, without withheld ones."""
-    everything = repo.unfiltered()
-    decide = getattr(everything, "_pushlog_view", None)
-    return everything if decide is None else everything.filtered(decide())
+    """Return the view to look up changesets: with hidden ones, without withheld ones.
+
+    A view of public changesets withholds all others.
+    """
+    if repo.filtername in PUBLIC_VIEWS:
+        return repo
+    decide = getattr(repo, "_pushlog_view", None)
+    return repo.unfiltered() if decide is None else repo.unfiltered().filtered(decide())
 
 
 def served_limit(repo: localrepository) -> int | None:

@@ -131,9 +131,14 @@ class Answers:
         if revision is None or revision in self._withheld:
             return None
         is_hidden = revision in self._filtered
-        if is_hidden and self._everything[revision].phase() >= phases.secret:
+        if is_hidden and not self._is_obsolete(revision):
             return None
         return Pushed(node, revision, is_hidden)
+
+    def _is_obsolete(self, revision: int) -> bool:
+        """Return whether a hidden changeset is obsolete and not secret."""
+        context = self._everything[revision]
+        return bool(context.phase() < phases.secret and context.obsolete())
 
     def _join_shown(self, changesets: list[Pushed], show: Callable[[Pushed], str], many: int) -> Iterator[str]:
         """Yield the inside of a JSON list, this many changesets at a time."""

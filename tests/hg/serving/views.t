@@ -129,3 +129,33 @@ A released changeset that is hidden is shown in the one view that asks for it, a
   served.hidden: pruned kept
   visible: kept
   all: kept
+
+The pushlog hides what its view hides for its phase: drafts and, where the view shows none, obsolete drafts as well. So it is on a server
+that is no mirror.
+
+  $ printf '[experimental]\nevolution = all\n[phases]\npublish = no\n' > repo/.hg/hgrc; hg -R repo phase --public 0
+  $ rm -rf pushed; hg init pushed; cp repo/.hg/hgrc pushed/.hg/hgrc
+  $ hg clone -q -r 0 repo source --config phases.publish=no; cd source
+  $ echo d > d; hg commit -qAm draft -d '0 0' --config phases.new-commit=draft
+  $ echo o > o; hg commit -qAm obsolete -d '0 0' --config phases.new-commit=draft
+  $ hg push -q ../pushed; cd ..
+  recorded push in pushlog
+  $ hg -R pushed debugobsolete $(hg -R pushed log -r 2 -T '{node}')
+  1 new obsolescence markers
+  obsoleted 1 changesets
+  $ release pushed 3 1 1; rm -r repo; mv pushed repo; cp repo/.hg/hgrc hgrc
+  $ show() { get 'json-pushes?full=1&version=2' | grep -o '"desc": "[a-z]*"\|"obsoletechangesets"' | cut -d '"' -f 2,4 | tr '"\n' ' '; }
+  $ for view in served visible immutable base; do
+  >   { cat hgrc; printf "[web]\nview = $view\n"; } > repo/.hg/hgrc
+  >   serve; echo mirror $view: $(show); stop
+  >   hg serve -R repo -p $HGPORT -d --pid-file hg.pid -E errors.log; cat hg.pid >> $DAEMON_PIDS
+  >   echo other $view: $(show); stop
+  > done
+  mirror served: desc kept desc draft obsoletechangesets desc obsolete
+  other served: desc kept desc draft obsoletechangesets desc obsolete
+  mirror visible: desc kept desc draft obsoletechangesets desc obsolete
+  other visible: desc kept desc draft obsoletechangesets desc obsolete
+  mirror immutable: desc kept
+  other immutable: desc kept
+  mirror base: desc kept
+  other base: desc kept

@@ -63,7 +63,7 @@ class _ReadOnlyMirror(localrepo.localrepository):
 
     def _pushlog_view(self) -> bytes:
         """Choose the view in which the pushlog looks up changesets."""
-        return widest_view(self.unfiltered())
+        return widest_view(self)
 
     def cancopy(self) -> bool:
         return super().cancopy() and everything_is_released(self)

@@ -159,8 +159,14 @@ def warm(repo: localrepository) -> None:
         view.tags()
 
 
-def widest_view(unfiltered: localrepository) -> bytes:
-    """Choose the view with hidden changesets, or the common one where none is hidden."""
+def widest_view(repo: localrepository) -> bytes:
+    """Choose the view with hidden changesets, or the common one where none is hidden.
+
+    A view of public changesets alone hides the others for their phase: it stays.
+    """
+    if repo.filtername in (_IMMUTABLE, _BASE):
+        return repo.filtername
+    unfiltered = repo.unfiltered()
     is_same = repoview.filterrevs(unfiltered, HIDDEN_VIEW) == repoview.filterrevs(unfiltered, VIEW)
     return VIEW if is_same else HIDDEN_VIEW
 
