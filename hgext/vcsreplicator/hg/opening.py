@@ -61,7 +61,7 @@ def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupte
         from . import requirement
 
         requirement.lock_out(repo)
-    if repository.take_just_created(repo):
+    if repository.take_just_created(repo) and not repository.is_share(repo):
         transactions.announce_creation(repo)
 
 

@@ -122,6 +122,62 @@ A bookmark on a stripped changeset moves to a kept one, even when the strip is k
   $ hgm -R repos/cut verifypushlog 2> /dev/null
   pushlog contains all 5 changesets across 7 pushes
 
+What other changesets a strip kept aside when it was killed comes back, and nothing else: a bundle of an earlier failure is neither
+added nor removed. No backup is made that the order did not want, and one is made that it wanted.
+
+  $ hg -R cut update -q 0
+  $ for text in f g; do echo $text > cut/$text; hg -R cut commit -q -A -m $text; hg -R cut update -q 0; done
+  $ hgm -R repos/cut strip -q --no-backup 1
+  $ hg -R cut push -q -f -r 'desc(f) + desc(g)'
+  $ hg -R cut bundle -q --base 0 -r 'desc(b)' early.hg
+  $ mkdir repos/cut/.hg/strip-backup
+  $ mv early.hg repos/cut/.hg/strip-backup/0123456789ab-01234567-temp.hg
+  $ hgm --config extensions.die=$TESTTMP/die-late.py -R repos/cut strip -q --no-backup 'desc(f)' 2>&1 | grep -v '^Killed'
+  [1]
+  $ finish
+  $ hgm -R repos/cut log -T '{rev} {desc} {bookmarks}\n'
+  1 g 
+  0 a here
+  $ ls repos/cut/.hg/strip-backup
+  0123456789ab-01234567-temp.hg
+  $ dying repository.silenced -R repos/cut strip -q --no-backup 1
+  [1]
+  $ finish
+  $ ls repos/cut/.hg/strip-backup
+  0123456789ab-01234567-temp.hg
+  $ hg -R cut push -q -f -r 'desc(g)'
+  $ dying repository.silenced -R repos/cut strip -q 1
+  [1]
+  $ finish
+  $ ls repos/cut/.hg/strip-backup | sed 's/.*-//' | sort
+  backup.hg
+  temp.hg
+
+A strip that was killed is not finished in a share, which has not the changesets that it set aside.
+
+  $ hgm --config extensions.share= share -q -U repos/cut shared
+  $ hg -R cut push -q -f -r 'desc(f) + desc(g)'
+  $ hgm -R repos/cut strip -q --no-backup 'desc(g)'
+  $ hg -R cut push -q -f -r 'desc(g)'
+  $ cat > $TESTTMP/die-adding.py <<'E'
+  > """This process is killed when a strip is about to add again what it set aside."""
+  > import os, signal
+  > from mercurial import exchange
+  > exchange.readbundle = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+  > E
+  $ hgm --config extensions.die=$TESTTMP/die-adding.py -R repos/cut strip -q --no-backup 'desc(f)' 2>&1 | grep -v '^Killed'
+  [1]
+  $ hgm -R repos/cut log -T '{rev} {desc} {bookmarks}\n'
+  0 a here
+  $ hgm -R shared phase --public -r 0 --force
+  abort: an interrupted strip is not finished in a share
+  (the relay finishes it within a minute, or the next change of $TESTTMP/repos/cut does)
+  [255]
+  $ finish
+  $ hgm -R repos/cut log -T '{rev} {desc} {bookmarks}\n'
+  1 g 
+  0 a here
+
 A note that cannot be read, and a repository that cannot be opened, hold up no other.
 
   $ hgm init -q repos/a

@@ -35,7 +35,8 @@ class Intent(Value):
 
     `kind` is the type of its event, which follows event `seq` of `repository`, at `path` below its root. `folder` is where the
     repository is, `to` where it goes (rename, delete); `to_path` and `to_root` are the wire path and the root there. Of a strip:
-    its `roots`, the heads it adds and removes, all heads after it, the removed changesets, and where the bookmarks on those go.
+    its `roots`, the heads it adds and removes, all heads after it, the removed changesets, where the bookmarks on those go, the
+    temporary bundles that earlier strips left, and whether it makes a `backup` (it does where that is None).
     """
 
     kind: str
@@ -52,6 +53,8 @@ class Intent(Value):
     heads_after: tuple[str, ...] = ()
     removed: NodeSet | None = None
     bookmarks: Mapping[str, str] | None = None
+    former_bundles: tuple[str, ...] | None = None
+    backup: bool | None = None
 
     def concerns(self, newest: NewestEvent | None) -> bool:
         return newest is not None and newest.repository == self.repository

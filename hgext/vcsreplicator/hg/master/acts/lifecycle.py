@@ -8,6 +8,7 @@ is done already, and does the rest.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 def finish_interrupted(repo: MasterRepository, intent: Intent, settings: ExtensionSettings) -> None:
     """Finish the act of this note that a kill interrupted in this repository.
 
-    The caller holds the lock. Raises Abort if the repository is to be moved, which happens once the lock is released.
+    The caller holds the lock. Raises Abort if the repository is to be moved, which happens once the lock is released, and for a
+    strip in a share, which has not the changesets that Mercurial set aside.
     """
     root = repo.replication_root
     try:
@@ -43,6 +45,9 @@ def finish_interrupted(repo: MasterRepository, intent: Intent, settings: Extensi
         # Its repository has been moved, this is another.
         intents.remove(root, intent.path)
         return
+    if intent.kind == Type.STRIPPED.value and repository.is_share(repo):
+        hint = b"the relay finishes it within a minute, or the next change of %s does" % os.fsencode(intent.folder)
+        raise error.Abort(b"an interrupted strip is not finished in a share", hint=hint)
     repo.ui.warn(b"an interrupted %s is being finished\n" % intents.act_of(intent))
     finish(repo, intent)
     if intent.to is not None:

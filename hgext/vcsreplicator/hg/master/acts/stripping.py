@@ -64,7 +64,8 @@ def strip(
     if isinstance(nodelist, bytes):
         nodelist = [nodelist]
     with master.lock():
-        intent, before = _make_intent(master, nodelist), observe.tip(master)
+        is_backed_up = _makes_backup(*arguments, **keywords)
+        intent, before = _make_intent(master, nodelist, is_backed_up=is_backed_up), observe.tip(master)
         refusals.refuse_large(_changes_of(intent), hint=b"strip it in parts")
         with _no_sender(master):
             store_bundles(master)
@@ -135,7 +136,7 @@ def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, 
     """Finish an interrupted strip under the lock; without `wait` may raise LockError."""
     has_node = repo.changelog.index.has_node
     with _no_sender(repo, wait=wait), repository.silenced(repo):
-        for bundle in _find_temporary_bundles(repo):
+        for bundle in _find_temporary_bundles(repo, intent.former_bundles or ()):
             if not all(has_node(bin(node)) for node in intent.heads_after):
                 with open(bundle, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:
                     bundles.apply(repo, tr, file, b"strip")
@@ -145,7 +146,7 @@ def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, 
         left = [bin(node) for node in intent.roots if has_node(bin(node))]
         if left:
             # A relay loads no extension that would change the pushlog.
-            pushlog_stripping.strip(repair.strip, repo.ui, repo, left)
+            pushlog_stripping.strip(repair.strip, repo.ui, repo, left, backup=intent.backup is not False)
             repo.invalidateall()
         if intent.bookmarks and not is_announced:
             with repo.lock(), repo.transaction(b"strip") as tr:
@@ -173,7 +174,12 @@ def _no_sender(repo: localrepository, *, wait: bool = True) -> Iterator[None]:
         yield
 
 
-def _make_intent(repo: MasterRepository, nodelist: list[bytes]) -> Intent:
+def _makes_backup(backup: bytes | bool = True, *_arguments: Any, **_keywords: Any) -> bool:
+    """Return whether `repair.strip` with these arguments makes a backup."""
+    return bool(backup) and backup not in (b"none", b"strip")
+
+
+def _make_intent(repo: MasterRepository, nodelist: list[bytes], *, is_backed_up: bool) -> Intent:
     newest, changelog = writing.announce_outside(repo), repo.changelog
     gone = {changelog.rev(node) for node in nodelist}
     gone.update(changelog.descendants(gone))
@@ -192,6 +198,8 @@ def _make_intent(repo: MasterRepository, nodelist: list[bytes]) -> Intent:
         heads_after=tuple(sorted(after)),
         removed=node_set([changelog.node(rev) for rev in sorted(gone)]),
         bookmarks=observe.bookmarks_after_strip(repo, gone),
+        former_bundles=tuple(map(_identify_bundle, _find_temporary_bundles(repo))) or None,
+        backup=None if is_backed_up else False,
     )
 
 
@@ -205,6 +213,15 @@ def _announce_stripped(repo: MasterRepository, intent: Intent) -> None:
     writing.announce(repo, Announcement(kind=Type.STRIPPED, changes=_changes_of(intent)))
 
 
-def _find_temporary_bundles(repo: localrepository) -> list[bytes]:
-    """Find the bundles that an interrupted strip was to add again."""
-    return sorted(glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg")))
+def _find_temporary_bundles(repo: localrepository, former: tuple[str, ...] = ()) -> list[bytes]:
+    """Find what strips set aside to add it again, but for `former` bundles."""
+    found = glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg"))
+    return [bundle for bundle in sorted(found) if _identify_bundle(bundle) not in former]
+
+
+def _identify_bundle(bundle: bytes) -> str:
+    """Return a bundle's name and time of writing.
+
+    A strip may write a bundle whose name another one had.
+    """
+    return f"{path_text(os.path.basename(bundle))} {os.stat(bundle).st_mtime_ns}"
