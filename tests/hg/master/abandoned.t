@@ -98,9 +98,54 @@ A share that was removed meanwhile had the only backup of its own bookmarks.
      moved                     1:* (glob)
      own                       0:cb9a9f314b8b
 
+A pusher dies after the commit in a share that was made to share bookmarks: the repository has the bookmark, which the event announces.
+
+  $ hgm --config extensions.share= share -q -U -B ../repos/one ../shared
+  $ cat > ../slay-after.py <<E
+  > import os, signal
+  > def reposetup(ui, repo):
+  >     if repo.local():
+  >         class killing(repo.__class__):
+  >             def transaction(self, desc, report=None):
+  >                 tr = super().transaction(desc, report)
+  >                 tr.addpostclose(b'!', lambda tr: os.kill(os.getpid(), signal.SIGKILL))
+  >                 return tr
+  >         repo.__class__ = killing
+  > E
+  $ printf '[extensions]\nshare =\nslay = '$TESTTMP'/slay-after.py\n' > ../slay-after.hgrc
+  $ hg bookmark -r . there
+  $ MASTER_TOO=$TESTTMP/slay-after.hgrc hg push -q -B there ssh://user@dummy/$TESTTMP/shared 2> /dev/null
+  [255]
+  $ hgm -R ../repos/one bookmarks
+     moved                     1:* (glob)
+     own                       0:cb9a9f314b8b
+     there                     1:* (glob)
+  $ hg push -q -B there ssh://user@dummy/$TESTTMP/shared
+  [1]
+
+Before the commit it dies with the bookmark that it wrote to the repository.
+
+  $ printf '[extensions]\nshare =\nslay = '$TESTTMP'/slay-late.py\n' > ../slay-late.hgrc
+  $ hg bookmark -r . nowhere
+  $ MASTER_TOO=$TESTTMP/slay-late.hgrc hg push -q -B nowhere ssh://user@dummy/$TESTTMP/shared 2> /dev/null
+  [255]
+  $ cut -c 42- ../repos/one/.hg/bookmarks
+  moved
+  nowhere
+  own
+  there
+  $ hgm -R ../repos/one bookmarks -T '{bookmark}\n'
+  rolling back interrupted transaction
+  moved
+  own
+  there
+  $ hg push -q -B nowhere
+  [1]
+  $ rm -r ../shared
+
 A transaction that cannot be rolled back does not lock out readers.
 
   $ printf '00changelog.i\0009999\n' > ../repos/one/.hg/store/journal
   $ hg id -r tip ssh://user@dummy/$TESTTMP/repos/one
   remote: $TESTTMP/repos/one: an abandoned transaction cannot be rolled back: attempted to truncate 00changelog.i to 9999 bytes, but it was already * bytes (glob)
-  * moved (glob)
+  * moved/nowhere/there (glob)

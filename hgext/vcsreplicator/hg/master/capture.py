@@ -87,6 +87,8 @@ class Capture:
             name = box.append(tr, entries)
             durability.after_outbox(self.repo, name)
             durability.sync_late_files(tr, self.configuration.durability)
+            if tr.changes[b"bookmarks"] and has_shared_bookmarks(self.repo):
+                durability.write_shared_bookmarks(self.repo, tr, self.configuration.durability)
             self.written = entries
 
     def _make_entries(self, tr: Transaction) -> list[Entry]:
@@ -244,10 +246,19 @@ def has_own_bookmarks(repo: localrepository) -> bool:
 
     In one that was made to share them, a process without the extension `share` writes to the share's own file, too.
     """
-    if not repository.is_share(repo) or bookmarks.bookmarksinstore(repo):
-        return False
+    return _has_file_of_bookmarks(repo) and not has_shared_bookmarks(repo)
+
+
+def has_shared_bookmarks(repo: localrepository) -> bool:
+    """Return whether this is a share that moves the bookmarks of its repository."""
     is_written_there = any(name == b"share" for name, _module in extensions.extensions())
-    return not is_written_there or b"bookmarks" not in repo.vfs.tryread(b"shared").splitlines()
+    is_shared = is_written_there and _has_file_of_bookmarks(repo)
+    return is_shared and b"bookmarks" in repo.vfs.tryread(b"shared").splitlines()
+
+
+def _has_file_of_bookmarks(repo: localrepository) -> bool:
+    """Return whether this is a share with a file of bookmarks of its own."""
+    return repository.is_share(repo) and not bookmarks.bookmarksinstore(repo)
 
 
 def read_master_settings(repo: localrepository) -> MasterSettings:

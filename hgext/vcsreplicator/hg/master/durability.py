@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from mercurial import vfs
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # The file generator that runs last: they run sorted by name, as finalizers do.
 LATE = b"~outbox"
+# The name under which the extension `share` writes bookmarks after the commit.
+SHARED = b"share-bookmarks"
 OUTBOX = b"outbox."
 # Ends of the names of files whose content or records count as soon as they are appended.
 APPENDED = (b".d", b".log", b"obsstore")
@@ -60,7 +63,7 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
     def add_backup_and_sync(file: bytes, *arguments: Any, **keywords: Any) -> None:
         known = len(tr._backupentries)
         add_backup(file, *arguments, **keywords)
-        if len(tr._backupentries) > known and file in REPLACED:
+        if len(tr._backupentries) > known and os.path.basename(file) in REPLACED:
             sync_journal(repo)
             disk.sync_folder(os.path.dirname(tr._vfsmap[tr._backupentries[-1][0]].join(file)))
 
@@ -110,6 +113,28 @@ def sync_late_files(tr: Transaction, durability: Durability) -> None:
         tr.addfilegenerator(LATE, (), sync, location=b"plain", post_finalize=True)
 
 
+def write_shared_bookmarks(repo: localrepository, tr: Transaction, durability: Durability) -> None:
+    """Have the bookmarks of a share written to its repository before the commit, too.
+
+    The extension `share` writes them after the commit, so a kill would lose what the event announces
+    (`tests/hg/master/abandoned.t`). An absolute name is the same for every process that rolls back.
+    """
+    folder = vfs.vfs(repo.sharedpath)
+    folder.createmode = repo.store.createmode
+    path = folder.join(b"bookmarks")
+
+    def write() -> None:
+        tr.addbackup(path, location=b"plain")
+        with folder(b"bookmarks", b"w", atomictemp=True, checkambig=True) as file:
+            repo._bookmarks._write(file)
+        if durability == "store":
+            _sync_file(path)
+            disk.sync_folder(repo.sharedpath)
+
+    tr.addfilegenerator(SHARED, (), write, location=b"plain", post_finalize=True)
+    tr.addpostclose(SHARED, lambda _tr: None)
+
+
 def after_outbox(repo: localrepository, name: bytes) -> None:
     """Do step 3."""
     _sync_file(repo.svfs.join(name))
@@ -132,9 +157,9 @@ def _list_touched(repo: localrepository, tr: Transaction) -> Iterable[bytes]:
         if not name.startswith(OUTBOX):
             yield repo.svfs.join(name)
     for location, name, backup, _cache in tr._backupentries:
-        vfs = tr._vfsmap[location]
-        if name and not (backup and _is_same_file(vfs.join(name), vfs.join(backup))):
-            yield vfs.join(name)
+        place = tr._vfsmap[location]
+        if name and not (backup and _is_same_file(place.join(name), place.join(backup))):
+            yield place.join(name)
 
 
 def _is_same_file(path: bytes, other: bytes) -> bool:
