@@ -8,6 +8,7 @@ harmless; an attempt is recorded after it ended, so a crash repeats it.
 
 import enum
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -200,6 +201,13 @@ class Deliveries:
         """Return the newest error of a subscription's deliveries; None without one."""
         rows = self._db.rows(sql.LAST_ERROR, (subscription,))
         return str(rows[0][0]) if rows else None
+
+    def count_states(self, messages: Iterable[str]) -> Counter[str]:
+        """Count the kept deliveries of these messages by state, without those of replays."""
+        found = Counter[str]()
+        for message in messages:
+            found.update(dict(self._db.rows(sql.STATES_OF, (message,))))
+        return found
 
     def counts(self) -> dict[str, int]:
         return dict(self._db.rows(sql.COUNTS))

@@ -100,6 +100,8 @@ FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status 
 REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL
     WHERE id = ? AND state <> 'queued' AND subscription IN (SELECT id FROM subscriptions WHERE removed_at IS NULL)"""
 HASTEN = "UPDATE deliveries SET attempt = 0, mature_at = ? WHERE id = ? AND state = 'queued'"
+STATES_OF = """SELECT d.state, COUNT(*) FROM deliveries d JOIN messages m ON m.number = d.message
+    WHERE m.id = ? AND m.replay = '' GROUP BY d.state"""
 COUNTS = "SELECT state, COUNT(*) FROM deliveries GROUP BY state"
 ROW = """SELECT d.id, s.name, d.state, d.attempt, d.mature_at, d.created_at, d.finished_at, d.status, d.error,
     m.id, m.replay, m.repo_url, m.type, m.sequence, m.previous, m.body

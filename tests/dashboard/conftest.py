@@ -160,7 +160,7 @@ class Installation:
             url="memory:",
             expected=Expectations(destinations=("hooks",), relay="hg.example"),
             is_public=lambda path: path.startswith("public/"),
-            describe_delivery=lambda name, event, is_passed: "delivered" if is_passed else "not yet delivered",
+            describe_delivery=lambda name, event, is_passed: "passed" if is_passed else "not yet delivered",
             notifier=self.notifier,
             carry_out=self.carry_out,
             clock=self.clock,

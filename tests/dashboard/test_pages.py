@@ -253,7 +253,7 @@ def test_an_announced_event_has_its_whole_timeline(installation: Installation, s
         "applied on beta",
         "served by alpha",
         "notice written",
-        "hooks: delivered",
+        "hooks: passed",
     ):
         assert words in text
     assert text.count("<circle") == 2 + 2 * 2 + 1

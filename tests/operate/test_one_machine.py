@@ -125,7 +125,7 @@ def test_a_host_made_by_the_page_announces_its_first_push(host: Host) -> None:
     notices = host.folder / "var/lib/vcsreplicator/notices.jsonl"
     eventually(lambda: '"changegroup.1"' in notices.read_text(), "the notice")
     looked = eventually(
-        lambda: "lines: delivered\n" in (text := host.enter(look)) and text,
+        lambda: "lines: passed\n" in (text := host.enter(look)) and text,
         "the trace says that it is delivered",
         every=0.5,
     )

@@ -85,13 +85,13 @@ def test_a_trace_of_a_sync_says_that_there_is_nothing_to_deliver(tmp_path: Path)
         assert "lines: nothing to deliver: it gets no message of this event (sync)" in said
         assert "delivered" not in said
         pushed = eventually(
-            lambda: (text := cluster.cli("trace", "red", "--push", "1").stdout) and "lines: delivered" in text and text,
+            lambda: (text := cluster.cli("trace", "red", "--push", "1").stdout) and "lines: passed" in text and text,
             every=0.5,
         )
         assert "event 2 (changed)" in pushed
         told = json.loads(cluster.cli("trace", "red", "--push", "1", "--json").stdout)
         assert (told["path"], told["event"], told["type"], told["push"]["id"]) == ("red", 2, "changed", 1)
-        assert told["destinations"] == {"lines": "delivered"}
+        assert told["destinations"] == {"lines": "passed"}
         assert told["steps"][0]["what"] == "committed on the master"
         cluster.stop("relay")
         cluster.hg("-R", cluster.repository("red"), "replicatesync", "--config", "vcsreplicator.log=", on_master=True)

@@ -19,7 +19,7 @@ from ..words.errors import Refused, visible
 from ..words.event import Event
 from ..words.records import DESTINATION_GROUP, RELAY_KEY, RepositoryState
 from ..words.shape import plain
-from .delivering import describe_delivery, read_notifier
+from .delivering import describe_delivery, find_rejects, read_notifier
 from .display import print_listing
 from .options import relay_of, with_config, with_json
 from .progress import metered_log
@@ -51,8 +51,9 @@ def command(config: Config, repository: str, push: int | None, seq: int | None, 
             raise Refused(_describe_missing(config, picture, state, push, seq))
         event, record = found
         notice = find_notice(log, state, event)
+        rejects = find_rejects(log, event, notice[1]) if notice else {}
     steps = [(step.at, step.text) for step in list_steps(picture, state, event, record, notice, time.time())]
-    _show(event, steps, _describe_deliveries(config, picture, event, notice), as_json=as_json)
+    _show(event, steps, _describe_deliveries(config, picture, event, notice, rejects), as_json=as_json)
 
 
 def _find_unsent(config: Config, picture: Picture, named: str, push: int | None, seq: int | None) -> Event | None:
@@ -97,14 +98,20 @@ def _describe_unsent(picture: Picture, event: Event, relay: RelaySettings | None
     return [(event.time, "committed on the master"), (None, waits)]
 
 
-def _describe_deliveries(config: Config, picture: Picture, event: Event, notice: NoticeRecord | None) -> dict[str, str]:
+def _describe_deliveries(
+    config: Config,
+    picture: Picture,
+    event: Event,
+    notice: NoticeRecord | None,
+    rejects: Mapping[str, Sequence[str]],
+) -> dict[str, str]:
     """Describe the delivery of an event to each destination, once it has a notice."""
     if notice is None:
         return {}
     settings = read_notifier(config)
     positions = {group.removeprefix(DESTINATION_GROUP): at for group, at in sorted(picture.groups.items())}
     return {
-        name: describe_delivery(settings, name, event, is_passed=at > notice[1].offset)
+        name: describe_delivery(settings, name, event, is_passed=at > notice[1].offset, rejects=rejects.get(name, ()))
         for name, at in positions.items()
     }
 

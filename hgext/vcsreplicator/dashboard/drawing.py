@@ -54,7 +54,7 @@ def draw_timeline(steps: Sequence[TimelineStep]) -> TimelinePicture:
     times = [step.at for step in steps if step.at is not None]
     first, last = min(times), max(times)
 
-    width = (LAST if all(step.is_done for step in steps if step.stage is not Stage.DELIVERED) else LAST_SO_FAR) - FIRST
+    width = (LAST if all(step.is_done for step in steps if step.stage is not Stage.PASSED) else LAST_SO_FAR) - FIRST
 
     def place(at: float) -> float:
         return round(FIRST + ((at - first) / (last - first) * width if last > first else 0.0), 2)

@@ -112,4 +112,4 @@ def _list_deliveries(sources: Sources, view: View, event: Event, notice: NoticeR
     for group, position in sorted(view.picture.groups.items()) if notice else ():
         name, is_passed = group.removeprefix(DESTINATION_GROUP), bool(notice and position > notice[1].offset)
         text = f"{name}: {sources.describe_delivery(name, event, is_passed)}"
-        yield TimelineStep(stage=Stage.DELIVERED, text=text, is_done=is_passed)
+        yield TimelineStep(stage=Stage.PASSED, text=text, is_done=is_passed)

@@ -31,7 +31,7 @@ class Stage(enum.StrEnum):
     RELEASED = "released"
     SERVED = "served"
     ANNOUNCED = "announced"
-    DELIVERED = "delivered"
+    PASSED = "passed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
