@@ -71,6 +71,7 @@ def command(
             report=report,
             stop=stop,
             rules=rules,
+            backup=backup,
         )
     if not joined:
         click.echo("stopped; run the same command again to continue", err=True)

@@ -18,6 +18,7 @@ import pytest
 from hgext.vcsreplicator.aggregator import loop
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.cli.bootstrap import ask_for_mirror
+from hgext.vcsreplicator.cli.requests import ask_aggregator, make_request
 from hgext.vcsreplicator.log import ROSTER_REQUESTS
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
@@ -26,7 +27,7 @@ from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
 from hgext.vcsreplicator.status.follower import Follower
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.event import Type
-from hgext.vcsreplicator.words.roster import MirrorState, Verb
+from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from testing.builders.author import Author
 from testing.builders.mirroring import NAME, PATIENCE, Bench
@@ -159,6 +160,27 @@ def test_only_what_the_rules_include_is_copied(bench: Bench) -> None:
     wait_known(bench, authors)
     fill(bench, Rules(include=("path:folder/1",)))
     assert {found.checkpoint.path for found in bench.found().values() if found.checkpoint} == {"folder/1"}
+
+
+def test_a_mirror_of_the_roster_becomes_no_backup_and_the_refusal_says_how_to(bench: Bench) -> None:
+    config = bench.folder / "bootstrap.toml"
+    config.write_text(f'log = "{bench.url}"\n[mirror.{NAME}]\nroot = "{bench.root}"\nmaster = "{bench.master_url}"\n')
+    run = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "bootstrap", NAME, "-c", str(config), "--backup"]
+    ask_for_mirror(bench.log, Verb.ADD, NAME, None, backup=False, wait=PATIENCE)
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    refusal = (
+        f"{NAME} is in the roster and no backup; to make it one: vcsreplicator roster remove {NAME} --yes, then run"
+    )
+    assert refusal in done.stderr
+    assert state_of(bench) is MirrorState.INACTIVE, "it does not join"
+    ask_aggregator(bench.log, make_request(Verb.REMOVE, "test", mirror=NAME), PATIENCE)
+    for _ in range(2):  # repeated, it continues
+        assert subprocess.run(run, capture_output=True, check=False).returncode == 0
+    with contextlib.closing(Follower(bench.log)) as follower:
+        roster = follower.update().roster
+    assert roster is not None
+    assert [mirror.role for mirror in roster.mirrors] == [MirrorRole.BACKUP]
 
 
 def test_a_repository_that_cannot_be_copied_keeps_the_mirror_out_until_it_can(bench: Bench) -> None:

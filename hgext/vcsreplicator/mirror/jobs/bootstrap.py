@@ -30,7 +30,7 @@ from ...words.clock import Clock, SystemClock
 from ...words.errors import Refused
 from ...words.records import Reason, RepositoryState
 from ...words.retry import Backoff
-from ...words.roster import MirrorState, Verb
+from ...words.roster import MirrorRole, MirrorState, Verb
 from ...words.rules import Rules
 from ...words.shape import within
 from ..namesake import instance_of
@@ -101,12 +101,13 @@ def bootstrap(
     report: ReportProgress,
     stop: threading.Event,
     rules: Rules | None = None,
+    backup: bool = False,
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> bool:
     """Fill the mirror; return whether it joined (else stopped). Raises Refused."""
     with lock_folder(settings), closing(Follower(events)) as follower:
         instance_of(Path(settings.folder))  # from now on the service may fill an empty root
-        _make_known(follower.update(), settings.name, ask, rules)
+        _make_known(follower.update(), settings.name, ask, rules, backup=backup)
         if stop.is_set():
             return False
         store_start(events, settings.group)
@@ -125,10 +126,15 @@ def bootstrap(
         return not stop.is_set()
 
 
-def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None) -> None:
+def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None, *, backup: bool) -> None:
     known = picture.roster.mirror(name) if picture.roster else None
     if known is None or known.state is MirrorState.REMOVED:
         ask(Verb.ADD, rules)
+    elif backup and known.role is not MirrorRole.BACKUP:
+        raise Refused(
+            f"{name} is in the roster and no backup; to make it one: vcsreplicator roster remove {name} --yes, "
+            "then run this command again"
+        )
     elif rules is not None and rules != known.rules:
         raise Refused(
             f"{name} is in the roster with other rules; change them with: vcsreplicator roster rules {name} --yes, "
