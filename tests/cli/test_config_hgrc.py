@@ -152,6 +152,21 @@ def test_an_hgrc_with_which_mercurial_would_continue_is_refused(
     assert str(result.exception).startswith(f"{tmp_path}/hgrc: ")
 
 
+@pytest.mark.parametrize("line", ["", "pushlog = !\n"])
+def test_a_master_without_the_pushlog_is_refused(tmp_path: Path, line: str) -> None:
+    """Its pushes would be accepted, and none of them would ever have a row."""
+    without = MIRROR.replace("pushlog =\n", line)
+    result = checked(tmp_path, without.replace("mirror", "master") + "relay = /run/relay.sock\n")
+    assert isinstance(result.exception, BadConfig), result.output
+    assert str(result.exception) == (
+        f"{tmp_path}/hgrc: [extensions] pushlog: expected a line that loads it, got nothing: "
+        "pushes would be accepted without a row in the pushlog, for good"
+    )
+    result = checked(tmp_path, without)
+    assert (result.exit_code, result.exception) == (0, None), "a mirror's service brings its own"
+    assert "hg extension pushlog: not enabled" in result.output
+
+
 def test_a_role_without_the_extension_is_wrong_by_environment_too(tmp_path: Path) -> None:
     result = checked(
         tmp_path,

@@ -24,7 +24,7 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
     """Report where `hg` finds the extensions.
 
     `hg` reads the hgrc `file` or, if that is None, HGRCPATH. Raises BadConfig if `hg` aborts, could run without an extension, or is
-    a master whose pushes the relay of `config` would not find.
+    a master without pushlog, or one whose pushes the relay of `config` would not find.
     """
     where = file or "HGRCPATH"
     if file is not None and not os.path.isfile(file):
@@ -46,6 +46,11 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
         report(f"no hgrc checked: {reason} hg does not load vcsreplicator; {remedy}")
         return
     _expect_required(where, found)
+    if found.get("vcsreplicator.role") == "master" and not _is_enabled(found, "pushlog"):
+        raise BadConfig(
+            f"{where}: [extensions] pushlog: expected a line that loads it, got nothing: "
+            "pushes would be accepted without a row in the pushlog, for good"
+        )
     with tempfile.TemporaryDirectory() as folder:  # only in a repository a failed set-up or a mistake in hgrc shows
         _run_hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")
         _run_hg(where, environment, "-R", f"{folder}/empty", "root")
