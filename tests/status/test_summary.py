@@ -304,6 +304,34 @@ def test_an_inactive_mirror_is_a_note_with_the_command_that_makes_it_gate_again(
     assert summary.findings == ()
 
 
+def test_what_was_deactivated_for_one_repository_is_a_note_until_it_is_activated_again() -> None:
+    made = Installation()
+    made.ack(1)
+    beta = Mirror(name="beta", state=MirrorState.ACTIVE, deactivated=(made.chain.repository, "0" * 32))
+    gone = replace(beta, name="gone", state=MirrorState.REMOVED)
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, beta, gone)))
+    expected = Expectations(destinations=("lines",), mirrors=("alpha", "beta"))
+    [note] = make_summary(made.picture(), made.clock.now(), expected).notes
+    path = made.chain.path
+    assert note.startswith(f"mirror beta is deactivated for {path}, so no notice there waits for it")
+    assert note.endswith(f"to end that: vcsreplicator roster activate beta --repository {path}")
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA, replace(beta, deactivated=()))))
+    assert make_summary(made.picture(), made.clock.now(), expected).notes == ()
+
+
+def test_notices_that_go_out_without_a_mirror_are_a_note_with_the_command_that_holds_them() -> None:
+    made = Installation()
+    made.ack(3)
+    made.write(ROSTER, KEY, Roster(mirrors=(ALPHA,), allow_empty=True))
+    expected = Expectations(destinations=("lines",), mirrors=("alpha",))
+    summary = make_summary(made.picture(), made.clock.now(), expected)
+    [note] = summary.notes
+    assert note == (
+        "notices of a repository that no mirror gates go out; to hold them again: vcsreplicator roster allow-empty no --yes"
+    )
+    assert as_data(made.picture(), made.clock.now(), expected)["notes"] == (note,)
+
+
 @pytest.mark.parametrize(
     ("count", "told"), [(1, "1 reject is in topic errors: "), (12, "12 rejects are in topic errors: ")]
 )

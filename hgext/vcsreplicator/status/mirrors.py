@@ -2,7 +2,7 @@
 """Findings about mirrors and their detached repositories. Pure."""
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ..words import roster as rosters
 from ..words.records import Ack, Reason
@@ -179,7 +179,8 @@ def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple
 def find_notes(picture: Picture, now: float, named: Collection[str]) -> tuple[str, ...]:
     """Find what an operator may want to know of mirrors for which no notice waits.
 
-    These are the inactive ones, but for backups, and those of the services' file that do not run and were never in the roster.
+    These are the inactive ones, but for backups, those that are deactivated for a repository, and those of the services' file that
+    do not run and were never in the roster. Another note is that notices go out without any mirror.
     """
     notes = list(find_unlisted(picture, now, named)[1])
     for mirror in picture.roster.mirrors if picture.roster else ():
@@ -187,4 +188,18 @@ def find_notes(picture: Picture, now: float, named: Collection[str]) -> tuple[st
             since = f" ({format_since(mirror.since, now)})" if mirror.since else ""
             way_out = f"to change that: vcsreplicator roster join {mirror.name}"
             notes.append(f"mirror {mirror.name} is inactive{since}, so no notice waits for it; {way_out}")
+        notes += _note_deactivated(picture, mirror)
+    if picture.roster is not None and picture.roster.allow_empty:
+        way_out = "to hold them again: vcsreplicator roster allow-empty no --yes"
+        notes.append(f"notices of a repository that no mirror gates go out; {way_out}")
     return tuple(notes)
+
+
+def _note_deactivated(picture: Picture, mirror: rosters.Mirror) -> Iterator[str]:
+    """Yield the note that a mirror is deactivated for repositories."""
+    known = (picture.states.get(name) for name in mirror.deactivated)
+    given_up = sorted((state for state in known if state and not state.deleted), key=lambda state: state.path)
+    if given_up and mirror.state is not rosters.MirrorState.REMOVED:
+        way_out = f"vcsreplicator roster activate {mirror.name} --repository {shlex.quote(given_up[0].path)}"
+        told = f"mirror {mirror.name} is deactivated for {name_paths(given_up)}"
+        yield f"{told}, so no notice there waits for it, and it may lack events unseen; to end that: {way_out}"
