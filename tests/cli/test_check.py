@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`vcsreplicator check` on a master: what the relay reports to the log or, while it is silent, what is in the outboxes."""
 
+import json
 import os
 import re
 import threading
@@ -10,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
-from hgext.vcsreplicator.cli import check_disks, program
+from hgext.vcsreplicator.cli import check_disks, program, status
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
@@ -105,9 +107,39 @@ def test_a_disk_that_hangs_is_named_and_all_else_too(
     assert "its outbox cannot be read" in text
 
 
+def seen_by_status(master: Path) -> tuple[str, list[str]]:
+    """What `status` shows, and the findings for programs."""
+    words = ["status", "--config", str(master / "x.toml")]
+    shown, data = CliRunner().invoke(program, words), CliRunner().invoke(program, [*words, "--json"])
+    return shown.output, [finding["text"] for finding in json.loads(data.stdout)["findings"]]
+
+
 def test_status_names_what_check_finds_in_the_outboxes(master: Path) -> None:
-    shown = CliRunner().invoke(program, ["status", "--config", str(master / "x.toml")])
-    assert f"critical: {master}/repos/one: its outbox cannot be read" in shown.output
+    shown, found = seen_by_status(master)
+    assert f"critical: {master}/repos/one: its outbox cannot be read" in shown
+    assert sum(f"{master}/repos/one: its outbox cannot be read" in text for text in found) == 1
+
+
+@pytest.mark.parametrize("folder", ["", "/blobs"])
+def test_status_names_the_full_disks_that_check_names(master: Path, disks: dict[str, int], folder: str) -> None:
+    disks[f"{master}{folder}"] = 0
+    shown, found = seen_by_status(master)
+    text = f"{master}{folder}: no space left on its disk: "
+    assert f"critical: {text}" in shown
+    assert found[0].startswith(text)
+    assert "its outbox cannot be read" in shown
+
+
+def test_a_watched_status_names_what_is_found_on_this_machine(
+    master: Path, disks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks[f"{master}/blobs"] = 0
+    screen = Console(record=True, width=400)
+    monkeypatch.setattr(status, "_watch", lambda view: screen.print(view()))
+    CliRunner().invoke(program, ["status", "--watch", "--config", str(master / "x.toml")])
+    shown = screen.export_text()
+    assert "its outbox cannot be read" in shown
+    assert "no space left on its disk" in shown
 
 
 def test_what_a_running_relay_reports_is_said_and_no_outbox_is_read(master: Path) -> None:

@@ -18,12 +18,13 @@ from ..dashboard.asked.question import StatusQuestion
 from ..log import Log
 from ..log.opening import identify_log
 from ..relay.settings import RelaySettings
-from ..status.findings import REPORTED_WITHIN, Expectations, finding_of
+from ..status.findings import REPORTED_WITHIN, Expectations, finding_of, sort_findings
 from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary, make_summary
 from ..status.wording import Finding
 from ..words.errors import Unavailable
 from ..words.records import RELAY_KEY
+from .check_disks import find_full_blobs, find_full_log
 from .options import relay_of
 from .progress import metered_log
 
@@ -63,12 +64,28 @@ def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectat
 
 
 def find_all(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
-    """Find the summary, with troubles in the outboxes here if the relay is silent."""
-    summary, relay = find_summary(config, open_log, expected), relay_of(config)
-    if not relay or summary.measure_silence(RELAY_KEY + relay.source) <= max(expected.patience, REPORTED_WITHIN):
-        return summary
-    found = (*summary.findings, *_find_on_disk(relay, open_log))
-    return replace(summary, findings=tuple(sorted(found, key=lambda finding: -finding.level)))
+    """Find the summary, with what is found on this machine."""
+    return add_here(config, find_summary(config, open_log, expected), open_log, expected)
+
+
+def add_here(config: Config, summary: Summary, open_log: Callable[[], Log], expected: Expectations) -> Summary:
+    """Add what is found on this machine to a summary of the log."""
+    here = find_here(config, open_log, expected, summary.measure_silence)
+    return replace(summary, findings=tuple(sort_findings(*here, *summary.findings)))
+
+
+def find_here(
+    config: Config, open_log: Callable[[], Log], expected: Expectations, measure_silence: Callable[[str], float]
+) -> list[Finding]:
+    """Find full disks here and, if the relay is silent, troubles in the outboxes.
+
+    `measure_silence` returns the seconds since a service reported.
+    """
+    found = [finding for finding in (find_full_log(config), find_full_blobs(config)) if finding is not None]
+    relay = relay_of(config)
+    if relay and measure_silence(RELAY_KEY + relay.source) > max(expected.patience, REPORTED_WITHIN):
+        found += _find_on_disk(relay, open_log)
+    return found
 
 
 def follow_summary(follower: Follower, log: Log, expected: Expectations) -> Summary:

@@ -5,7 +5,6 @@ import functools
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NoReturn
 
 import click
@@ -17,7 +16,7 @@ from ..status.wording import Finding, Severity
 from ..words.errors import TopicMissing, Unavailable, visible
 from ..words.shape import plain
 from .asking import expect, find_all, opening_log
-from .check_disks import find_full_blobs, find_full_log
+from .check_disks import find_full_log
 from .options import SECONDS, with_config, with_json
 
 _with_limit = functools.partial(click.option, type=click.IntRange(1), show_default=True)
@@ -47,8 +46,6 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
     try:
         with opening_log(config) as open_log:
             summary = find_all(config, open_log, expected)
-            if (full := find_full_blobs(config)) is not None:
-                summary = replace(summary, findings=(full, *summary.findings))
     except (TopicMissing, Unavailable) as error:  # exit code 1 would mean that it is not urgent
         _print_and_exit([Finding(level=Severity.CRITICAL, text=str(error))], None, as_json=as_json)
     _print_and_exit(summary.findings, summary, as_json=as_json)

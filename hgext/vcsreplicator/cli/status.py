@@ -20,7 +20,7 @@ from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary
 from ..status.wording import Severity
 from ..words.errors import Unavailable, visible
-from .asking import expect, find_all, follow_summary, opening_log
+from .asking import add_here, expect, find_all, find_here, follow_summary, opening_log
 from .display import console, print_json, table
 from .options import log_of, with_config, with_json
 from .progress import is_terminal, metered, metered_log
@@ -35,21 +35,22 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
     expected = expect(config)
     if as_json:
         with metered_log(config) as log:
-            _print_data(log, expected)
+            _print_data(config, log, expected)
     elif watch:
         with log_of(config) as log, metered(log) as shown, closing(Follower(shown)) as follower:
-            _watch(lambda: _make_view(follow_summary(follower, log, expected)))
+            _watch(lambda: _make_view(add_here(config, follow_summary(follower, log, expected), lambda: log, expected)))
     else:
         with opening_log(config) as open_log:
             console().print(_make_view(find_all(config, open_log, expected)))
 
 
-def _print_data(log: Log, expected: Expectations) -> None:
+def _print_data(config: Config, log: Log, expected: Expectations) -> None:
     with closing(Follower(log)) as follower:
-        now = follower.present()
-        look_at_destinations(log, follower.picture)
-        look_at_topics(log, follower.picture)
-        print_json(as_data(follower.picture, now, expected))
+        now, picture = follower.present(), follower.picture
+        look_at_destinations(log, picture)
+        look_at_topics(log, picture)
+        here = find_here(config, lambda: log, expected, lambda name: picture.silence(name, now))
+        print_json(as_data(picture, now, expected, here))
 
 
 def _watch(view: Callable[[], Group]) -> NoReturn:

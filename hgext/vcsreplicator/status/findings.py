@@ -77,6 +77,11 @@ def findings(
     found += _find_forked(picture, now, reported)
     gone = picture.gone(now)
     found += [find_detached(picture, ack, now) for ack in picture.detached() if ack.mirror not in gone]
+    return sort_findings(*found)
+
+
+def sort_findings(*found: Finding) -> list[Finding]:
+    """Sort findings, the worst first, and equals as they are."""
     return sorted(found, key=lambda finding: -finding.level)
 
 
@@ -302,7 +307,8 @@ def _describe_silence(seen: float | None, now: float) -> str:
     return f"has sent no heartbeat {format_since(seen, now)}"
 
 
-def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, object]:
+def as_data(picture: Picture, now: float, expected: Expectations, here: Sequence[Finding] = ()) -> dict[str, object]:
+    """Return the picture for programs; the log does not show the findings `here`."""
     lags, gone = picture.measure_all_lags(now), picture.gone(now)
     return {
         "roster": plain(picture.roster) if picture.roster else None,
@@ -320,6 +326,6 @@ def as_data(picture: Picture, now: float, expected: Expectations) -> dict[str, o
         },
         "destinations": dict(picture.lacking),
         "errors": picture.errors,
-        "findings": [plain(finding) for finding in findings(picture, now, expected, lags)],
+        "findings": [plain(each) for each in sort_findings(*here, *findings(picture, now, expected, lags))],
         "notes": find_all_notes(picture, now, expected),
     }
