@@ -34,8 +34,9 @@ FIRING = {
         "vcsreplicator_relay_failures_total": "0+10x90",
         "vcsreplicator_relay_unsent_repositories": "1+0x90",
     },
-    "VcsreplicatorRepositoryForked": {"vcsreplicator_relay_forks_total": "0+0x40 1+0x40"},
+    "VcsreplicatorRepositoryForked": {"vcsreplicator_relay_forked_repositories": "1+0x90"},
     "VcsreplicatorLogLostRecords": {"vcsreplicator_relay_log_losses_total": "0+0x40 1+0x40"},
+    "VcsreplicatorRelayTroubles": {'vcsreplicator_relay_troubles{severity="critical"}': "1+0x90"},
     "VcsreplicatorNoticesStalled": {"vcsreplicator_aggregator_stalled_seconds": "0+60x90"},
     "VcsreplicatorAggregatorAlarm": {'vcsreplicator_aggregator_alarms{alarm="events lost"}': "1+0x90"},
     "VcsreplicatorMirrorSilent": {'vcsreplicator_aggregator_mirror_silent_seconds{mirror="alpha"}': "0+60x90"},
@@ -78,14 +79,22 @@ FIRING = {
     "VcsreplicatorDeadLetters": {"vcsreplicator_work_dead_messages_total": "0+0x40 1+0x40"},
     "VcsreplicatorGuardianLate": {"vcsreplicator_guardian_last_round_timestamp_seconds": "0+0x90"},
     "VcsreplicatorGuardianMails": {"vcsreplicator_guardian_waiting_reports": "1+0x90"},
+    "VcsreplicatorGuardianMailsRefused": {"vcsreplicator_guardian_refused_mails_total": "0+0x40 1+0x40"},
 }
+# Other series that make an alert fire.
+ALSO_FIRING = [
+    ("VcsreplicatorLogLostRecords", {"vcsreplicator_relay_log_losses_total": "_x40 1+0x40"}),
+    ("VcsreplicatorGuardianMailsRefused", {"vcsreplicator_guardian_lost_reports_total": "0+0x40 1+0x40"}),
+]
 # A busy installation in which nothing is wrong.
 HEALTHY = {
     'up{job="vcsreplicator",instance="m:1"}': "1+0x90",
     "vcsreplicator_relay_failures_total": "0+0x90",
     "vcsreplicator_relay_unsent_repositories": "3+0x90",
-    "vcsreplicator_relay_forks_total": "2+0x90",
-    "vcsreplicator_relay_log_losses_total": "1+0x90",
+    "vcsreplicator_relay_forked_repositories": "0+0x90",
+    "vcsreplicator_relay_log_losses_total": "0+0x90",
+    'vcsreplicator_relay_troubles{severity="critical"}': "0+0x26 1+0x1 0+0x60",
+    'vcsreplicator_relay_troubles{severity="warning"}': "3+0x90",
     "vcsreplicator_aggregator_stalled_seconds": "5+0x90",
     'vcsreplicator_aggregator_alarms{alarm="mirror silent"}': "1+0x90",
     'vcsreplicator_aggregator_mirror_silent_seconds{mirror="alpha"}': "6+0x90",
@@ -120,6 +129,7 @@ HEALTHY = {
     "vcsreplicator_guardian_last_round_timestamp_seconds": "0+60x29 0 0 1860+60x57",
     "vcsreplicator_guardian_waiting_reports": "0+0x90",
     "vcsreplicator_guardian_refused_mails_total": "1+0x90",
+    "vcsreplicator_guardian_lost_reports_total": "1+0x90",
 }
 
 
@@ -257,7 +267,7 @@ def test_each_alert_fires_when_it_should_and_none_while_all_is_well(tmp_path: Pa
     assert not unused, "the healthy installation has these metrics too"
     asked = [{"eval_time": time, "alertname": name} for name in by_name for time in ("30m", "85m")]
     tests: list[dict[str, Any]] = [{**_series(HEALTHY), "alert_rule_test": asked}]
-    for name, series in FIRING.items():
+    for name, series in [*FIRING.items(), *ALSO_FIRING]:
         query = {"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": "75m"}
         tests.append({**_series(series), "promql_expr_test": [{**query, "exp_samples": [_ONE]}]})
     suite = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import structlog
+from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, NewRecord, reports, topics
 from hgext.vcsreplicator.outbox.entry import before_first_event
-from hgext.vcsreplicator.outbox.file import Outbox
+from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import daemon, fork
 from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.jobs import Job
@@ -27,6 +28,7 @@ from hgext.vcsreplicator.relay.rounds import SENDS_NOW
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.relay.work import Failure
 from hgext.vcsreplicator.status import SILENT
+from hgext.vcsreplicator.status.findings import STALLED
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
@@ -284,6 +286,30 @@ def test_a_repository_that_is_gone_is_reported_since_the_first_round_without_it(
         first, second = eventually(lambda: both_gone(bench.reports()[-1]))
     assert "repository gone-a is not on the master any more" in first.text
     assert (first.since, second.since) == (began, began + 500)
+
+
+def measure(name: str, **labels: str) -> float | None:
+    """What Prometheus reads of the relay."""
+    return REGISTRY.get_sample_value(f"vcsreplicator_relay_{name}", labels)
+
+
+def test_prometheus_sees_a_fork_that_a_push_marked_for_as_long_as_pushes_are_refused(bench: Bench) -> None:
+    bench.box.set_fork(Fork(reason="the log has another event 1 of it"))
+    with bench.running():
+        assert (measure("forked_repositories"), measure("troubles", severity="critical")) == (1, 1)
+        bench.wait_for_rounds(2)
+        assert (measure("forked_repositories"), measure("troubles", severity="warning")) == (1, 0)
+        (bench.folder / "repos/one/.hg/store/outbox.fork").unlink()
+        eventually(lambda: (measure("forked_repositories"), measure("troubles", severity="critical")) == (0, 0))
+
+
+def test_prometheus_sees_a_repository_that_is_gone_as_check_does(bench: Bench) -> None:
+    bench.log.append([gone("a")])
+    with bench.running():
+        eventually(lambda: measure("troubles", severity="warning") == 1)
+        bench.clock.advance(STALLED + 1)
+        eventually(lambda: [measure("troubles", severity=name) for name in ("warning", "critical")] == [0, 1])
+        assert measure("forked_repositories") == 0
 
 
 def test_a_repository_that_another_master_with_the_same_source_may_have_is_not_only_to_be_forgotten(

@@ -9,9 +9,11 @@ repositories that have no event, and compares the outboxes with the aggregator's
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+import prometheus_client
 import structlog
 
 from ..log import EVENTS, Log
@@ -19,6 +21,8 @@ from ..log.blobs import BlobStore, open_blobs
 from ..log.reports import ServiceReporter, name_trouble
 from ..log.table import find_oldest_time
 from ..outbox.file import outbox_of
+from ..status.findings import REFUSES, finding_of
+from ..status.wording import Severity
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError, Unavailable
 from ..words.records import RELAY_KEY, ServiceTrouble
@@ -36,6 +40,13 @@ from .settings import RelaySettings
 from .work import Work
 
 logger = structlog.get_logger()
+
+TROUBLES = prometheus_client.Gauge(
+    "vcsreplicator_relay_troubles", "Troubles that the relay reports, by severity as in check", ["severity"]
+)
+FORKED = prometheus_client.Gauge(
+    "vcsreplicator_relay_forked_repositories", "Repositories that refuse pushes because the log has another history"
+)
 
 # Seconds that running jobs get at the end.
 DRAIN = 8.0
@@ -122,7 +133,7 @@ class _Relay:
             if time.monotonic() < due:
                 is_changed = self._leave_out_sent() | self._look_at_failures()
                 if is_changed or time.monotonic() >= self._reporter.due:
-                    self._reporter.report(self._found, now=self._clock.now())
+                    self._report()
                 continue
             try:
                 self._losses.check_partitions()
@@ -221,7 +232,16 @@ class _Relay:
                 f"not {settings.source}"
             )
             self._found.append(ServiceTrouble(text=text, since=since))
-        self._reporter.report(self._found, now=self._clock.now())
+        self._report()
+
+    def _report(self) -> None:
+        """Report the troubles to monitoring and, if a report is due, to the log."""
+        now = self._clock.now()
+        counts = Counter(finding_of(each, now - each.since, now).level for each in self._found)
+        for severity in (Severity.WARNING, Severity.CRITICAL):
+            TROUBLES.labels(severity.name.lower()).set(counts[severity])
+        FORKED.set(sum(REFUSES in each.text for each in self._found))
+        self._reporter.report(self._found, now=now)
 
 
 def _wake_at_stop(stop: threading.Event, stirred: threading.Event) -> None:
