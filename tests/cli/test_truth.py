@@ -83,6 +83,8 @@ def test_whatever_is_broken_is_named_with_the_time_and_the_next_step(tmp_path: P
         assert "UTC)" in hook
         assert "destination secret is failing" in found(monitor)
         assert "absent" in found(monitor)
+        queued = "hooks: 1 queued: vcsreplicator deliveries list --destination hooks\n"
+        assert queued in say(config, "trace", "red", "--push", "1")[1]
         listed = say(config, "destination", "list")[1]
         assert "failing since 2" in listed
         assert "subscription ci of hooks is failing" in listed

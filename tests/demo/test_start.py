@@ -47,7 +47,7 @@ def test_a_newcomer_pushes_and_reads_the_notice_by_the_commands_of_the_page_and_
         assert "remote: recorded push in replication log in " in enter(push, master)
         notices = tmp_path / "demo/notices.jsonl"
         eventually(lambda: '"changegroup.1"' in notices.read_text(), what="the notice")
-        eventually(lambda: "delivered" in enter(look, master), what="the trace", every=1.0)
+        eventually(lambda: ": passed" in enter(look, master), what="the trace", every=1.0)
         output = enter(look, master)
         assert json.loads(output.splitlines()[0])["data"]["repo_url"] == "https://hg.example/first"
         for word in ("committed", "alpha", "beta", "aggregator"):

@@ -126,7 +126,7 @@ def test_a_host_made_by_the_page_announces_its_first_push(host: Host) -> None:
     eventually(lambda: '"changegroup.1"' in notices.read_text(), "the notice")
     looked = eventually(
         lambda: "lines: passed\n" in (text := host.enter(look)) and text,
-        "the trace says that it is delivered",
+        "the trace says that the destination has passed it",
         every=0.5,
     )
     [notice] = [json.loads(line) for line in looked.splitlines() if line.startswith("{")]

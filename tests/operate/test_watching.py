@@ -83,7 +83,7 @@ def test_a_trace_of_a_sync_says_that_there_is_nothing_to_deliver(tmp_path: Path)
         )
         assert "event 3 (sync)" in said
         assert "lines: nothing to deliver: it gets no message of this event (sync)" in said
-        assert "delivered" not in said
+        assert "passed" not in said
         pushed = eventually(
             lambda: (text := cluster.cli("trace", "red", "--push", "1").stdout) and "lines: passed" in text and text,
             every=0.5,
