@@ -46,6 +46,7 @@ FIRING = {
     },
     "VcsreplicatorRepositoryDetached": {"vcsreplicator_mirror_detached_repositories": "1+0x90"},
     "VcsreplicatorMirrorDiffers": {'vcsreplicator_verify_differing_repositories{mirror="alpha"}': "1+0x90"},
+    "VcsreplicatorMirrorNotCompared": {'vcsreplicator_verify_unreachable_repositories{mirror="alpha"}': "1+0x90"},
     "VcsreplicatorWorkersFail": {
         "vcsreplicator_mirror_died_workers_total": "0+1x90",
         "vcsreplicator_mirror_hung_workers_total": "0+0x90",
@@ -102,6 +103,8 @@ HEALTHY = {
     'vcsreplicator_aggregator_mirror_lag_events{mirror="inactive"}': "5000+0x90",
     "vcsreplicator_mirror_detached_repositories": "0+0x26 1+0x5 0+0x60",
     'vcsreplicator_verify_differing_repositories{mirror="alpha"}': "0+0x90",
+    # What one round could not compare.
+    'vcsreplicator_verify_unreachable_repositories{mirror="alpha"}': "0+0x24 2+0x66",
     "vcsreplicator_mirror_died_workers_total": "1+0x90",
     "vcsreplicator_mirror_hung_workers_total": "0+0x90",
     "vcsreplicator_aggregator_errors_total": "1+0x90",
