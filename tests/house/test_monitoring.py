@@ -66,7 +66,7 @@ FIRING = {
         'vcsreplicator_notifier_unroutable_messages_total{destination="pulse"}': "0+0x40 1+0x40"
     },
     "VcsreplicatorWebhooksFail": {
-        'vcsreplicator_notifier_webhook_attempts_total{destination="d",subscription="s",result="retry"}': "0+5x90"
+        'vcsreplicator_notifier_subscription_failing_seconds{destination="d",subscription="s"}': "0+60x90"
     },
     "VcsreplicatorEdgeQueues": {"vcsreplicator_edge_queued_bytes": "1+0x90"},
     "VcsreplicatorEdgeSetAside": {"vcsreplicator_edge_damaged_lines_total": "0+0x40 1+0x40"},
@@ -117,8 +117,7 @@ HEALTHY = {
     'vcsreplicator_notifier_rejected_messages_total{destination="pulse"}': "1+0x90",
     'vcsreplicator_notifier_unroutable_messages_total{destination="pulse"}': "1+0x90",
     'vcsreplicator_notifier_refused_by_a_queue_messages_total{destination="pulse"}': "0+0x90",
-    'vcsreplicator_notifier_webhook_attempts_total{destination="d",subscription="s",result="retry"}': "0+5x90",
-    'vcsreplicator_notifier_webhook_attempts_total{destination="d",subscription="s",result="delivered"}': "0+1x90",
+    'vcsreplicator_notifier_subscription_failing_seconds{destination="d",subscription="s"}': "0+60x30 0+0x59",
     "vcsreplicator_edge_queued_bytes": "0+0x26 9+0x5 0+0x60",
     "vcsreplicator_edge_set_aside_messages_total": "0+0x90",
     "vcsreplicator_edge_damaged_lines_total": "0+0x90",
