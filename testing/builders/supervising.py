@@ -113,8 +113,9 @@ class Bench:
     def close(self) -> None:
         """End what reads the log, which would open it again after it is closed, and close the notes."""
         self.mirror.readers.close()
-        for source in self.mirror.readers._running.values():
-            source.join(10)
+        for each in self.mirror.readers._running.values():
+            assert each.source is not None
+            each.source.join(10)
         self.notes.close()
 
     def read(self, *events: Event) -> None:

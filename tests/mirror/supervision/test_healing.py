@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, STATE
+from hgext.vcsreplicator.log import EVENTS, STATE, partition_of
 from hgext.vcsreplicator.mirror.pool import Answered
 from hgext.vcsreplicator.mirror.sources import ReadRecords
+from hgext.vcsreplicator.mirror.supervision import catchup
 from hgext.vcsreplicator.mirror.supervision.following import Following, Phase
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
@@ -15,7 +16,8 @@ from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.chains import Chain
 from testing.builders.states import state_of
-from testing.builders.supervising import Bench, checkpoint, until_given
+from testing.builders.supervising import Bench, catching_up, checkpoint, until_given
+from tests.mirror.supervision.test_catchup import Reader
 
 
 def catch_up(bench: Bench, monkeypatch: pytest.MonkeyPatch, first: Event) -> tuple[Following, list[str]]:
@@ -150,3 +152,28 @@ def test_events_of_a_detached_repository_hold_neither_memory_nor_the_position(be
     bench.read(*more)
     assert bench.mirror.state.backlog.bytes == 0
     assert bench.mirror.state.backlog.positions() == {0: bench.offset}
+
+
+def test_repositories_of_a_partition_that_brings_nothing_make_way_and_one_that_advances_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Reader.running = []
+    monkeypatch.setattr(catchup, "Source", Reader)
+    bench.start({0: 0, 1: 0})
+    monkeypatch.setattr(bench.mirror.state.backlog, "next", lambda partition: 1000)
+    events = [Chain(f"r{number}").next() for number in range(100)]
+    dead, living = ([each for each in events if partition_of(each.repository, 2) == partition] for partition in (0, 1))
+    for event in (*dead[: catchup.LIMIT], living[0]):
+        bench.mirror.state.table.get_or_add(event.repository, event.path)
+        catching_up(bench, event)
+    assert living[0].repository not in [reader.follows for reader in Reader.running]
+    first = Reader.running[0]
+    for second in range(int(2 * catchup.STUCK_AFTER)):
+        if living[0].repository in [reader.follows for reader in Reader.running]:
+            break
+        positions = {(EVENTS, 0): second}
+        bench.mirror.receive(ReadRecords(records=(), positions=positions, follows=first.follows, run=first.run))
+        bench.passes(1)
+    else:
+        raise AssertionError("no reader made way")
+    assert first in Reader.running

@@ -372,7 +372,7 @@ class World:
             return waits or self.mirror.state.agenda.choose_lane(following) is None
         if following.phase is Phase.CATCHING_UP:
             reader = self.mirror.readers._running.get(following.id)
-            return waits or (reader is not None and reader in self.readers)
+            return waits or (reader is not None and reader.source in self.readers)
         return waits
 
     def settle(self) -> None:

@@ -92,6 +92,7 @@ class Healing:
             return
         assert following.note is not None
         partition = following.note.partition
+        self._readers.advance(following, read.positions[EVENTS, partition])
         if read.positions[EVENTS, partition] >= self._backlog.next(partition):
             self._readers.stop(following)
             following.phase = Phase.JOINING

@@ -74,7 +74,7 @@ class Supervisor:
         self._renewed = clock.monotonic()
         self._beat_at = self._ticked = float("-inf")
         self.state = state = State(settings, notes, writer, clock, positions)
-        self.readers = readers = CatchUpReaders(log, inbox.put)
+        self.readers = readers = CatchUpReaders(log, inbox.put, clock)
         self.departures = departures = Departures(state, readers)
         self.detachments = detachments = Detachments(state, readers)
         self.healing = Healing(state, readers, departures, detachments)
@@ -185,6 +185,7 @@ class Supervisor:
             return
         self._ticked = now
         self._watch.check(now)
+        self.readers.pass_over_stuck()
         self._hold_back()
         self._store_positions(now)
         self.maintenance.give_due(now)
