@@ -22,7 +22,7 @@ from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Tas
 from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
-from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Reason
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
@@ -974,12 +974,39 @@ def test_a_repository_that_cannot_be_set_aside_rests_before_the_next_attempt(ben
     bench.passes(2)
     first = bench.pool.given[-1]
     assert first.busy.leave
-    trouble = Trouble(reason=Reason.DISK, note="read-only", passing=True)
-    bench.answer(first, done=0, checkpoint=checkpoint(created), folder="/x", serving=1, trouble=trouble)
+    fail_to_leave(bench, created)
     bench.mirror.turn(0)
     assert bench.pool.given[-1] is first
     bench.passes(5)
     assert bench.pool.given[-1].busy.leave
+
+
+def fail_to_leave(bench: Bench, created: Event) -> None:
+    """The worker that must set the repository aside cannot."""
+    trouble = Trouble(reason=Reason.DISK, note="read-only", passing=True)
+    here = checkpoint(created)
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=here, folder="/x", serving=1, trouble=trouble)
+
+
+def test_a_repository_that_cannot_be_set_aside_is_tried_ever_more_rarely(bench: Bench) -> None:
+    created = Chain("private/r").next()
+    bench.read(created)
+    bench.applied(created)
+    rules = Rules(exclude=("re:private/",))
+    roster = Roster(version=1, mirrors=(Mirror(name="alpha", state=MirrorState.ACTIVE, rules=rules),))
+    bench.records(bench.record(ROSTER, KEY, to_json(roster)))
+    for attempts in range(1, 11):
+        assert bench.pool.given[-1].busy.leave
+        assert bench.pool.given[-1] in bench.pool.workers
+        fail_to_leave(bench, created)
+        assert [note.attempts for note in bench.notes.detached()] == [attempts - 1]
+        given = len(bench.pool.given)
+        bench.passes(40 if attempts == 10 else 0)  # of retry-longest, 60
+        assert len(bench.pool.given) == given
+        until_given(bench, created.repository)
+    bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0)
+    assert bench.mirror.state.table.get(created.repository) is None
+    assert bench.notes.detached() == []
 
 
 def test_positions_that_expired_are_passed_and_what_was_lost_is_looked_for(bench: Bench) -> None:

@@ -133,10 +133,10 @@ class Healing:
     def _attempt(self, following: Following) -> None:
         """Begin an attempt to heal: repair first if reading on is not enough."""
         following.is_resting = following.is_release_stuck = False
-        if self._departures.leave_if_due(following):
-            return
         assert following.note is not None
         note = following.note = replace(following.note, attempts=following.note.attempts + 1)
+        if self._departures.leave_if_due(following):
+            return
         try:
             self._notes.detach(note)
         except Unavailable as error:
@@ -193,4 +193,5 @@ class Healing:
             if following.note is not None:
                 self._rejoin(following)
         else:
+            following.note = following.note and replace(following.note, attempts=0)  # those were not attempts to heal
             self._detachments.detach(following, Reason.GAP, "it was set aside when it was not carried", offset=0)
