@@ -7,7 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.log import EVENTS, ROSTER, STATE
 from hgext.vcsreplicator.mirror.supervision.following import Phase
-from hgext.vcsreplicator.mirror.supervision.state import AckBook
+from hgext.vcsreplicator.mirror.supervision.state import DOUBT, AckBook
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Ack, Reason
@@ -69,6 +69,36 @@ def test_a_repository_that_is_carried_no_more_leaves_once_its_task_has_ended_and
     bench.answer(bench.pool.given[-1], done=0, checkpoint=None, folder=None, serving=0)
     assert bench.mirror.state.table.get(chain.repository) is None
     assert acks[-1] is None
+
+
+def test_no_repository_leaves_because_a_log_lost_its_newest_roster(bench: Bench) -> None:
+    chain = Chain("other/r")
+    carry(bench, version=2)
+    applied(bench, chain)
+    carry(bench, "re:this/.*", version=1)
+    say(bench, chain.events[0])
+    applied(bench, chain)
+    assert bench.mirror.state.table.get(chain.repository) is not None
+    assert bench.mirror.state.membership.carries("this/other")
+    bench.passes(int(DOUBT) - 1)
+    carry(bench, version=2)
+    bench.passes(2 * int(DOUBT))
+    assert leaves(bench) == []
+    carry(bench, "re:this/.*", version=3)
+    bench.mirror.turn(0)
+    assert leaves(bench) == [chain.repository]
+
+
+def test_an_older_roster_that_stays_the_newest_counts_alone_after_a_while(bench: Bench) -> None:
+    chain = Chain("other/r")
+    carry(bench, version=3, role=MirrorRole.BACKUP)
+    applied(bench, chain)
+    for version in (1, 2):
+        carry(bench, "re:this/.*", version=version)
+        bench.passes(int(DOUBT) // 2 - 1)
+    assert leaves(bench) == []
+    bench.passes(3)
+    assert leaves(bench) == [chain.repository]
 
 
 def test_a_repository_leaves_at_the_state_that_moves_it_out_of_the_rules(bench: Bench) -> None:

@@ -128,7 +128,8 @@ class Control:
         """
         if value is None:
             return
-        before, self._membership.roster = self._membership.member, from_json(Roster, value)
+        before = self._membership.member
+        self._membership.take(from_json(Roster, value), self._clock.monotonic())
         now = self._membership.member
         if now is None or before == now:
             return
@@ -136,10 +137,20 @@ class Control:
             for rule, problem in refused((*now.rules.include, *now.rules.exclude)).items():
                 logger.error("rule refused, leaves nothing out", rule=rule[:200], reason=problem)
         if before is None or (before.rules, before.role) != (now.rules, now.role):
-            for state in [*self._states.values()]:  # repositories that this mirror must have now, or no longer
-                self._learn(state)
-            for following in self._table:
-                self._departures.leave_if_due(following)
+            self._apply_rules()
         if before is not None and (before.state, before.since) != (now.state, now.since):
             for following in self._table:  # a mirror that was removed meanwhile has no acks in the log
                 self._acks.send_again(following)
+
+    def end_doubt(self) -> None:
+        """Let repositories leave once an older roster has stayed the newest for a while."""
+        if self._membership.end_doubt(self._clock.monotonic()):
+            logger.warning("older roster followed", version=self._membership.roster.version)
+            self._apply_rules()
+
+    def _apply_rules(self) -> None:
+        """Take in the repositories that this mirror must have now; others leave."""
+        for state in [*self._states.values()]:
+            self._learn(state)
+        for following in self._table:
+            self._departures.leave_if_due(following)

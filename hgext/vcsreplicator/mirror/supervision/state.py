@@ -19,6 +19,9 @@ from .agenda import Agenda
 from .backlog import Backlog
 from .following import Following, Phase
 
+# Seconds for which an older roster does not count alone: twice the time after which an aggregator writes the newest again.
+DOUBT = 60.0
+
 
 class RepositoryTable:
     """Every repository that this mirror follows.
@@ -74,11 +77,18 @@ class RepositoryTable:
 
 
 class Membership:
-    """This mirror in the newest roster; one that is not named carries all."""
+    """This mirror in the newest roster; one that is not named carries all.
+
+    A log that lost its newest records may bring an older roster, until the aggregator writes the newest again. For DOUBT seconds
+    both count, so that no repository leaves because of it.
+    """
 
     def __init__(self, settings: MirrorSettings) -> None:
         self.roster = Roster()
         self._name, self._is_backup = settings.name, settings.backup
+        # While an older roster is in doubt: the newest that was ever here, and until when it counts too.
+        self._newest: Roster | None = None
+        self._doubted_until = 0.0
 
     @property
     def member(self) -> Mirror | None:
@@ -86,12 +96,34 @@ class Membership:
 
     @property
     def is_backup(self) -> bool:
-        """Whether nothing here may be removed, by the roster or the configuration."""
-        return self._is_backup or (self.member is not None and self.member.role is MirrorRole.BACKUP)
+        """Whether nothing here may be removed, by a roster or the configuration."""
+        return self._is_backup or any(
+            each is not None and each.role is MirrorRole.BACKUP for each in self._list_members()
+        )
+
+    def take(self, roster: Roster, now: float) -> None:
+        """Follow this roster from the time `now` of the monotonic clock on."""
+        newest = self._newest or self.roster
+        if roster.version >= newest.version:
+            self._newest = None
+        elif self._newest is None:
+            self._newest, self._doubted_until = newest, now + DOUBT
+        self.roster = roster
+
+    def end_doubt(self, now: float) -> bool:
+        """Return whether an older roster counts alone from now on, and did not before."""
+        if self._newest is None or now < self._doubted_until:
+            return False
+        self._newest = None
+        return True
 
     def carries(self, path: str) -> bool:
         """Return whether a repository at this path belongs on this mirror."""
-        return self.member is None or self.member.rules.carries(path)
+        return any(each is None or each.rules.carries(path) for each in self._list_members())
+
+    def _list_members(self) -> list[Mirror | None]:
+        """Return this mirror in each roster that counts."""
+        return [self.member] if self._newest is None else [self.member, self._newest.mirror(self._name)]
 
 
 class AckBook:

@@ -186,6 +186,7 @@ class Supervisor:
         self._ticked = now
         self._watch.check(now)
         self.readers.pass_over_stuck()
+        self.control.end_doubt()
         self._hold_back()
         self._store_positions(now)
         self.maintenance.give_due(now)
