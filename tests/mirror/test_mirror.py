@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A mirror applies every event exactly once in effect, in order, and serves what is released."""
 
+import errno
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mercurial import config
@@ -15,7 +17,7 @@ from mercurial import config
 from hgext.vcsreplicator.log import EVENTS, ROSTER, NewRecord
 from hgext.vcsreplicator.log.blobs import open_blobs
 from hgext.vcsreplicator.log.opening import open_log
-from hgext.vcsreplicator.mirror import service
+from hgext.vcsreplicator.mirror import pool, service
 from hgext.vcsreplicator.mirror.pool import Lane, Worker, WorkerPool
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import BadConfig
@@ -474,3 +476,39 @@ def test_caches_are_warmed_after_a_release(bench: Bench) -> None:
         bench.wait_served(author)
         caches = bench.where(author) / ".hg/cache"
         eventually(lambda: any("replicated" in path.name for path in caches.iterdir()), "a cache of the view")
+
+
+def test_a_mirror_that_can_start_no_worker_goes_on_and_stops_as_ever(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[WorkerPool] = []
+    refusals: list[object] = []
+
+    def refuse(*arguments: object) -> None:
+        refusals.append(arguments)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def make_pool(*arguments: Any) -> WorkerPool:
+        pools.append(WorkerPool(*arguments))
+        return pools[0]
+
+    monkeypatch.setattr(service, "WorkerPool", make_pool)
+    author = bench.author("repo")
+    bench.send(author)
+    with bench.mirror():
+        bench.wait_applied(author)
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_start_process", refuse)
+            for worker in [*pools[0].workers]:
+                worker.process.kill()
+            author.push()
+            bench.send(author)
+            eventually(lambda: len(refusals) > 1, "it tries again")
+        bench.wait_applied(author)
+        monkeypatch.setattr(pool, "_start_process", refuse)
+        for worker in [*pools[0].workers]:
+            worker.process.kill()
+        author.push()
+        bench.send(author)
+        eventually(lambda: len(refusals) > 3, "it tries again")
+    assert not bench.everything_passed()

@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the processes of a mirror do with Ctrl-C, which a terminal sends to all of them."""
+"""What the processes of a mirror do with Ctrl-C, which a terminal sends to all of them, and a nursery when the system refuses."""
 
+import errno
 import os
 import signal
 from pathlib import Path
 
 import pytest
+import structlog
 
+from hgext.vcsreplicator.mirror import nursery as nurseries
 from hgext.vcsreplicator.mirror.nursery import Nursery, start
 from testing.waiting import PATIENCE
 
 pytestmark = pytest.mark.processes
+
+# A nursery that forks by a system call that does not exist.
+REFUSING = """
+from hgext.vcsreplicator.hg.replica import nursery
+nursery.SYS_CLONE = dict.fromkeys(nursery.SYS_CLONE, 100_000)
+nursery.main()
+"""
 
 
 def test_a_nursery_that_is_interrupted_while_it_imports_becomes_ready(tmp_path: Path) -> None:
@@ -30,3 +40,21 @@ def test_the_supervisor_still_gets_interrupts_after_a_start() -> None:
     with start("this", 0, os.environ) as process:
         process.kill()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_a_fork_that_the_system_refuses_is_no_process_and_one_log_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "refusing_nursery.py").write_text(REFUSING)
+    monkeypatch.setattr(nurseries, "NURSERY", "refusing_nursery")
+    nursery = Nursery({**os.environ, "HGRCSKIPREPO": "1", "HGRCPATH": str(tmp_path), "PYTHONPATH": str(tmp_path)})
+    try:
+        assert nursery.wait(PATIENCE)
+        with structlog.testing.capture_logs() as lines, open(os.devnull) as file:
+            assert [nursery.fork(file.fileno()) for _ in range(2)] == [None, None]
+        expected = {"event": "worker not forked", "log_level": "warning", "number": errno.ENOSYS}
+        assert [line | {"reason": ""} for line in lines] == [expected | {"reason": ""}] * 2
+        assert [line["reason"] for line in lines] == [os.strerror(errno.ENOSYS)] * 2
+        assert nursery.is_ready
+    finally:
+        nursery.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from hgext.vcsreplicator.mirror import nursery as nurseries
 from hgext.vcsreplicator.mirror import pool as pools
@@ -19,6 +20,8 @@ from hgext.vcsreplicator.mirror.nursery import ForkedProcess, Nursery
 from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY, Sweep
+from testing.clock import HandClock
+from tests.mirror.test_nursery import REFUSING
 
 pytestmark = pytest.mark.processes
 
@@ -39,7 +42,8 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.inbox: queue.SimpleQueue[Answered] = queue.SimpleQueue()
-        self.pool = WorkerPool(MirrorSettings(name="alpha", root=str(folder)), self.inbox.put)
+        self.clock = HandClock()
+        self.pool = WorkerPool(MirrorSettings(name="alpha", root=str(folder)), self.inbox.put, self.clock)
 
     def arrived(self) -> Any:
         answered = self.inbox.get(timeout=60)
@@ -281,3 +285,90 @@ def test_a_stop_ends_the_wait_for_the_nursery(bench: Bench) -> None:
     stop = threading.Event()
     stop.set()
     assert bench.pool.prepare(stop)
+
+
+def test_where_the_system_refuses_to_fork_workers_are_started_one_by_one(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "refusing_nursery.py").write_text(REFUSING)
+    monkeypatch.setattr(nurseries, "NURSERY", "refusing_nursery")
+    assert bench.pool.prepare(threading.Event())
+    worker = bench.pool.start(Lane.HEAVY)
+    assert bench.arrived() == READY
+    assert isinstance(worker.process, subprocess.Popen)
+
+
+def test_a_pool_without_a_nursery_starts_workers_one_by_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nurseries, "start", refuse_process)
+    assert bench.pool.prepare(threading.Event())
+    assert isinstance(bench.pool.start(Lane.LIGHT).process, subprocess.Popen)
+    assert bench.arrived() == READY
+
+
+def refuse_process(*arguments: object) -> None:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_while_the_system_refuses_processes_few_are_tried_and_each_is_one_log_line(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
+        patch.setattr(pools, "start", refuse_process)
+        bench.pool.fill()
+        for _ in range(100):
+            assert bench.pool.idle(Lane.LIGHT) is None
+            assert bench.pool.idle(Lane.HEAVY) is None
+            bench.clock.advance(0.01)
+        assert [line["failures"] for line in lines] == [*range(1, 1 + len(lines))]
+        assert {line["event"] for line in lines} == {"worker not started"}
+        assert 2 <= len(lines) <= 5
+    bench.clock.advance(60.0)
+    bench.pool.idle(Lane.LIGHT)
+    assert bench.arrived() == READY
+    assert bench.pool.idle(Lane.LIGHT) is not None
+
+
+def test_a_worker_for_which_there_is_no_thread_ends_and_another_one_starts_later(
+    bench: Bench, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forked: list[ForkedProcess] = []
+    fork = nursery.fork
+
+    def keep(descriptor: int) -> ForkedProcess | None:
+        process = fork(descriptor)
+        assert process is not None
+        forked.append(process)
+        return process
+
+    def refuse_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(nursery, "fork", keep)
+    with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
+        patch.setattr(threading.Thread, "start", refuse_thread)
+        assert bench.pool.idle(Lane.LIGHT) is None
+    assert [line["event"] for line in lines] == ["worker not started"]
+    assert ([process.returncode for process in forked], bench.pool.workers) == ([-signal.SIGKILL], [])
+    bench.clock.advance(1.0)
+    bench.pool.idle(Lane.LIGHT)
+    assert bench.arrived() == READY
+
+
+def test_after_a_worker_that_ended_before_it_was_ready_the_next_one_starts_ever_later(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending_worker.py").write_text("raise SystemExit(3)")
+    monkeypatch.setattr(pools, "WORKER", "ending_worker")
+    with structlog.testing.capture_logs() as lines:
+        for at_least in (0.08, 0.16, 0.32):
+            bench.pool.idle(Lane.HEAVY)
+            assert len(bench.pool.workers) == 1
+            assert bench.arrived() is None
+            bench.clock.advance(at_least - 0.01)
+            bench.pool.idle(Lane.HEAVY)
+            assert bench.pool.workers == []
+            bench.clock.advance(at_least)
+    assert [line["event"] for line in lines] == ["worker not started"] * 3
+    monkeypatch.setattr(pools, "WORKER", "echo_worker")
+    bench.pool.idle(Lane.HEAVY)
+    assert bench.arrived() == READY

@@ -97,18 +97,22 @@ class Nursery:
     def fork(self, descriptor: int) -> ForkedProcess | None:
         """Fork a worker for this end of a pipe.
 
-        Returns None if the nursery has ended or hangs, so that the worker must be started otherwise.
+        Returns None if the nursery has ended or hangs, or the system refuses, so that the worker must be started otherwise.
         """
         if not self.is_ready:
             return None
         try:
             self._socket.settimeout(PATIENCE)
             socket.send_fds(self._socket, [b"w"], [descriptor])
-            return ForkedProcess(int(self._socket.recv(20)))
+            number = int(self._socket.recv(20))
         except (OSError, ValueError) as error:
             logger.warning("nursery lost: workers start one by one", reason=str(error))
             self.close()
             return None
+        if number > 0:
+            return ForkedProcess(number)
+        logger.warning("worker not forked", reason=os.strerror(-number), number=-number)
+        return None
 
     def close(self) -> None:
         """End it; workers stay."""

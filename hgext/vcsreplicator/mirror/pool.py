@@ -10,6 +10,7 @@ for a pipe: it writes only what an idle worker's pipe holds. A pipe that breaks 
 import contextlib
 import os
 import queue
+import random
 import subprocess
 import threading
 import time
@@ -22,7 +23,11 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from ..log.ownership import give_to_owner, make_folders
+from ..words.clock import Clock, SystemClock
+from ..words.retry import Backoff
 from .forking import can_fork
 from .nursery import ForkedProcess, Nursery, start
 from .settings import MirrorSettings
@@ -34,6 +39,10 @@ _KEPT = ("PATH", "PYTHONPATH", "HOME", "USER", "TZ", "TMPDIR", "HGMODULEPOLICY",
 _ROOM = 32 * 1024
 # The niceness of workers of all lanes but LIGHT.
 _NICE = 5
+
+# After a worker that did not start, or ended before it was ready: there may be no memory, or no room for a process, for a while.
+_RESTARTS = Backoff(first=0.1, longest=10.0)
+logger = structlog.get_logger()
 
 # Mercurial's configuration in a worker. It applies markers even where the repository's own settings forbid making them.
 CONFIGURATION = """\
@@ -102,9 +111,14 @@ class Worker:
 class WorkerPool:
     """The workers of one mirror; used by the supervisor's thread alone."""
 
-    def __init__(self, settings: MirrorSettings, report: Callable[[Answered], None]) -> None:
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        report: Callable[[Answered], None],
+        clock: Clock = SystemClock(),  # noqa: B008
+    ) -> None:
         self._settings = settings
-        self._report = report
+        self._report, self._clock = report, clock
         self._environment = _make_environment(settings)
         self._limits = {
             Lane.LIGHT: settings.workers,
@@ -114,22 +128,47 @@ class WorkerPool:
         }
         self.workers: list[Worker] = []
         self._nursery: Nursery | None = None
+        # How many workers in succession were never ready, and the time before which no other one is started.
+        self._failures, self._rests_until = 0, float("-inf")
 
     def prepare(self, stop: threading.Event) -> bool:
         """Start a nursery, which forks workers; return whether it did not end by itself."""
         if not can_fork():
             return True
-        self._nursery = Nursery(self._environment)
+        try:
+            self._nursery = Nursery(self._environment)
+        except OSError as error:
+            logger.warning("nursery not started: workers start one by one", reason=str(error))
+            return True
         while not stop.is_set():
             if self._nursery.wait(0.1):
                 return self._nursery.is_ready or self._nursery.process.wait() < 0
         return True
 
-    def start(self, lane: Lane) -> Worker:
-        worker = Worker(self._settings, self._environment, lane, self._nursery)
+    def start(self, lane: Lane) -> Worker | None:
+        """Start a worker; None if the system refuses, or workers failed a moment ago."""
+        if self._clock.monotonic() < self._rests_until:
+            return None
+        try:
+            worker = Worker(self._settings, self._environment, lane, self._nursery)
+        except OSError as error:
+            self._delay_starts(lane, str(error))
+            return None
+        try:
+            threading.Thread(target=_converse, args=(worker, self._report), name="worker", daemon=True).start()
+        except RuntimeError as error:  # a thread needs the same room as a process
+            worker.process.kill()
+            worker.process.wait()
+            self._delay_starts(lane, str(error))
+            return None
         self.workers.append(worker)
-        threading.Thread(target=_converse, args=(worker, self._report), name="worker", daemon=True).start()
         return worker
+
+    def _delay_starts(self, lane: Lane, reason: str) -> None:
+        """Start no worker for a while after one that was never ready."""
+        self._failures += 1
+        self._rests_until = self._clock.monotonic() + _RESTARTS.delay(self._failures, random.random())
+        logger.warning("worker not started", lane=lane.value, reason=reason, failures=self._failures)
 
     def fill(self) -> None:
         """Start all light workers, so that the first events need not wait for that."""
@@ -168,7 +207,10 @@ class WorkerPool:
         worker = answered.worker
         if answered.answer == READY:
             worker.is_ready, worker.is_slow = True, worker.is_killed
+            self._failures = 0
             return
+        if not worker.is_ready:
+            self._delay_starts(worker.lane, "it ended before it was ready")
         worker.busy = None
         is_spent = answered.answer is None or getattr(answered.answer, "is_spent", False)
         if is_spent or worker.is_slow or worker.tasks >= self._settings.recycle_after:

@@ -214,8 +214,10 @@ def _scan(
     pool: WorkerPool, inbox: "queue.SimpleQueue[Answered]", stop: threading.Event
 ) -> tuple[FoundRepository, ...] | None:
     """Return what a worker, or its successor, finds on the disk; None if stopped."""
-    pool.give(pool.start(Lane.LIGHT), Scan())
+    worker = None
     while not stop.is_set():
+        if worker is None and (worker := pool.start(Lane.LIGHT)) is not None:
+            pool.give(worker, Scan())
         try:
             answered = inbox.get(timeout=TURN)
         except queue.Empty:
@@ -228,7 +230,7 @@ def _scan(
         if answered.worker.process.wait() >= 0:
             raise BadConfig("mirror: its workers cannot start; their output says why")
         logger.warning("worker died", repository=None, path=None)
-        pool.give(pool.start(Lane.LIGHT), Scan())
+        worker = None
     return None
 
 

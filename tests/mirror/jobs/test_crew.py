@@ -16,7 +16,7 @@ from testing.clock import HandClock
 class Pool:
     """One worker, whose answer is its task."""
 
-    def __init__(self, _settings: MirrorSettings, report: Any) -> None:
+    def __init__(self, _settings: MirrorSettings, report: Any, _clock: object) -> None:
         self._report, self._is_busy = report, False
 
     def idle(self, _lane: object) -> Any:

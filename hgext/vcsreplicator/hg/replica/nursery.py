@@ -5,7 +5,8 @@ The workers share what all of them import, and start within milliseconds.
 
     python -m hgext.vcsreplicator.hg.replica.nursery DESCRIPTOR
 
-The supervisor sends a pipe's descriptor through the socket for each worker, and gets its process id. A worker is a child of the
+The supervisor sends a pipe's descriptor through the socket for each worker, and gets its process id, or the negative number of the
+error for which there is none. A worker is a child of the
 supervisor, as if started directly: the supervisor waits for it, and it does not depend on this process. This process has one
 thread, does nothing else, and ends when the supervisor closes the socket.
 """
@@ -37,7 +38,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the supervisor blocked it
     conversation = socket.socket(fileno=int(sys.argv[1]))
-    libc = ctypes.PyDLL(None)
+    libc = ctypes.PyDLL(None, use_errno=True)
     libc.prctl(PR_SET_NAME, b"nursery")
     ui = prepare()
     gc.collect()
@@ -59,10 +60,12 @@ def main() -> None:
 def fork_sibling(libc: ctypes.PyDLL) -> int:
     """Fork as `os.fork`, but make the new process a child of this one's parent.
 
-    This process has one thread.
+    Returns the negative number of the error if the system refuses. This process has one thread.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     child = int(libc.syscall(SYS_CLONE[os.uname().machine], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if child < 0:
+        child = -ctypes.get_errno()
     if child:
         ctypes.pythonapi.PyOS_AfterFork_Parent()
     else:

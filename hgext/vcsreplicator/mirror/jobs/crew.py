@@ -36,7 +36,7 @@ def work(
     `pace` seconds apart. `each_turn` is called at least ten times a second meanwhile.
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    pool = WorkerPool(settings, inbox.put)
+    pool = WorkerPool(settings, inbox.put, clock)
     due = [(0.0, number) for number in range(len(jobs))]
     running: dict[int, int] = {}
     start = float("-inf")
