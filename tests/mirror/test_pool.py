@@ -175,8 +175,8 @@ def test_a_worker_that_the_nursery_forked_is_a_child_of_this_process_and_ends_as
     worker = bench.pool.start(Lane.HEAVY)
     assert bench.arrived() == READY
     assert Path(f"/proc/{worker.process.pid}/comm").read_text() == "worker\n"
-    bench.pool.give(worker, Sweep(before=0.0))
-    assert bench.arrived() == Sweep(before=0.0)
+    bench.pool.give(worker, Sweep(now=1.0, age=0.0))
+    assert bench.arrived() == Sweep(now=1.0, age=0.0)
     bench.pool.close(10)
     assert (worker.process.wait(), nursery.process.poll()) == (0, -signal.SIGKILL)
 
@@ -189,8 +189,8 @@ def test_workers_outlive_their_nursery_and_the_next_start_without_it(bench: Benc
     second = bench.pool.start(Lane.LIGHT)
     assert bench.arrived() == READY
     assert Path(f"/proc/{second.process.pid}/comm").read_text() != "worker\n"
-    bench.pool.give(first, Sweep(before=0.0))
-    assert bench.arrived() == Sweep(before=0.0)
+    bench.pool.give(first, Sweep(now=1.0, age=0.0))
+    assert bench.arrived() == Sweep(now=1.0, age=0.0)
 
 
 def test_a_worker_that_a_hung_nursery_forks_late_ends_and_takes_nothing_from_the_one_started_instead(
@@ -256,11 +256,11 @@ def test_where_the_system_gives_no_descriptor_of_a_process_workers_are_started_o
 def test_a_forked_worker_that_is_killed_is_told_as_died(bench: Bench, nursery: Nursery) -> None:
     worker = bench.pool.start(Lane.LIGHT)
     assert bench.arrived() == READY
-    bench.pool.give(worker, Sweep(before=0.0))
+    bench.pool.give(worker, Sweep(now=1.0, age=0.0))
     bench.arrived()
     worker.process.kill()
     assert worker.process.wait() == -signal.SIGKILL
-    bench.pool.give(worker, Sweep(before=0.0))
+    bench.pool.give(worker, Sweep(now=1.0, age=0.0))
     assert bench.arrived() is None
     assert bench.pool.workers == []
 

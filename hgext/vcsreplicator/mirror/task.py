@@ -134,12 +134,13 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """A request to remove repositories set aside before a time.
+    """A request to remove repositories that were set aside `age` seconds ago.
 
-    The time is in seconds since the epoch. Answered by itself.
+    `now` is the time in seconds since the epoch. Answered by itself.
     """
 
-    before: float
+    now: float
+    age: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Work that no push waits for: when it may begin, and what its results change. Workers are played by hand."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from hgext.vcsreplicator.hg.replica import place
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
 from hgext.vcsreplicator.mirror.supervision.maintenance import SWEEP_INTERVAL, WARM_AFTER, WARM_AT_LATEST
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN
@@ -107,12 +110,49 @@ def test_what_was_set_aside_long_enough_ago_is_removed_once_in_an_interval(bench
     bench.pool.limits[Lane.CHECK] = 9
     bench.passes(100)
     [sweep] = begun(bench, Sweep)
-    age = bench.clock.now() - sweep.before
-    kept = bench.settings.keep_deleted_days * DAY
-    assert kept <= age <= kept + 100
+    assert sweep.age == bench.settings.keep_deleted_days * DAY
+    assert 0 <= bench.clock.now() - sweep.now <= 100
     bench.clock.advance(SWEEP_INTERVAL)
     bench.passes(1)
     assert len(begun(bench, Sweep)) == 2
+
+
+def test_what_was_set_aside_stays_however_far_the_clock_jumps_and_goes_in_the_end(bench: Bench) -> None:
+    kept = Path(bench.settings.folder) / "aside/kept"
+    kept.mkdir(parents=True)
+    long_ago = bench.clock.now() - 400 * DAY  # by a clock that is perhaps ahead
+    os.utime(kept, (long_ago, long_ago))
+    hours = 0
+
+    def sweep_for(count: int) -> None:
+        """The worker does its removals for so many hours, as long as the copy is there."""
+        nonlocal hours
+        bench.pool.limits[Lane.CHECK] = 1
+        while count and kept.exists():
+            bench.clock.advance(SWEEP_INTERVAL)
+            bench.passes(1)
+            [worker] = [each for each in bench.pool.workers if isinstance(each.busy, Sweep)]
+            place.remove_old(bench.settings.folder, worker.busy.now, worker.busy.age)
+            bench.mirror.receive(Answered(worker=worker, answer=worker.busy))
+            count, hours = count - 1, hours + 1
+
+    for jump in (0.0, 400 * DAY, -500 * DAY, 400 * DAY, -400 * DAY):
+        bench.clock.set_back(-jump)
+        sweep_for(2)
+        assert kept.exists()
+    sweep_for(24 * 30)
+    assert not kept.exists()
+    assert hours >= 24 * bench.settings.keep_deleted_days
+
+
+def test_copies_that_were_set_aside_stay_in_order_when_their_times_move(tmp_path: Path) -> None:
+    copies = [tmp_path / "aside" / name for name in "cadb"]
+    for number, copy in enumerate(copies):
+        copy.mkdir(parents=True)
+        os.utime(copy, (40 * DAY + number, 40 * DAY + number))
+    place.remove_old(str(tmp_path), 50 * DAY, DAY)
+    times = [copy.stat().st_mtime_ns for copy in copies]
+    assert times == sorted({*times})
 
 
 def test_repositories_are_read_through_one_in_an_interval(bench: Bench) -> None:

@@ -24,6 +24,10 @@ from mercurial import error, lock, vfs
 from ...words.errors import Rejected
 
 _OWN = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
+# The file whose time is that of the last removal of old copies from `aside`.
+SWEPT = "swept"
+# Most seconds by which copies in `aside` grow older between two removals, which a mirror orders every hour.
+COUNTED = 7200.0
 # Attempts to make a folder that another worker removes.
 _ATTEMPTS = 20
 # RENAME_EXCHANGE and AT_FDCWD of renameat2(2).
@@ -245,9 +249,40 @@ def _make_folder(folder: str) -> None:
     raise Busy(f"{folder}: another worker repeatedly removes it as an empty folder")
 
 
-def remove_old(state: str, before: float) -> None:
-    """Remove for good the copies set aside before that time."""
-    with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir(os.path.join(state, ASIDE)):
-            if entry.stat(follow_symlinks=False).st_mtime < before:
-                shutil.rmtree(entry.path, ignore_errors=True)
+def remove_old(state: str, now: float, age: float) -> None:
+    """Remove for good the copies that were set aside `age` seconds ago.
+
+    Of the time since the last removal at most COUNTED seconds count, and none before the first: otherwise a jump of the clock would
+    remove all copies at once. The copies' own times move with the rest, and stay in order. A copy from the future was set aside
+    while the clock was ahead, and counts as new. After a kill they move again, so copies stay longer. Nothing is removed on a disk
+    that takes no new times.
+    """
+    mark = os.path.join(state, SWEPT)
+    with contextlib.suppress(OSError):
+        passed_over = max(0.0, now - _read_time(mark) - COUNTED)
+        for number, (set_aside, path) in enumerate(_list_aside(state)):
+            latest = now - number / 1000
+            if passed_over or set_aside > latest:
+                moved = min(latest, set_aside + passed_over)
+                os.utime(path, (moved, moved), follow_symlinks=False)
+        with open(mark, "a", encoding="ascii"):
+            os.utime(mark, (now, now))
+        for set_aside, path in _list_aside(state):
+            if set_aside < now - age:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_time(file: str) -> float:
+    try:
+        return os.stat(file).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _list_aside(state: str) -> list[tuple[float, str]]:
+    """Return when each copy was set aside, and its folder, the newest first."""
+    try:
+        with os.scandir(os.path.join(state, ASIDE)) as entries:
+            return sorted(((each.stat(follow_symlinks=False).st_mtime, each.path) for each in entries), reverse=True)
+    except FileNotFoundError:
+        return []

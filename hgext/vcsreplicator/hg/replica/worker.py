@@ -102,7 +102,7 @@ def serve(pipe: Connection, ui: Ui | None) -> None:
             case Check():
                 answer = check(runner.repositories, settings, task)
             case Sweep():
-                place.remove_old(settings.folder, task.before)
+                place.remove_old(settings.folder, task.now, task.age)
                 answer = task
             case Warm():
                 answer = warm(runner.repositories, task)

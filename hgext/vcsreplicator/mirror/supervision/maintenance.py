@@ -92,8 +92,8 @@ class Maintenance:
             self._check_next(now)
         if now >= self._sweep_at and (worker := self._pool.idle(Lane.CHECK)) is not None:
             self._sweep_at = now + SWEEP_INTERVAL
-            before = self._clock.now() - DAY * self._settings.keep_deleted_days
-            self._pool.give(worker, Sweep(before=before), self._clock.monotonic())
+            sweep = Sweep(now=self._clock.now(), age=DAY * self._settings.keep_deleted_days)
+            self._pool.give(worker, sweep, self._clock.monotonic())
 
     def take_checked(self, checked: Checked) -> None:
         """Take the result of reading a repository through: damage, or a lower checkpoint."""
