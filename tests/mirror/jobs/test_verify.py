@@ -253,19 +253,52 @@ def test_a_round_that_fails_is_begun_again(round_: Round, monkeypatch: pytest.Mo
     assert rounds == []
 
 
-def test_the_metric_of_a_round_counts_all_that_an_operator_must_act_on(
-    round_: Round, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop = threading.Event()
+def metrics_of(
+    round_: Round, monkeypatch: pytest.MonkeyPatch, *rounds: dict[str, ComparisonOutcome]
+) -> list[tuple[float | None, float | None]]:
+    """Return after each round, in which the repositories have these outcomes, how many differ and how many are unreachable."""
+    found: list[tuple[float | None, float | None]] = []
+    stop, left = threading.Event(), list(rounds)
+    kinds = ("differing", "unreachable")
+
+    def read_gauges() -> None:
+        labels = {"mirror": "counted"}
+        values = [REGISTRY.get_sample_value(f"vcsreplicator_verify_{kind}_repositories", labels) for kind in kinds]
+        found.append((values[0], values[1]))
 
     def compare(
         settings: MirrorSettings, *arguments: object, report: Callable[[Verdict], None], **more: object
     ) -> None:
-        for outcome in ComparisonOutcome:
-            report(Verdict(mirror="counted", repository="1" * 32, path="one", outcome=outcome, seq=3, note=""))
-        stop.set()
+        if len(left) < len(rounds):
+            read_gauges()
+        for repository, outcome in left.pop(0).items():
+            report(Verdict(mirror="counted", repository=repository, path="one", outcome=outcome, seq=3, note=""))
+        if not left:
+            stop.set()
 
     monkeypatch.setattr(verify, "compare", compare)
-    verify.run(replace(SETTINGS, name="counted"), round_.log, OPTIONS, stop=stop)
-    labels = {"mirror": "counted"}
-    assert REGISTRY.get_sample_value("vcsreplicator_verify_differing_repositories", labels) == 3
+    verify.run(replace(SETTINGS, name="counted"), round_.log, replace(OPTIONS, rest=0.0), stop=stop)
+    read_gauges()
+    return found
+
+
+def test_the_metrics_of_a_round_count_all_that_an_operator_must_act_on_and_what_was_not_compared(
+    round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = {f"{number:032x}": outcome for number, outcome in enumerate(ComparisonOutcome)}
+    assert metrics_of(round_, monkeypatch, outcomes) == [(3, 1)]
+
+
+def test_a_repository_that_differs_counts_until_it_is_equal_or_gone(
+    round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    equal, differs, unreachable = ComparisonOutcome.EQUAL, ComparisonOutcome.DIFFERS, ComparisonOutcome.UNREACHABLE
+    found = metrics_of(
+        round_,
+        monkeypatch,
+        {"a": differs, "b": differs, "c": unreachable},
+        {"a": unreachable, "b": ComparisonOutcome.BEHIND, "c": unreachable},
+        {"a": equal, "b": unreachable, "c": equal},
+        {"a": unreachable, "c": equal},
+    )
+    assert found == [(2, 1), (2, 2), (1, 1), (0, 1)]

@@ -10,7 +10,8 @@ true.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter as Counts
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -32,8 +33,11 @@ from . import crew
 COMPARED = Counter("vcsreplicator_verify_repositories", "Comparisons by outcome", ["mirror", "outcome"])
 DIFFERING = Gauge(
     "vcsreplicator_verify_differing_repositories",
-    "Repositories that differ, are missing, or are ahead of the master, in the last round",
+    "Repositories that were found to differ, to be missing, or to be ahead of the master, and not equal since",
     ["mirror"],
+)
+UNREACHABLE = Gauge(
+    "vcsreplicator_verify_unreachable_repositories", "Repositories that the last round could not compare", ["mirror"]
 )
 # Seconds after which a round that failed begins again, and a log that does not answer is asked again.
 RETRY = 5.0
@@ -263,11 +267,12 @@ def run(
     clock: Clock = SystemClock(),  # noqa: B008
 ) -> None:
     """Compare in rounds until `stop`; log and measure what is wrong."""
+    differing: set[str] = set()
     while not stop.is_set():
-        began, counts = clock.monotonic(), dict.fromkeys(ComparisonOutcome, 0)
+        began, outcomes = clock.monotonic(), dict[str, ComparisonOutcome]()
 
         def count(verdict: Verdict) -> None:
-            counts[verdict.outcome] += 1  # noqa: B023
+            outcomes[verdict.repository] = verdict.outcome  # noqa: B023
             COMPARED.labels(verdict.mirror, verdict.outcome.value).inc()
             _log_verdict(verdict)
 
@@ -280,9 +285,23 @@ def run(
                 logger.exception("round failed", mirror=settings.name)
             stop.wait(RETRY)
             continue
-        DIFFERING.labels(settings.name).set(sum(counts[outcome] for outcome in NEEDS_OPERATOR))
-        logger.info("compared", mirror=settings.name, **{outcome.value: number for outcome, number in counts.items()})
+        differing = _find_differing(differing, outcomes)
+        counts = Counts(outcomes.values())
+        DIFFERING.labels(settings.name).set(len(differing))
+        UNREACHABLE.labels(settings.name).set(counts[ComparisonOutcome.UNREACHABLE])
+        logger.info(
+            "compared", mirror=settings.name, **{outcome.value: counts[outcome] for outcome in ComparisonOutcome}
+        )
         stop.wait(max(0.0, began + options.rest - clock.monotonic()))
+
+
+def _find_differing(before: set[str], outcomes: Mapping[str, ComparisonOutcome]) -> set[str]:
+    """Return the repositories that differ after a whole round.
+
+    One that differed before and cannot be compared now still does. One without an outcome is gone.
+    """
+    still = {each for each, outcome in outcomes.items() if each in before and outcome is not ComparisonOutcome.EQUAL}
+    return still | {each for each, outcome in outcomes.items() if outcome in NEEDS_OPERATOR}
 
 
 def _log_verdict(verdict: Verdict) -> None:
