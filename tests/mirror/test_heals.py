@@ -39,13 +39,6 @@ from testing.waiting import eventually
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with Bench(tmp_path, partitions=1) as bench:
-        bench.serve_master()
-        yield bench
-
-
 def equal(bench: Bench, author: Author) -> bool:
     """Whether mirror and master say the same of every changeset, and the mirror's store is sound."""
     template = "{rev} {node} {phase} {obsolete} {bookmarks} {pushid} {pushuser}\n"

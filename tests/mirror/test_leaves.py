@@ -2,8 +2,6 @@
 """A repository that a mirror must not have any more is set aside and acknowledged, in any state and after any missed event."""
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +16,6 @@ from testing.builders.mirroring import NAME, Bench
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with Bench(tmp_path, partitions=1) as bench:
-        bench.serve_master()
-        yield bench
 
 
 def set_aside(bench: Bench) -> list[str]:

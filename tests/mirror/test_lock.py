@@ -3,8 +3,6 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +14,6 @@ from testing.warm_hg import shared_hg
 from tests.hg.serving.test_watermark import served
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with Bench(tmp_path, partitions=1) as bench:
-        bench.serve_master()
-        yield bench
 
 
 def plain(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The root of a mirror is empty or another folder, as when its file system is not mounted: the mirror ends and copies nothing."""
 
+import errno
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hgext.vcsreplicator.mirror import service
 from hgext.vcsreplicator.mirror.jobs.bootstrap import BootstrapSettings, bootstrap
-from hgext.vcsreplicator.words.errors import Refused, Unavailable
+from hgext.vcsreplicator.mirror.mounts import MountedRoot
+from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable
+from hgext.vcsreplicator.words.passing import is_passing
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.rules import Rules
 from testing.builders.author import Author
@@ -20,13 +23,6 @@ from testing.builders.mirroring import Bench
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with Bench(tmp_path, partitions=1) as bench:
-        bench.serve_master()
-        yield bench
 
 
 @pytest.fixture(autouse=True)
@@ -181,6 +177,30 @@ def test_a_mirror_whose_root_becomes_another_folder_ends_and_finds_at_its_next_s
     push(bench, served)
     with bench.mirror():
         bench.wait_served(served)
+
+
+@pytest.mark.parametrize("call", ["stat", "statvfs", "scandir"])
+def test_a_root_that_fails_at_the_start_is_named_in_one_line(
+    bench: Bench, served: Author, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    unmount(bench)
+    (bench.root / "~vcsreplicator").mkdir()
+    read, begun = getattr(os, call), threading.Event()
+
+    def fail(path: Any, *rest: Any, **more: Any) -> Any:
+        if str(path) == str(bench.root) and begun.is_set():
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return read(path, *rest, **more)
+
+    monkeypatch.setattr(os, call, fail)
+    monkeypatch.setattr(service, "MountedRoot", lambda settings: (begun.set(), MountedRoot(settings))[1])
+    expected = (
+        f"mirror.alpha.root: {bench.root} cannot be used: {os.strerror(errno.ESTALE)}; expected a folder that user"
+    )
+    with pytest.raises(BadConfig) as ended, bench.mirror():
+        pass
+    assert str(ended.value).startswith(expected)
+    assert is_passing(ended.value)
 
 
 def test_a_root_that_does_not_answer_holds_up_nothing_but_the_look_at_it(

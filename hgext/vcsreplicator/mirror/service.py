@@ -47,14 +47,15 @@ def run(
     settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
-    with lock_folder(settings), closing(MountedRoot(settings)) as root, closing(_open_notes(settings)) as notes:
+    with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(_open_notes(settings)) as notes:
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
         # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
         table = _ask_until_available(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
         if positions is None or table is None:
             return
         own_acks = _read_own_acks(settings, table)
-        root.refuse_empty(own_acks, table)
+        with _naming_folder(settings, "root", settings.root):
+            root.refuse_empty(own_acks, table)
         instance = instance_of(Path(settings.folder))
         namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
         _ask_until_available(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
@@ -91,6 +92,11 @@ def run(
             control_reader.stop()
             namesakes.stop()
             supervisor.close(DRAIN)
+
+
+def _look_at_root(settings: MirrorSettings) -> MountedRoot:
+    with _naming_folder(settings, "root", settings.root):
+        return MountedRoot(settings)
 
 
 def _open_notes(settings: MirrorSettings) -> Notes:
