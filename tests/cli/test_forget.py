@@ -41,3 +41,11 @@ def test_a_repository_that_may_be_in_a_folder_that_cannot_be_read_is_not_forgott
     monkeypatch.setattr(forget, "find_repositories", find)
     with pytest.raises(Refused, match=r"/other cannot be read \(Permission denied\), and the repository may be there"):
         refuse(tmp_path)
+
+
+def test_a_repository_that_may_be_deleted_is_not_forgotten_while_the_disk_does_not_show_it(tmp_path: Path) -> None:
+    (deleted := tmp_path / ".vcsreplicator" / "deleted").mkdir(parents=True)
+    name = some_state().repository
+    (deleted / name).symlink_to(name)  # who looks gets ELOOP
+    with pytest.raises(Refused, match=rf"/deleted/{name} cannot be read \(Too many levels of symbolic links\)"):
+        refuse(tmp_path)

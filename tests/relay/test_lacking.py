@@ -168,6 +168,13 @@ def test_a_repository_that_was_removed_by_hand_is_gone_since_the_first_round_wit
     assert gone(states, roots, folders[:1], {"2" * 32: 20.0}, 40.0) == {}
 
 
+def test_a_repository_that_may_be_deleted_is_not_gone_while_the_disk_does_not_show_it(tmp_path: Path) -> None:
+    states: Any = {"1" * 32: Seen("one")}
+    (deleted := tmp_path / ".vcsreplicator" / "deleted").mkdir(parents=True)
+    (deleted / ("1" * 32)).symlink_to("1" * 32)  # who looks gets ELOOP
+    assert gone(states, {str(tmp_path): ""}, [], {}, 10.0) == {}
+
+
 def test_what_another_master_sent_is_not_gone_here_though_neither_has_a_prefix(tmp_path: Path) -> None:
     states: Any = {
         "1" * 32: Seen("one"),

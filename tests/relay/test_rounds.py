@@ -168,6 +168,20 @@ def test_a_deleted_repository_goes_once_the_log_has_all_of_it_and_what_is_being_
     assert os.listdir(deleted) == [".move-probe"]
 
 
+def test_a_deleted_repository_that_the_disk_does_not_show_now_stays_and_is_sent_later(round_: Round) -> None:
+    """A transient error is not taken for the rest of an interrupted removal."""
+    control = round_.root / ".vcsreplicator" / "deleted" / "a" / ".hg"
+    round_.create(".vcsreplicator/deleted/a", 1, sent=False)
+    (control / "store").rename(control / "hidden")
+    (control / "store").symlink_to("store")  # who looks gets ELOOP
+    [text] = round_.make(1000.0)[1]
+    assert text.startswith("cannot be read: ")
+    assert round_.jobs == []
+    (control / "store").unlink()
+    (control / "hidden").rename(control / "store")
+    assert jobs(round_) == [("a", "send")]
+
+
 @pytest.mark.parametrize(
     ("failure", "told"),
     [

@@ -12,7 +12,7 @@ from ..log import EVENTS, Log, NewRecord
 from ..outbox.entry import NewestEvent, next_event
 from ..outbox.file import outbox_of
 from ..relay.lacking import find_places
-from ..relay.scan import find_repositories, may_hold_repositories
+from ..relay.scan import find_repositories, is_folder, may_hold_repositories
 from ..relay.settings import RelaySettings
 from ..status.follower import read_picture
 from ..status.timeline import find_event
@@ -61,7 +61,11 @@ def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
             _refuse_unseen(error)
         raise Refused(f"{state.path}: there is {folder}; to delete it, run `hg replicatedelete` in it")
     for root in relay.roots:
-        if os.path.isdir(os.path.join(root, ".vcsreplicator", "deleted", state.repository)):
+        try:
+            is_deleted = is_folder(os.path.join(root, ".vcsreplicator", "deleted", state.repository))
+        except OSError as error:
+            raise Refused(_describe_unseen(error)) from error
+        if is_deleted:
             raise Refused(f"{state.path}: it was deleted, and the relay will send that: does it run?")
         for folder in find_repositories(root, _refuse_unseen):
             newest = None
@@ -74,7 +78,11 @@ def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
 def _refuse_unseen(error: OSError) -> None:
     """Raise Refused if the repository may be in a folder that this user cannot read."""
     if may_hold_repositories(error):
-        raise Refused(f"{error.filename} cannot be read ({error.strerror}), and the repository may be there")
+        raise Refused(_describe_unseen(error))
+
+
+def _describe_unseen(error: OSError) -> str:
+    return f"{error.filename} cannot be read ({error.strerror}), and the repository may be there"
 
 
 def _make_deletion(log: Log, state: RepositoryState) -> Event:

@@ -19,6 +19,7 @@ import pushlog
 from pushlog import store
 
 from ..outbox.file import Outbox, outbox_of
+from ..relay.scan import is_folder
 from ..words.errors import MalformedEvent, Refused
 from . import observe, opening
 from .bundles import RepositoryOpener
@@ -120,7 +121,7 @@ class MasterRepositories(RepositoryOpener):
         return problems
 
     def _finish(self, root: str, intent: Intent) -> None:
-        if not os.path.isdir(os.path.join(intent.folder, ".hg")):
+        if not is_folder(os.path.join(intent.folder, ".hg")):
             # It has been moved.
             intents.remove(root, intent.path)
             return

@@ -12,7 +12,7 @@ from ..status import SILENT
 from ..status.findings import REFUSES
 from ..words.errors import ReplicationError
 from ..words.records import RepositoryState, ServiceTrouble
-from .scan import find_repositories
+from .scan import find_repositories, is_folder
 
 # Separates a repository's folder from the reason why its events wait.
 WAITS = ": events wait in its outbox: "
@@ -111,17 +111,24 @@ def find_gone(
         if state.source not in (None, source):
             continue
         places = list(find_places(state.path, roots))
-        aside = (os.path.join(root, ".vcsreplicator", "deleted", name) for root in roots)
         hidden = any(f"{place}/".startswith(f"{folder}/") for place in places for folder in unreadable)
         if (
             places
             and not hidden
             and not state.deleted
             and there.isdisjoint(places)
-            and not any(map(os.path.isdir, aside))
+            and not _may_be_deleted(name, roots)
         ):
             found[name] = before.get(name, now)
     return found
+
+
+def _may_be_deleted(name: str, roots: Iterable[str]) -> bool:
+    """Return whether a root has, or may have, the repository among its deleted ones."""
+    try:
+        return any(is_folder(os.path.join(root, ".vcsreplicator", "deleted", name)) for root in roots)
+    except OSError:
+        return True
 
 
 def find_places(path: str, roots: Mapping[str, str]) -> Iterable[str]:

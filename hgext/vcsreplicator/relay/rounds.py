@@ -17,7 +17,7 @@ from .jobs import Job
 from .lacking import find_trouble
 from .loss import LossWatch
 from .port import MasterPort
-from .scan import find_repositories, may_hold_repositories
+from .scan import find_repositories, is_folder, may_hold_repositories
 from .work import Failure, Work, explain, give_repository
 
 logger = structlog.get_logger()
@@ -56,7 +56,7 @@ def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWa
         for error in unreadable:
             _note_unreadable(found, root, error, work, now)
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
-            _check_deleted(folder, work)
+            found.troubles.extend(_check_deleted(folder, work, now))
     work.forget_failures({*found.folders, *found.unreadable})
     return found
 
@@ -164,16 +164,19 @@ def _list_deleted(folder: str) -> list[str]:
         return []
 
 
-def _check_deleted(folder: str, work: Work) -> None:
-    """Remove a deleted repository, or its rest, once the log has all of it."""
+def _check_deleted(folder: str, work: Work, now: float) -> list[ServiceTrouble]:
+    """Remove a deleted repository, or its rest, once the log has all of it.
+
+    It stays while the disk does not show whether events are left. Returns its troubles.
+    """
     try:
-        if os.path.isdir(os.path.join(folder, ".hg", "store")) and outbox_of(folder).has_unsent():
+        if is_folder(os.path.join(folder, ".hg", "store")) and outbox_of(folder).has_unsent():
             work.add(folder, Job.SEND)
-            return
+            return []
     except FileNotFoundError:
         # Another process removes it.
-        return
+        return []
     except OSError as error:
-        logger.warning("repository not readable", folder=folder, reason=str(error))
-        return
+        return [_report_unreadable(folder, error, now)]
     shutil.rmtree(folder, ignore_errors=True)
+    return []

@@ -49,6 +49,17 @@ def may_hold_repositories(error: OSError) -> bool:
     return "/.hg" in str(error.filename) or not (name == "lost+found" or name.startswith("."))
 
 
+def is_folder(path: str) -> bool:
+    """Return whether a folder is there; raise OSError if that cannot be seen.
+
+    `os.path.isdir` takes a folder for missing when its disk fails.
+    """
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def _is_complete(control: str) -> bool:
     """Return whether Mercurial finished making this repository with its own store.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...log import Log
 from ...outbox.file import Outbox, outbox_of
+from ...relay.scan import is_folder
 from ...relay.sending import EventSender
 from ..bundles import RepositoryOpener
 from ..settings import ExtensionSettings, root_of
@@ -55,7 +56,7 @@ def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patien
             if not _is_forked(ui, log, box):
                 sender.send(folder, box)
                 done.append(True)
-        _send_deleted(sender, root_of(settings, folder))
+        _send_deleted(ui, sender, root_of(settings, folder))
 
 
 def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
@@ -81,13 +82,20 @@ def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
     return False
 
 
-def _send_deleted(sender: EventSender, root: str) -> None:
-    """Send events of deleted repositories and remove these, as the relay's rounds do."""
+def _send_deleted(ui: Any, sender: EventSender, root: str) -> None:
+    """Send events of deleted repositories and remove these, as the relay's rounds do.
+
+    What is left of an interrupted removal is removed.
+    """
     folder = os.path.join(root, creation.NOTES, creation.DELETED)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         gone = os.path.join(folder, name)
-        # The rest of one whose removal was interrupted.
-        if not os.path.isdir(os.path.join(gone, ".hg", "store")):
+        try:
+            is_rest = not is_folder(os.path.join(gone, ".hg", "store"))
+        except OSError as problem:
+            ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
+            continue
+        if is_rest:
             shutil.rmtree(gone, ignore_errors=True)
             continue
         box = outbox_of(gone)

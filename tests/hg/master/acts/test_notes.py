@@ -26,6 +26,20 @@ def master() -> Iterator[Master]:
         yield master
 
 
+def test_the_note_of_an_act_stays_while_the_disk_does_not_show_its_repository(master: Master) -> None:
+    master.create("one")
+    level = master.outbox("one").newest()
+    assert level is not None
+    root = str(master.root)
+    members = {"repository": level.repository, "seq": level.seq, "path": "one", "folder": f"{root}/one"}
+    intents.write(root, Intent(kind="renamed", to=f"{root}/two", to_path="two", to_root=root, **members))
+    (master.root / "one" / ".hg").rename(master.root / "hidden")
+    (master.root / "one" / ".hg").symlink_to(".hg")  # who looks gets ELOOP
+    done = subprocess.run([sys.executable, "-c", LOOK, root], capture_output=True, text=True, check=True)
+    assert "rename not finished: " in done.stdout
+    assert intents.read(root, "one") is not None
+
+
 def test_a_hostile_note_moves_no_repository_out_of_the_roots(master: Master) -> None:
     master.create("one")
     level = master.outbox("one").newest()
