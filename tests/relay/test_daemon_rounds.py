@@ -18,6 +18,7 @@ import structlog
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, NewRecord, reports, topics
+from hgext.vcsreplicator.log.table import find_oldest_time
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import daemon, fork
@@ -30,7 +31,7 @@ from hgext.vcsreplicator.relay.work import Failure
 from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.status.findings import STALLED
 from hgext.vcsreplicator.words.clock import DAY
-from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Expired, Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
@@ -128,6 +129,29 @@ def test_a_blob_that_an_event_of_the_log_may_name_stays_however_far_the_clock_ju
         bench.clock.advance(400 * DAY)
         bench.wait_for_rounds(3)
         assert blob.exists()
+
+
+def test_an_event_that_expires_at_the_wrong_moment_leaves_old_blobs_to_a_later_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest event was there when the relay asked where the log begins, and is gone when it asks how old it is."""
+    blob, failures = make_blob(bench, "a", 400 * DAY), list[Expired]()
+
+    def find(log: MemoryLog, topic: str) -> float | None:
+        if failures:
+            return find_oldest_time(log, topic)
+        beginnings = {partition: begins - 1 for partition, begins in log.beginnings(topic).items()}
+        stale = SimpleNamespace(beginnings=lambda _: beginnings, ends=log.ends, reader=log.reader)
+        with pytest.raises(Expired) as raised:
+            find_oldest_time(stale, topic)  # type: ignore[arg-type]
+        failures.append(raised.value)
+        raise raised.value
+
+    monkeypatch.setattr(daemon, "find_oldest_time", find)
+    with bench.running(blobs=f"file://{bench.folder}/blobs", blob_age=2.0):
+        eventually(lambda: not blob.exists() or not bench.thread.is_alive())
+    assert failures
+    assert not blob.exists()
 
 
 def test_an_event_that_the_log_lost_is_sent_again_though_nothing_is_pushed(bench: Bench) -> None:

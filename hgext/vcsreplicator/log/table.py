@@ -120,7 +120,7 @@ def find_answered_ends(log: Log, topic: str, partitions: Collection[int]) -> dic
 def find_oldest_time(log: Log, topic: str) -> float | None:
     """Return when the oldest record of a topic was written; None if it has none.
 
-    Raises Unavailable, also if a record that should be there does not come within `PATIENCE`.
+    Raises Unavailable, also if a record that should be there does not come within `PATIENCE`, and Expired if it expires meanwhile.
     """
     times, ends = [], log.ends(topic)
     for partition, beginning in log.beginnings(topic).items():

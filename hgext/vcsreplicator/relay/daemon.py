@@ -24,7 +24,7 @@ from ..outbox.file import outbox_of
 from ..status.findings import REFUSES, finding_of
 from ..status.wording import Severity
 from ..words.clock import DAY, Clock, SystemClock
-from ..words.errors import BadConfig, ReplicationError, Unavailable
+from ..words.errors import BadConfig, ReplicationError
 from ..words.records import RELAY_KEY, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
@@ -143,7 +143,7 @@ class _Relay:
             due = time.monotonic() + self._settings.scan
             try:
                 self._remove_old_blobs()
-            except Unavailable as error:  # left to a later round
+            except ReplicationError as error:  # left to a later round
                 logger.warning("old blobs not removed", reason=str(error))
 
     def _wait_for_work(self, stop: threading.Event, due: float) -> bool:
