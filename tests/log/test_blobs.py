@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 
 import boto3
@@ -90,6 +91,15 @@ def test_a_folder_without_space_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(NoRoom, match=f"blobs: {tmp_path}: no space left on its disk; free some space"):
         open_blobs(f"file://{tmp_path}").put([b"bundle"])
+
+
+def test_a_machine_without_space_for_a_bundle_on_its_way_to_s3_is_told_so():
+    def fill_the_disk():
+        yield b"some"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(NoRoom, match=f"blobs: {tempfile.gettempdir()}: no space left on its disk; free some space"):
+        open_blobs("s3://bucket").put(fill_the_disk())
 
 
 def test_a_store_that_accepts_and_says_nothing_is_unavailable(monkeypatch):

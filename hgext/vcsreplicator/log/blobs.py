@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from ..words.errors import MalformedEvent, NoRoom, Unavailable, quote_value
+from ..words.errors import BlobsUnavailable, MalformedEvent, NoRoomForBlobs, quote_value
 from ..words.wire import BUNDLE_LIMIT, Attachment, BundlePlace
 from .ownership import give_to_owner, make_folder
 
@@ -40,19 +40,19 @@ class BlobStore(Protocol):
     def put(self, chunks: Iterable[bytes]) -> Attachment:
         """Store the chunks durably and return where they are.
 
-        Raises Unavailable, or NoRoom.
+        Raises BlobsUnavailable, or NoRoomForBlobs.
         """
 
     def open(self, attachment: Attachment) -> IO[bytes]:
         """Open the bundle as a file whose hash was checked; the caller closes it.
 
-        Raises FileNotFoundError if the blob is gone, MalformedEvent if it is not what the event names, and Unavailable.
+        Raises FileNotFoundError if the blob is gone, MalformedEvent if it is not what the event names, and BlobsUnavailable.
         """
 
     def remove_older(self, time: float) -> int:
         """Remove the blobs stored before `time`, and return how many.
 
-        `time` is in seconds since the epoch. Raises Unavailable.
+        `time` is in seconds since the epoch. Raises BlobsUnavailable.
         """
 
 
@@ -99,9 +99,7 @@ class FolderBlobs:
                 sync_folder(self._folder)  # unconditionally: a kill may have come after an earlier mkdir
                 os.utime(path)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise NoRoom(f"blobs: {self._folder}: no space left on its disk; free some space") from error
-            raise Unavailable(f"blobs: {self._folder}: {error}") from error
+            raise _describe_failure(self._folder, error) from error
         return attachment
 
     def open(self, attachment: Attachment) -> IO[bytes]:
@@ -111,7 +109,7 @@ class FolderBlobs:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise Unavailable(f"blobs: {self._folder}: {error}") from error
+            raise BlobsUnavailable(f"blobs: {self._folder}: {error}") from error
         return file
 
     def remove_older(self, time: float) -> int:
@@ -126,7 +124,7 @@ class FolderBlobs:
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    raise Unavailable(f"blobs: {self._folder}: {error}") from error
+                    raise BlobsUnavailable(f"blobs: {self._folder}: {error}") from error
         return count
 
     def _find_path(self, attachment: Attachment) -> str:
@@ -141,9 +139,12 @@ class S3Blobs:
         self._bucket, self._prefix = bucket, prefix + "/" if prefix else ""
 
     def put(self, chunks: Iterable[bytes]) -> Attachment:
-        with _spool_chunks(chunks, None) as (file, attachment), _translate_errors(self._bucket):
-            file.seek(0)
-            self._client.upload_fileobj(file, self._bucket, self._find_key(attachment))
+        try:
+            with _spool_chunks(chunks, None) as (file, attachment), _translate_errors(self._bucket):
+                file.seek(0)
+                self._client.upload_fileobj(file, self._bucket, self._find_key(attachment))
+        except OSError as error:
+            raise _describe_failure(tempfile.gettempdir(), error) from error
         return attachment
 
     def open(self, attachment: Attachment) -> IO[bytes]:
@@ -206,6 +207,13 @@ def _spool_chunks(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple
         yield file, Attachment(where=BundlePlace.BLOB, size=size, sha256=sha256, name=sha256 + ".hg")
 
 
+def _describe_failure(folder: str, error: OSError) -> BlobsUnavailable:
+    """Return the error for a bundle that could not be written in a folder."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoRoomForBlobs(f"blobs: {folder}: no space left on its disk; free some space")
+    return BlobsUnavailable(f"blobs: {folder}: {error}")
+
+
 @contextlib.contextmanager
 def _closed_on_error(file: IO[bytes]) -> Iterator[IO[bytes]]:
     """Give the file, which stays open for the caller unless the block fails."""
@@ -238,9 +246,9 @@ def _translate_errors(bucket: str) -> Iterator[None]:
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey"):
             raise FileNotFoundError(f"s3://{bucket}: no such blob") from error
-        raise Unavailable(f"blobs: s3://{bucket}: {error}") from error
+        raise BlobsUnavailable(f"blobs: s3://{bucket}: {error}") from error
     except (Boto3Error, BotoCoreError) as error:
-        raise Unavailable(f"blobs: s3://{bucket}: {error}") from error
+        raise BlobsUnavailable(f"blobs: s3://{bucket}: {error}") from error
 
 
 def sync_folder(path: str | Path) -> None:

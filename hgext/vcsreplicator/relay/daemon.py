@@ -17,6 +17,7 @@ import prometheus_client
 import structlog
 
 from ..log import EVENTS, Log
+from ..log.blob_retries import BlobRetries
 from ..log.blobs import BlobStore, open_blobs
 from ..log.reports import ServiceReporter, name_trouble
 from ..log.table import find_oldest_time
@@ -100,7 +101,8 @@ class _Relay:
         sender = EventSender(log=log, source=settings.source, make_bundle=port.make_bundle, store_blob=store_blob)
         self._watch = StateWatch(log, stop)
         self._losses = LossWatch(log, self._watch.state, clock)
-        jobs = RepositoryJobs(sender, port, self._watch, self._losses)
+        retries = None if self._blobs is None else BlobRetries(self._blobs, clock)
+        jobs = RepositoryJobs(sender, port, self._watch, self._losses, retries)
         self._work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)

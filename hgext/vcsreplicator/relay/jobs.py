@@ -7,15 +7,17 @@ To recover is to roll back an abandoned transaction, to check is to ask whether 
 import enum
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 import prometheus_client
 import structlog
 
+from ..log.blob_retries import BlobRetries
 from ..outbox.entry import Entry
 from ..outbox.file import Outbox, SentMark, outbox_of
 from ..outbox.forks import fork_behind
-from ..words.errors import Unavailable
+from ..words.errors import BlobsUnavailable, Unavailable
 from ..words.event import event_names
 from .fork import StateWatch
 from .loss import KnownPlace, LossWatch
@@ -55,13 +57,21 @@ class RepositoryJobs:
     """The jobs, each given the folder of a repository.
 
     They call `on_sent` with the folder and the sequence of each sent event, and `on_available` with the folder of a repository when
-    the log answers and has all of its events.
+    the log answers and has all of its events. `blobs` says when a bundle is worth making; None without a blob store.
     """
 
-    def __init__(self, sender: EventSender, port: MasterPort, watch: StateWatch, losses: LossWatch) -> None:
+    def __init__(
+        self,
+        sender: EventSender,
+        port: MasterPort,
+        watch: StateWatch,
+        losses: LossWatch,
+        blobs: BlobRetries | None = None,
+    ) -> None:
         self.on_sent: Callable[[str, int], None] = lambda folder, seq: None
         self.on_available: Callable[[str], None] = lambda folder: None
         self._sender, self._port, self._watch, self._losses = sender, port, watch, losses
+        self._blobs = blobs
 
     def table(self) -> Mapping[Job, Callable[[str], None]]:
         """Return the function that does each job.
@@ -146,7 +156,10 @@ class RepositoryJobs:
 
         sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
         try:
-            return sender.send(folder, box)
+            with nullcontext() if self._blobs is None else self._blobs.trying(folder):
+                return sender.send(folder, box)
+        except BlobsUnavailable:
+            raise
         except Unavailable:
             self._losses.doubt(folder)
             raise

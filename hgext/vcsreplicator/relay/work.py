@@ -21,7 +21,7 @@ import structlog
 from ..log.ownership import name_own_user
 from ..outbox.file import outbox_of
 from ..words.clock import Clock
-from ..words.errors import NoRoom, Refused, Unavailable
+from ..words.errors import BlobsUnavailable, NoRoom, Refused, Unavailable
 from ..words.retry import FAILOVER, RECONNECT
 from .jobs import Job, RepositoryBusy
 from .partitions import LoggedOutage
@@ -246,7 +246,7 @@ class Work:
                 if not (os.path.isdir(os.path.join(folder, ".hg")) or is_denied(folder)):
                     logger.info("repository gone", job=job, folder=folder)
                     return _JobOutcomes(outcomes.retried)
-                outcomes.is_away = isinstance(error, Unavailable)
+                outcomes.is_away = isinstance(error, Unavailable) and not isinstance(error, BlobsUnavailable)
                 reason, denied = explain(folder, error), _find_denied(folder, error)
                 _report_failure(folder, job, task, error, reason)
                 outcomes.note(Failure(job, reason, now, is_permanent=denied is not None))

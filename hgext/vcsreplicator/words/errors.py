@@ -21,6 +21,14 @@ class NoRoom(Unavailable):
     """A disk has no space left; the message names it."""
 
 
+class BlobsUnavailable(Unavailable):
+    """The blob store does not answer, or does not take a bundle; the log may be well."""
+
+
+class NoRoomForBlobs(BlobsUnavailable, NoRoom):
+    """The disk of the blob store has no space left; the message names it."""
+
+
 class Expired(ReplicationError):
     """The log no longer has the requested position; only a snapshot fills the gap."""
 
