@@ -20,5 +20,5 @@ class HandClock:
         self._monotonic += seconds
 
     def set_back(self, seconds: float) -> None:
-        """Set the time of day back, as an operator or NTP does; nothing else passes."""
+        """Set the time of day back, or forward by a negative number, as an operator or NTP does; nothing else passes."""
         self._now -= seconds

@@ -43,7 +43,7 @@ class FedAggregation:
         self.transactions: list[int] = []
         self.buried: list[str | None] = []
         self.positions = dict(START)
-        self.now = 1000.0
+        self._now = 1000.0
         self.silence = Silence(self.now)
         known = [Mirror(name=one, state=MirrorState.ACTIVE) if isinstance(one, str) else one for one in mirrors]
         roster = Roster(version=1, mirrors=tuple(known), allow_empty=allow_empty)
@@ -53,6 +53,15 @@ class FedAggregation:
         self.aggregation.end_loading(self.now)
         self._offsets = dict.fromkeys((EVENTS, ACKS, ROSTER_REQUESTS), 0)
         self._events: list[Record] = []
+
+    @property
+    def now(self) -> float:
+        """The time by both clocks."""
+        return self._now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self._now = self.aggregation.succession.now = now
 
     def record(
         self, topic: str, key: str | None, value: bytes | None, headers: Mapping[str, str] | None = None
@@ -140,6 +149,7 @@ class FedAggregation:
 
     def _aggregate(self, roster: Roster, limit: int) -> Aggregation:
         aggregation = Aggregation(roster, self.positions, limit=limit)
+        aggregation.succession.now = self.now
         aggregation.succession.read_at = math.inf  # what was not fed does not exist
         return aggregation
 

@@ -143,6 +143,51 @@ def test_a_successor_waits_while_a_partition_does_not_answer_and_a_minute_longer
     assert here.noticed() == IN_ORDER
 
 
+@pytest.mark.parametrize("hours", [-5, 5], ids=["ahead", "back"])
+def test_a_successor_waits_a_minute_for_a_departure_however_the_time_of_day_is_set(
+    here: Installation, hours: int
+) -> None:
+    with here.session() as session:
+        here.begin(session, 1)
+        here.push(here.successor, Type.CREATED)
+        here.step(session, 5.0)
+        here.clock.set_back(hours * 3600.0)
+        here.step(session, DEPARTURE_PATIENCE - 20.0)
+        assert here.noticed() == [(1, 1)]
+        here.leave(1)
+        here.step(session, 10.0)
+    assert here.noticed() == IN_ORDER
+
+
+@pytest.mark.parametrize("hours", [-5, 5], ids=["ahead", "back"])
+def test_a_successor_whose_predecessor_left_without_a_word_goes_after_a_minute_however_the_time_of_day_is_set(
+    here: Installation, hours: int
+) -> None:
+    with here.session() as session:
+        here.begin(session, 1)
+        here.push(here.successor, Type.CREATED)
+        here.step(session, 5.0)
+        here.clock.set_back(hours * 3600.0)
+        here.step(session, DEPARTURE_PATIENCE + 10.0)
+    assert here.noticed() == [(1, 1), (2, 1)]
+
+
+def test_a_successor_that_came_while_the_clock_was_ahead_goes_after_a_minute_of_the_next_session(
+    here: Installation,
+) -> None:
+    """Its arrival is stored with that time of day."""
+    with here.session() as session:
+        here.begin(session, 1)
+        here.push(here.successor, Type.CREATED)
+        here.step(session, 5.0)
+    here.clock.set_back(5 * 3600.0)
+    with here.session() as session:
+        here.step(session, DEPARTURE_PATIENCE - 10.0)
+        assert here.noticed() == [(1, 1)]
+        here.step(session, 20.0)
+    assert here.noticed() == [(1, 1), (2, 1)]
+
+
 def test_an_answer_that_came_late_is_no_answer_of_the_time_before(
     here: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,13 +290,13 @@ def test_a_time_counts_once_what_the_log_had_then_is_read_or_lost(here: Installa
     completeness = Completeness(aggregation, here.log, here.clock, 5.0)
     send(here.log, here.former.take(3))
     here.clock.advance(DEPARTURE_PATIENCE)
-    asked = here.clock.now()
+    asked = here.clock.monotonic()
     aggregation._memory.positions[EVENTS, OLD] = 2
     completeness.check()
     send(here.log, here.former.take(3))
     here.clock.advance(5.0)
     completeness.check()
-    assert aggregation.succession.read_at == 0.0
+    assert aggregation.succession.read_at == float("-inf")
     if lost:
         here.log.lose(EVENTS, OLD, 4)
         here.clock.advance(5.0)

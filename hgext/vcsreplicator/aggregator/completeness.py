@@ -54,7 +54,7 @@ class Completeness:
     def __init__(self, aggregation: Aggregation, log: Log, clock: Clock, interval: float) -> None:
         self._aggregation, self._log, self._clock, self._interval = aggregation, log, clock, interval
         self._answers_since = clock.monotonic()
-        self._asked, self._asked_at = self._answers_since - interval, 0.0
+        self._asked = self._answers_since - interval
         # The question that is not answered yet; a thread of its own asks, so that a broker that hangs holds up no other work.
         self._question: Future[_Answer] | None = None
         self._ends: dict[int, int] = {}
@@ -94,7 +94,7 @@ class Completeness:
 
     def _ask(self, now: float) -> None:
         """Ask for the ends, and wait a moment for the answer."""
-        self._asked, self._asked_at = now, self._clock.now()
+        self._asked = now
         self._question = ask_aside("ends", self._find_ends)
         wait([self._question], PAUSE)
 
@@ -125,7 +125,7 @@ class Completeness:
         elif self._next is not None:
             self._ends = {partition: min(end, self._ends[partition]) for partition, end in ends.items()}
         elif self._asked - self._answers_since >= DEPARTURE_PATIENCE:
-            self._ends, self._next = ends, self._asked_at
+            self._ends, self._next = ends, self._asked
 
     def _note_failure(self, reason: str) -> None:
         self._fails_since = self._fails_since if self._failure else self._asked

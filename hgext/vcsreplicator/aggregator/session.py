@@ -190,9 +190,9 @@ class Session:
         if self._rereading:
             self._go_on_reading_again()
         self._read_records(0.0 if aggregation.is_undecided or self._rereading else timeout)
-        aggregation.decide(self._clock.now())
+        aggregation.decide(self._take_time())
         if self._completeness.check():
-            aggregation.decide(self._clock.now())
+            aggregation.decide(self._take_time())
         if aggregation.output.is_urgent or aggregation.output.is_full or aggregation.is_undecided:
             self.commit()
         elif aggregation.output.fresh and not was_waiting:
@@ -206,6 +206,11 @@ class Session:
             self._ahead.check(self._clock.now())
         self._is_try_due = self._refusals.is_due()
 
+    def _take_time(self) -> float:
+        """Return the time of day, and set the monotonic time for successors."""
+        self.aggregation.succession.now = self._clock.monotonic()
+        return self._clock.now()
+
     def _complete_positions(self) -> None:
         """Look for events that `pending` lacks; those that `events` lacks too are lost."""
         incomplete = self.aggregation.incomplete()
@@ -217,7 +222,7 @@ class Session:
     def _take_kept(self) -> None:
         """Take the records that an older aggregator kept for a newer one."""
         events = self.aggregation.events
-        while (outcome := events.take_kept(self._clock.now(), self._rereading.whole)).is_asked_again:
+        while (outcome := events.take_kept(self._take_time(), self._rereading.whole)).is_asked_again:
             if outcome is RecordOutcome.READ_AGAIN and events.newer.next is not None:
                 self._read_again({events.newer.next.partition})
             self.commit()
@@ -227,14 +232,14 @@ class Session:
         for partition in sorted(partitions - self._rereading.whole.keys()):
             self._rereading.begin(partition)
         while self._rereading:
-            self._rereading.slice(self._clock.now())
+            self._rereading.slice(self._take_time())
             self._watch.beat()
             if self._stop.is_set():
                 raise ReadStopped
 
     def _go_on_reading_again(self) -> None:
         """Reread a slice; then take the records that came behind the position meanwhile."""
-        for partition in self._rereading.slice(self._clock.now()):
+        for partition in self._rereading.slice(self._take_time()):
             self._take_records(self._parked.pop(partition, ()))
             assert self._reader is not None
             self._reader.resume([(EVENTS, partition)])
@@ -300,7 +305,7 @@ class Session:
                 self.commit()
 
     def _take_record(self, record: Record) -> RecordOutcome:
-        now = self._clock.now()
+        now = self._take_time()
         if record.topic == EVENTS:
             return self.aggregation.events.take(record, now, is_whole=self._rereading.is_whole(record))
         return (self.aggregation.levels.take if record.topic == ACKS else self.aggregation.request)(record, now)

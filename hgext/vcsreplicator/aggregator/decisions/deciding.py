@@ -108,7 +108,7 @@ class Decisions:
         gating = repository.gating(roster)
         while True:
             for held in repository.releasable(gating, allow_empty=roster.allow_empty):
-                if self._succession.must_wait(repository, held, now):
+                if self._succession.must_wait(repository, held):
                     self._successors[repository.id] = repository
                     break
                 repository.release(held, roster.version)

@@ -16,7 +16,7 @@ class HeldEvent:
     """An event that waits for its notice.
 
     A stored one is bytes until it is needed: 100,000 may wait at a restart. `headers` are those of its record that go along with
-    it, see `words.wire`.
+    it, see `words.wire`. `taken_at` is when it arrived by the monotonic clock; 0 if that was before this session.
     """
 
     seq: int
@@ -24,6 +24,7 @@ class HeldEvent:
     value: bytes | None = None
     pending: Pending | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: wire.NO_HEADERS)
+    taken_at: float = 0.0
 
     @classmethod
     def stored(cls, seq: int, value: bytes, headers: Mapping[str, str]) -> "HeldEvent":
@@ -31,10 +32,11 @@ class HeldEvent:
         return cls(seq=seq, written=True, value=value, headers=wire.carried(headers))
 
     @classmethod
-    def arrived(cls, event: Event, record: Record, now: float) -> "HeldEvent":
-        """Hold an event of the topic `events`."""
+    def arrived(cls, event: Event, record: Record, now: float, taken_at: float) -> "HeldEvent":
+        """Hold an event of the topic `events`, which arrived `now` by the time of day."""
         pending = Pending(event=event, partition=record.partition, offset=record.offset, arrived=now)
-        return cls(seq=event.seq, written=False, pending=pending, headers=wire.carried(record.headers))
+        headers = wire.carried(record.headers)
+        return cls(seq=event.seq, written=False, pending=pending, headers=headers, taken_at=taken_at)
 
     def opened(self) -> Pending:
         """Return the pending record.

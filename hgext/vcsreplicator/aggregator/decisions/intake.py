@@ -214,8 +214,8 @@ class EventIntake:
         repository.state = follow(repository.state, event, arrival, self._membership.roster.version, source)
         self._succession.note(repository.state)
         self._decisions.end_replaced(event.path)
-        repository.add(HeldEvent.arrived(event, record, now))
-        repository.newest_at = now
+        repository.add(HeldEvent.arrived(event, record, now, self._succession.now))
+        repository.newest_at = self._succession.now
         output = self._memory.output
         output.dirty[repository.id] = output.fresh[repository.id] = repository
         self._memory.touched[repository.id] = repository
@@ -269,7 +269,7 @@ class EventIntake:
 
     def _fill_queue(self, repository: Repository, event: Event, record: Record, now: float) -> RecordOutcome:
         """Take an event again that waits for its notice, but was lost from `pending`."""
-        held = HeldEvent.arrived(event, record, now)
+        held = HeldEvent.arrived(event, record, now, self._succession.now)
         held.written = True
         repository.fill(held)
         self._memory.output.add(

@@ -23,7 +23,7 @@ class Repository:
 
     `queue` is in order of sequence; its first `released` items are released. `newer` are the offsets of the records since the
     first event of a newer version, which the log keeps as they came. `is_incomplete`: events that wait for their notice are
-    missing in the queue. `newest_at` is when its newest event came, by the aggregator's clock; 0 if that was before its start.
+    missing in the queue. `newest_at` is when its newest event came, by the monotonic clock; 0 if that was before this session.
     """
 
     __slots__ = (

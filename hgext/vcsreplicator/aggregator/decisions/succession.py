@@ -33,12 +33,13 @@ class Wait:
 class Succession:
     """The paths of all repositories, and which successors wait.
 
-    Everything is read that the log had at `read_at` (wall clock). What is not read may have departures, and repositories that the
-    aggregator does not know.
+    Everything is read that the log had at `read_at`. What is not read may have departures, and repositories that the aggregator
+    does not know. `now` is the present time, which the caller sets before it passes in events and asks for decisions. Both are by
+    the monotonic clock: a successor waits as long if the time of day is set meanwhile.
     """
 
     def __init__(self, repositories: Mapping[str, Repository]) -> None:
-        self.read_at = 0.0
+        self.now, self.read_at = 0.0, float("-inf")
         # Whether events wait untaken with their repositories, which may have been at any path.
         self.has_untaken = False
         self._repositories = repositories
@@ -58,7 +59,7 @@ class Succession:
             self._paths.setdefault(path, set()).add(state.repository)
             self._known.add((path, generation))
 
-    def must_wait(self, repository: Repository, held: HeldEvent, now: float) -> bool:
+    def must_wait(self, repository: Repository, held: HeldEvent) -> bool:
         """Return whether the event waits for another repository at its path.
 
         The event is the next to be released.
@@ -69,13 +70,13 @@ class Succession:
         if not _is_first_there(repository.state, event):
             return False
         others = (other for other in self._list_there(event.path) if other is not repository)
-        found = tuple(other for other in others if _holds_path(other, held, min(now, self.read_at)))
+        found = tuple(other for other in others if _holds_path(other, held, min(self.now, self.read_at)))
         if found:
             self._waits[repository.id] = held, found
             return True
         if event.generation == 1 or (event.path, event.generation - 1) in self._known:
             return False
-        if self.read_at > held.since and not self.has_untaken:
+        if self.read_at > held.taken_at and not self.has_untaken:
             return False
         self._unproven[repository.id] = held
         return True
@@ -142,4 +143,4 @@ def _lives_below(state: RepositoryState | None, path: str, generation: int) -> b
 
 def _holds_path(other: Repository, held: HeldEvent, read_at: float) -> bool:
     is_there = other.occupies(held.event.path, held.event.generation)
-    return is_there or (is_there is None and read_at - max(held.since, other.newest_at) < DEPARTURE_PATIENCE)
+    return is_there or (is_there is None and read_at - max(held.taken_at, other.newest_at) < DEPARTURE_PATIENCE)
