@@ -49,3 +49,20 @@ def test_a_repository_that_may_be_deleted_is_not_forgotten_while_the_disk_does_n
     (deleted / name).symlink_to(name)  # who looks gets ELOOP
     with pytest.raises(Refused, match=rf"/deleted/{name} cannot be read \(Too many levels of symbolic links\)"):
         refuse(tmp_path)
+
+
+def test_a_repository_of_an_empty_root_is_not_forgotten_unless_the_operator_says_that_it_is_mounted(
+    tmp_path: Path,
+) -> None:
+    settings = RelaySettings(socket="/s", source="hg://master", roots={str(tmp_path): ""})
+    names = ["a" * 32, "b" * 32]
+    states = {name: some_state(repository=name, path=f"group/{name[0]}", source="hg://master") for name in names}
+    with pytest.raises(Refused, match=rf"{tmp_path}: is empty, 2 repositories were there: .*; if it is, .* --mounted"):
+        forget._refuse_unmounted(settings, states, states[names[0]])
+    control = tmp_path / "other" / ".hg"
+    (control / "store").mkdir(parents=True)
+    (control / "requires").write_text("store\n")
+    forget._refuse_unmounted(settings, states, states[names[0]])
+    (tmp_path / "group").mkdir()
+    with pytest.raises(Refused, match=rf"{tmp_path}/group: is empty, 2 repositories were there: "):
+        forget._refuse_unmounted(settings, states, states[names[0]])

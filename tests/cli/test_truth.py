@@ -100,6 +100,13 @@ def test_whatever_is_broken_is_named_with_the_time_and_the_next_step(tmp_path: P
         assert "run this on the master's machine" in say(monitor, "forget", "gone", "--yes")[1]
         assert "there is" in say(config, "forget", "red", "--yes")[1]
         assert "would be deleted on all mirrors" in say(config, "forget", "gone")[1]
+        red = cluster.repository("red")
+        red.rename(tmp_path / "red")
+        code, text = say(config, "forget", "gone", "--yes")
+        assert code
+        assert f"{red.parent}: is empty, 2 repositories were there: is its file system mounted?" in text
+        assert "would be deleted on all mirrors" in say(config, "forget", "gone", "--mounted")[1]
+        (tmp_path / "red").rename(red)
         assert say(config, "forget", "gone", "--yes")[0] == 0
         eventually(lambda: not (tmp_path / "repos/beta/gone").exists())
         eventually(lambda: "repository gone" not in found(monitor))

@@ -365,6 +365,29 @@ def test_a_root_that_is_not_mounted_yet_is_reported_and_nothing_in_it_is_gone(
     assert (trouble.is_urgent, trouble.since) == (True, began)
 
 
+def test_a_root_that_is_an_empty_mount_point_is_reported_and_nothing_in_it_is_gone_until_it_is_mounted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has its repositories; to announce their deletion would delete them on all mirrors."""
+    monkeypatch.setattr(reports, "INTERVAL", 0.05)
+    empty, began = bench.folder / "empty", bench.clock.now()
+    empty.mkdir()
+    for letter in "bc":
+        record, path = gone(letter), f"n/{letter}".encode()
+        value = (record.value or b"").replace(f"gone-{letter}".encode(), path)
+        bench.log.append([NewRecord(topic=record.topic, key=record.key, value=value)])
+    with bench.running(roots={str(bench.folder / "repos"): "", str(empty): "n"}):
+        [trouble] = eventually(lambda: bench.reports()[-1].troubles if bench.reports() else [])
+        assert trouble.text.startswith(f"{empty}: is empty, 2 repositories were there: is its file system mounted?")
+        assert "forget" not in trouble.text
+        assert (trouble.is_urgent, trouble.since) == (True, began)
+        for letter in "bc":
+            store = empty / letter / ".hg" / "store"
+            store.mkdir(parents=True)
+            (store.parent / "requires").write_text("store\n")
+        eventually(lambda: not any("mounted" in each.text for each in bench.reports()[-1].troubles))
+
+
 def test_a_push_below_a_root_that_the_relay_does_not_have_is_reported_while_its_events_wait(bench: Bench) -> None:
     other = bench.folder / "other" / "two"
     store = other / ".hg" / "store"

@@ -3,6 +3,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 import click
@@ -11,7 +12,7 @@ from ..config import Config
 from ..log import EVENTS, Log, NewRecord
 from ..outbox.entry import NewestEvent, next_event
 from ..outbox.file import outbox_of
-from ..relay.lacking import find_places
+from ..relay.lacking import describe_unmounted, find_gone, find_places, find_unmounted
 from ..relay.scan import find_repositories, is_folder, may_hold_repositories
 from ..relay.settings import RelaySettings
 from ..status.follower import read_picture
@@ -27,8 +28,9 @@ from .progress import metered_log
 @click.command()
 @click.argument("repository")
 @with_yes
+@click.option("--mounted", is_flag=True, help="All file systems are mounted, although a folder is empty.")
 @with_config
-def command(config: Config, repository: str, yes: bool) -> None:
+def command(config: Config, repository: str, yes: bool, mounted: bool) -> None:
     """Announce the deletion of REPOSITORY (path or id), which was removed by hand.
 
     Run it on the master. Mirrors set the repository aside; backup mirrors keep it. Events that the relay had not sent are
@@ -38,8 +40,11 @@ def command(config: Config, repository: str, yes: bool) -> None:
     if relay is None or not all(os.path.isdir(root) for root in relay.roots):
         raise Refused(f"{config.file}: the folders of [relay.roots] are not all here; run this on the master's machine")
     with metered_log(config) as log:
-        state = read_picture(log).find_repository(repository, is_living=True)
+        picture = read_picture(log)
+        state = picture.find_repository(repository, is_living=True)
         _refuse_present(relay, state)
+        if not mounted:
+            _refuse_unmounted(relay, picture.states, state)
         event = _make_deletion(log, state)
         if not yes:
             raise Refused(f"{state.path} ({state.repository}) would be deleted on all mirrors; add --yes to do it")
@@ -73,6 +78,17 @@ def _refuse_present(relay: RelaySettings, state: RepositoryState) -> None:
                 newest = outbox_of(folder).newest()
             if newest is not None and newest.repository == state.repository:
                 raise Refused(f"{state.path}: it was moved to {folder}; run `hg replicaterename` in it")
+
+
+def _refuse_unmounted(relay: RelaySettings, states: Mapping[str, RepositoryState], state: RepositoryState) -> None:
+    """Raise Refused if the repository may be on a file system that is not mounted."""
+    known = [folder for root in relay.roots for folder in find_repositories(root)]
+    gone = {*find_gone(states, relay.roots, known, {}, 0.0, source=relay.source), state.repository}
+    places = [f"{place}/" for place in find_places(state.path, relay.roots)]
+    for folder, count in find_unmounted(states, gone, relay.roots, known).items():
+        if any(place.startswith(f"{folder.rstrip('/')}/") for place in places):
+            hint = "mount it; if it is, and they were removed, add --mounted"
+            raise Refused(f"{state.path}: {describe_unmounted(folder, count)} {hint}")
 
 
 def _refuse_unseen(error: OSError) -> None:

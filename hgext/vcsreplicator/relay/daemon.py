@@ -10,7 +10,7 @@ repositories that have no event, and compares the outboxes with the aggregator's
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import prometheus_client
@@ -26,15 +26,15 @@ from ..status.findings import REFUSES, finding_of
 from ..status.wording import Severity
 from ..words.clock import DAY, Clock, SystemClock
 from ..words.errors import BadConfig, ReplicationError
-from ..words.records import RELAY_KEY, ServiceTrouble
+from ..words.records import RELAY_KEY, RepositoryState, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
-from .lacking import find_gone, find_trouble, leave_out_sent
+from .lacking import describe_unmounted, find_gone, find_places, find_trouble, find_unmounted, leave_out_sent
 from .loss import LossWatch
 from .outside import OutsideWatch
 from .port import MasterPort
-from .rounds import check_repository, find_work
+from .rounds import RelayRound, check_repository, find_work
 from .sending import EventSender
 from .server import Server
 from .settings import RelaySettings
@@ -215,6 +215,7 @@ class _Relay:
         self._looked_at.clear()
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
         found.troubles.extend(self._outside.find(found.folders, now))
+        found.troubles.extend(self._find_gone(states, found, now))
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}
         self._found = [
             replace(each, since=began.get(name_trouble(each.text), now)) if each.since == now else each
@@ -223,9 +224,6 @@ class _Relay:
         for folder in self._server.outside():
             if (trouble := find_trouble(folder, outbox_of(folder), now, OUTSIDE)) is not None:
                 self._found.append(trouble)
-        self._gone = find_gone(
-            states, settings.roots, found.folders, self._gone, now, source=settings.source, unreadable=found.unreadable
-        )
         for name, since in self._gone.items():
             path = states[name].path
             text = (
@@ -244,6 +242,25 @@ class _Relay:
             TROUBLES.labels(severity.name.lower()).set(counts[severity])
         FORKED.set(sum(REFUSES in each.text for each in self._found))
         self._reporter.report(self._found, now=now)
+
+    def _find_gone(self, states: Mapping[str, RepositoryState], found: RelayRound, now: float) -> list[ServiceTrouble]:
+        """Find the repositories that are gone; return the troubles of unmounted folders.
+
+        What may be in such a folder is not gone.
+        """
+        roots = self._settings.roots
+        gone = find_gone(
+            states, roots, found.folders, self._gone, now, source=self._settings.source, unreadable=found.unreadable
+        )
+        unmounted = find_unmounted(states, gone, roots, [*found.folders, *found.unreadable])
+        hidden = tuple(f"{folder.rstrip('/')}/" for folder in unmounted)
+        self._gone = {
+            name: since
+            for name, since in gone.items()
+            if not any(place.startswith(hidden) for place in find_places(states[name].path, roots))
+        }
+        texts = [f"{describe_unmounted(*each)} If it is, see docs/push.md" for each in unmounted.items()]
+        return [ServiceTrouble(text=text, since=now, is_urgent=True) for text in texts]
 
 
 def _wake_at_stop(stop: threading.Event, stirred: threading.Event) -> None:

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from ..log import Log
@@ -121,6 +122,42 @@ def find_gone(
         ):
             found[name] = before.get(name, now)
     return found
+
+
+def find_unmounted(
+    states: Mapping[str, RepositoryState], gone: Iterable[str], roots: Mapping[str, str], known: Collection[str]
+) -> dict[str, int]:
+    """Return the empty folders that may be mount points, and what each had.
+
+    That is the number of its repositories among those that are `gone`. A root is empty if no folder of
+    a repository is in it. A folder below a root has no entry at all, and had several repositories.
+    """
+    empty = [root for root in roots if not any(f"{each}/".startswith(f"{root.rstrip('/')}/") for each in known)]
+    counts = Counter[str]()
+    for name in gone:
+        for root, prefix in roots.items():
+            for place in find_places(states[name].path, {root: prefix}):
+                folder = root if root in empty else _find_empty(root, os.path.dirname(place))
+                counts.update([] if folder is None else [folder])
+    return {folder: count for folder, count in counts.items() if folder in roots or count > 1}
+
+
+def _find_empty(root: str, folder: str) -> str | None:
+    """Return the folder, or the first one above it that is there, if it is empty."""
+    while folder.startswith(f"{root.rstrip('/')}/"):
+        try:
+            return None if os.listdir(folder) else folder
+        except FileNotFoundError:
+            folder = os.path.dirname(folder)
+        except OSError:
+            break
+    return None
+
+
+def describe_unmounted(folder: str, count: int) -> str:
+    """Say that a folder is empty which may be a mount point."""
+    had = "1 repository was" if count == 1 else f"{count} repositories were"
+    return f"{folder}: is empty, {had} there: is its file system mounted?"
 
 
 def _may_be_deleted(name: str, roots: Iterable[str]) -> bool:
