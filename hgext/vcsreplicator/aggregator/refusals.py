@@ -8,10 +8,12 @@ import structlog
 from ..log import Log
 from ..words.clock import Clock
 from ..words.errors import ReplicationError
+from ..words.retry import Backoff
 from .decisions.poison import Poison
 
-# Seconds after which refused records are tried again although no limit is seen to have changed.
-RETRY = 600.0
+# Seconds after which refused records are tried again although no limit is seen to have changed. Each try loads the whole log again
+# for each repository that waits, and rarely helps, so the pauses grow.
+RETRIES = Backoff(first=600.0, longest=6 * 3600.0, jitter=0.0)
 
 logger = structlog.get_logger()
 
@@ -28,14 +30,17 @@ class RefusalWatch:
 
         A log that does not say a limit, or does not answer, is asked again later.
         """
-        now = self._clock.monotonic()
-        if not self._poison.refusals or now - self._asked < self._interval:
+        now, poison = self._clock.monotonic(), self._poison
+        if not poison.refusals and now - self._began >= RETRIES.first:
+            poison.tries = 0
+        if not poison.refusals or now - self._asked < self._interval:
             return False
-        self._asked = now
-        known = {each.topic: each.limit for each in self._poison.refusals}
-        is_due = now - self._began >= RETRY
+        self._asked, is_changed = now, False
+        known = {each.topic: each.limit for each in poison.refusals}
         with suppress(ReplicationError):
-            is_due |= any(self._log.largest(topic) != limit for topic, limit in known.items())
+            is_changed = any(self._log.largest(topic) != limit for topic, limit in known.items())
+        is_due = is_changed or now - self._began >= RETRIES.delay(poison.tries + 1)
         if is_due:
+            poison.tries = 0 if is_changed else poison.tries + 1
             logger.info("messages that were too large are tried again", topics=sorted(known))
         return is_due

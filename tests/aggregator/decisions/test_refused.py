@@ -6,7 +6,7 @@ import pytest
 from hgext.vcsreplicator.aggregator.alarms import alarms, survey
 from hgext.vcsreplicator.aggregator.decisions.memory import RecordOutcome
 from hgext.vcsreplicator.aggregator.decisions.poison import Poison
-from hgext.vcsreplicator.aggregator.refusals import RETRY, RefusalWatch
+from hgext.vcsreplicator.aggregator.refusals import RETRIES, RefusalWatch
 from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, PENDING, ROSTER, STATE, LargeRecord
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
@@ -195,7 +195,7 @@ def test_refused_records_are_tried_again_now_and_then_where_no_limit_is_shown() 
     poison.refuse(large("a" * 32, limit=None))
     log.limit = None
     watch = RefusalWatch(poison, log, clock, 5.0)
-    clock.advance(RETRY / 2)
+    clock.advance(RETRIES.first / 2)
     assert not watch.is_due()
-    clock.advance(RETRY / 2)
+    clock.advance(RETRIES.first / 2)
     assert watch.is_due()

@@ -32,13 +32,14 @@ class Poison:
     """The records and repositories left out, with reasons, until the service ends.
 
     Until `try_again`, `refused` has the repositories that wait for a topic to take their record, and `refused_reject` is a reject
-    that `errors` refused: rejects are kept without their values then.
+    that `errors` refused: rejects are kept without their values then. `tries` counts those in a row for which no limit had changed.
     """
 
     records: dict[RecordPlace, Fault] = field(default_factory=dict)
     repositories: dict[str, Fault] = field(default_factory=dict)
     refused: dict[str, LargeRecord] = field(default_factory=dict)
     refused_reject: LargeRecord | None = None
+    tries: int = 0
 
     @property
     def refusals(self) -> tuple[LargeRecord, ...]:
