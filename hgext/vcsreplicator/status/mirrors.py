@@ -201,5 +201,5 @@ def _note_deactivated(picture: Picture, mirror: rosters.Mirror) -> Iterator[str]
     given_up = sorted((state for state in known if state and not state.deleted), key=lambda state: state.path)
     if given_up and mirror.state is not rosters.MirrorState.REMOVED:
         way_out = f"vcsreplicator roster activate {mirror.name} --repository {shlex.quote(given_up[0].path)}"
-        told = f"mirror {mirror.name} is deactivated for {name_paths(given_up)}"
+        told = f"mirror {mirror.name} is deactivated for {name_paths([state.path for state in given_up])}"
         yield f"{told}, so no notice there waits for it, and it may lack events unseen; to end that: {way_out}"
