@@ -86,6 +86,23 @@ The same, but a process that opens the share rolls back a push that died in the 
   $ hgm -R ../shared bookmarks
      before                    0:cb9a9f314b8b
 
+A process without the extension died in the share: neither is its journal taken for one of the repository.
+
+  $ printf '[extensions]\nslay = '$TESTTMP'/slay-late.py\n' > ../slay-plain.hgrc
+  $ HGRCPATH=$TESTTMP/slay-plain.hgrc hg -R ../shared bookmark -r 0 other 2> /dev/null
+  [137]
+  $ hgm -R ../repos/one bookmarks
+  rolling back interrupted transaction
+  failed to recover branch (*) (glob)
+  failed to recover bookmarks (*) (glob)
+     own                       0:cb9a9f314b8b
+  $ HGRCPATH=$TESTTMP/slay-plain.hgrc hg -R ../shared bookmark -r 0 another 2> /dev/null
+  [137]
+  $ hgm -R ../shared bookmarks
+  rolling back interrupted transaction
+     before                    0:cb9a9f314b8b
+     other                     0:cb9a9f314b8b
+
 A share that was removed meanwhile had the only backup of its own bookmarks.
 
   $ die_in shared

@@ -44,12 +44,22 @@ def roll_back(repo: localrepository) -> None:
 
 
 def _find_place(repo: localrepository) -> bytes:
-    """Find the `.hg` in which the abandoned transaction was made, perhaps a share's."""
+    """Find the `.hg` in which the abandoned transaction was made, perhaps a share's.
+
+    A Mercurial without the extension names no share, but the backups are elsewhere. Then a folder is returned that does not exist,
+    so that bookmarks stay as they are.
+    """
+    backups = []
     for line in repo.svfs.tryread(b"journal.backupfiles").split(b"\n"):
-        _location, _, temporary = line.rpartition(b"\0")[0].partition(b"\0\0")
-        if temporary.endswith(SHARE):
-            return os.path.dirname(temporary)
-    return repo.sharedpath
+        location, name, backup = [*line.split(b"\0"), b"", b""][:3]
+        if backup.endswith(SHARE):
+            return os.path.dirname(backup)
+        if location == b"plain" and name and backup:
+            backups.append(backup)
+    for place in (repo.sharedpath, repo.path):
+        if all(os.path.exists(os.path.join(place, backup)) for backup in backups):
+            return place
+    return os.path.join(repo.sharedpath, b"journal.elsewhere")
 
 
 def recover_at_opening(repo: localrepository) -> None:
