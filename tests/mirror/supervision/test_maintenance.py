@@ -153,6 +153,8 @@ def test_copies_that_were_set_aside_stay_in_order_when_their_times_move(tmp_path
     place.remove_old(str(tmp_path), 50 * DAY, DAY)
     times = [copy.stat().st_mtime_ns for copy in copies]
     assert times == sorted({*times})
+    place.remove_old(str(tmp_path), 50 * DAY, 0.0)
+    assert os.listdir(tmp_path / "aside") == []
 
 
 def test_repositories_are_read_through_one_in_an_interval(bench: Bench) -> None:

@@ -268,7 +268,7 @@ def remove_old(state: str, now: float, age: float) -> None:
         with open(mark, "a", encoding="ascii"):
             os.utime(mark, (now, now))
         for set_aside, path in _list_aside(state):
-            if set_aside < now - age:
+            if set_aside <= now - age:
                 shutil.rmtree(path, ignore_errors=True)
 
 
