@@ -340,9 +340,6 @@ def test_a_worker_for_which_there_is_no_thread_ends_and_another_one_starts_later
         forked.append(process)
         return process
 
-    def refuse_thread(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(nursery, "fork", keep)
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
         patch.setattr(threading.Thread, "start", refuse_thread)
@@ -352,6 +349,23 @@ def test_a_worker_for_which_there_is_no_thread_ends_and_another_one_starts_later
     bench.clock.advance(1.0)
     bench.pool.idle(Lane.LIGHT)
     assert bench.arrived() == READY
+
+
+def test_a_worker_that_died_is_given_up_though_there_is_no_thread_to_wait_for_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = bench.pool.start(Lane.LIGHT)
+    assert bench.arrived() == READY
+    worker.process.kill()
+    worker.process.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse_thread)
+        assert bench.pool.idle(Lane.LIGHT) is None
+    assert bench.pool.workers == []
+
+
+def refuse_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_after_a_worker_that_ended_before_it_was_ready_the_next_one_starts_ever_later(

@@ -250,7 +250,8 @@ class WorkerPool:
             return
         self.workers.remove(worker)
         worker.requests.put(None)
-        threading.Thread(target=worker.process.wait, name="reap", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # without room for a thread the system keeps its exit code
+            threading.Thread(target=worker.process.wait, name="reap", daemon=True).start()
 
 
 def _start_process(
