@@ -43,7 +43,7 @@ class Consumer:
     def __init__(self) -> None:
         self.calls: list[object] = []
         headers = {"source": "poll", "repository": "http://127.0.0.1:1/x"}
-        self._messages = [SimpleNamespace(headers=headers, body=BODY, delivery_tag=7)]
+        self._messages = [SimpleNamespace(headers=headers, body=BODY, delivery_tag=7, dropped=0)]
 
     def receive(self, wait: float) -> list[Any]:
         taken, self._messages = self._messages, []
