@@ -110,9 +110,13 @@ class Queues:
         return [item for lane in AttemptLane for item in self._begin_delivery(lane, now)]
 
     def again(self, item: WaitingDelivery, later: WaitingDelivery) -> None:
-        """Put a failed delivery into its next queue, as `later`."""
+        """Put a failed delivery into its next queue, as `later`.
+
+        That of a paused subscription is forgotten: the resumption reads it from the table.
+        """
         self._count_busy(item, -1)
-        if item.subscription not in self.members:
+        member = self.members.get(item.subscription)
+        if member is None or member.paused:
             return
         is_first = True
         for key in _list_keys(item):

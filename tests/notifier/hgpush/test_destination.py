@@ -25,7 +25,7 @@ from notifier.hgpush.destination import HgPushSettings
 from notifier.hgpush.message import LARGEST
 from notifier.settings import read
 from testing.builders.endpoint import Reply
-from testing.builders.notices import a_notice, an_event, node, publish, publish_pushes
+from testing.builders.notices import a_notice, an_event, identifier, node, publish, publish_pushes
 from testing.builders.notifying import Notifier
 from testing.builders.receivers import HgPushReceiver
 from testing.faults.broker import FakeBroker
@@ -84,6 +84,20 @@ def test_push_that_mirrors_know_no_more_is_sent_with_its_heads(
     publish_pushes(log, "x", 1, 1)
     eventually(receiver.told)
     assert receiver.bodies[0]["pushes"][0]["changesets"] == [node("x", 1)]
+
+
+def test_push_of_a_repository_whose_url_another_one_has_holds_up_no_push_of_that_one(
+    log: Log, notifier: Notifier, receiver: HgPushReceiver
+) -> None:
+    shown = {"1": {"changesets": [node("first"), node("x", 1)], "date": 1, "user": "u"}}
+    body = json.dumps({"lastpushid": 1, "pushes": shown}).encode()
+    receiver.mirror.reply = lambda request: Reply(headers=(("x-vcsreplicator-event", "1"),), body=body)
+    former = replace(an_event("x", 7), repository=identifier("former"))
+    publish(log, a_notice(former), a_notice(an_event("x", 1)))
+    notifier.start(it=receiver.settings())
+    eventually(lambda: receiver.told() == [("x", 7), ("x", 1)], "both pushes, in order")
+    found = [body["pushes"][0]["changesets"] for body in receiver.bodies]
+    assert found == [[node("x", 7)], [node("first"), node("x", 1)]]
 
 
 def test_changesets_are_those_of_the_push_where_a_mirror_shows_more(

@@ -97,6 +97,15 @@ def test_strict_order_lets_one_delivery_of_a_repository_go_at_a_time() -> None:
     assert ids(waiting.next(10)) == [2]
 
 
+def test_delivery_that_fails_while_its_subscription_is_paused_does_not_stay_here() -> None:
+    waiting = queues(fast())
+    waiting.add([item(1)])
+    [begun] = waiting.next(0)
+    waiting.members[1].paused = True
+    waiting.again(begun, item(1, attempt=1))
+    assert waiting.waiting == 0
+
+
 def test_paused_subscription_begins_nothing() -> None:
     waiting = queues(fast(), fast())
     waiting.members[1].paused = True

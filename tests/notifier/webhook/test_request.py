@@ -8,7 +8,6 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -380,26 +379,25 @@ def test_connections_stay_open_to_the_addresses_used_last(many_names: None, monk
         eventually(lambda: count_open(endpoint.port) == 3)
 
 
-def test_request_under_way_keeps_its_connection_while_others_take_its_place(
+def test_request_that_begins_keeps_its_connections_while_others_take_their_place(
     many_names: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request, "POOLS_KEPT", 1)
-    going_on = threading.Event()
-    with (
-        Endpoint(lambda asked: Reply(hang=going_on if asked.path == "/slow" else None)) as endpoint,
-        closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    found: list[DeliveryVerdict] = []
+    with Endpoint() as endpoint, closing(RequestSender(networks=LOOPBACK, allow_http=True)) as sender:
 
-        def send_to(name: str, path: str) -> DeliveryVerdict:
-            subscription = Subscription(url=f"http://{name}.example:{endpoint.port}{path}")
-            return sender.send(OUTGOING, subscription, [], 1.0).verdict
+        def send_to(name: str) -> None:
+            subscription = Subscription(url=f"http://{name}.example:{endpoint.port}/hook")
+            found.append(sender.send(OUTGOING, subscription, [], 1.0).verdict)
 
-        slow = pool.submit(send_to, "a", "/slow")
-        eventually(lambda: endpoint.requests)
-        assert [send_to(name, "/") for name in ("b", "c")] == [DeliveryVerdict.DELIVERED] * 2
-        going_on.set()
-        assert slow.result() is DeliveryVerdict.DELIVERED
+        def send_another_meanwhile(*arguments: Any) -> dict[str, str]:
+            monkeypatch.setattr(request, "headers", headers)
+            send_to("b")
+            return headers(*arguments)
+
+        monkeypatch.setattr(request, "headers", send_another_meanwhile)
+        send_to("a")
+    assert found == [DeliveryVerdict.DELIVERED] * 2
 
 
 def test_endpoint_that_resets_is_to_be_tried_again() -> None:
