@@ -207,6 +207,27 @@ def test_a_bundle_that_no_record_holds_goes_to_the_blob_store(master, log, tmp_p
         open_blobs(url).open(attachment)
 
 
+def test_a_large_push_waits_for_the_blob_store_and_no_other_push_does(log, tmp_path):
+    url = f"file://{tmp_path}/blobs"
+    (tmp_path / "blobs").touch()
+    with new_master("acknowledge-timeout = 0.5") as master, running_relay(master.settings(blobs=url), log):
+        for name in ("one", "two"):
+            master.create(name)
+        (master.folder / "clone-one/big").write_bytes(os.urandom(600_000))
+        master.commit("one", "a")
+        assert RECORDED not in master.push("one")
+        master.commit("two", "a")
+        master.push("two")
+        eventually(lambda: not master.outbox("two").has_unsent())
+        assert master.outbox("one").has_unsent()
+        (tmp_path / "blobs").unlink()
+        eventually(lambda: not master.outbox("one").has_unsent())
+    attachments = [frame.header.attachment for frame in frames(log) if frame.header.attachment is not None]
+    [attachment] = [each for each in attachments if each.where is BundlePlace.BLOB]
+    with open_blobs(url).open(attachment) as bundle:
+        assert bundle.read(4) == b"HG20"
+
+
 def test_a_store_that_does_not_let_old_blobs_go_stops_nobody(master, log, tmp_path, monkeypatch):
     (old := tmp_path / "blobs" / "aa" / ("a" * 64 + ".hg")).parent.mkdir(parents=True)
     old.touch()
