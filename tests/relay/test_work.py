@@ -838,6 +838,18 @@ def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(jobs: Jobs, m
     jobs.work.on_failed.assert_called_once_with(folder, "Permission denied", False)
 
 
+def test_a_repository_that_the_disk_does_not_show_now_is_not_gone(jobs: Jobs) -> None:
+    folder = jobs.root / "a"
+    folder.mkdir(exist_ok=True)
+    (folder / ".hg").symlink_to(".hg")  # who looks gets ELOOP
+    jobs.stop.set()  # no retry beside this test's own
+    jobs.work._table = {Job.SEND: lambda folder: os.listdir(os.path.join(folder, ".hg", "store")) and None}
+    jobs.work._tasks[str(folder)] = task = relay_work._RepositoryTask(jobs={Job.SEND})
+    jobs.work._run_task(str(folder), task)
+    assert task.jobs == {Job.SEND}
+    assert jobs.work.failure(str(folder)) is not None
+
+
 def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:
     assert run_all(jobs, Job.RECOVER) == ([Job.RECOVER], set())
 

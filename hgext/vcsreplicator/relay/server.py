@@ -20,7 +20,7 @@ import structlog
 from ..words.records import RepositoryState
 from .admission import RelaySocket, read_peer
 from .jobs import Job
-from .work import Work, is_denied
+from .work import Work, is_hidden
 
 logger = structlog.get_logger()
 
@@ -272,8 +272,8 @@ class Server:
                 if has_store and len(self._outside) < OUTSIDE_LIMIT:
                     self._outside.add(folder)
             return False
-        # One that the relay may not look into is taken: its jobs fail, and say why.
-        if not (_has_store(folder) or is_denied(folder)):
+        # One that the relay cannot look into is taken: its jobs fail, and say why.
+        if not (_has_store(folder) or is_hidden(folder)):
             return False
         peer.folder = folder
         with self._lock:

@@ -25,6 +25,7 @@ from ..words.errors import BlobsUnavailable, NoRoom, Refused, Unavailable
 from ..words.retry import FAILOVER, RECONNECT
 from .jobs import Job, RepositoryBusy
 from .partitions import LoggedOutage
+from .scan import is_folder
 
 logger = structlog.get_logger()
 
@@ -243,7 +244,7 @@ class Work:
                 outcomes.note(Failure(job, str(error), now, is_permanent=True))
             except Exception as error:
                 # Deleted or renamed: the next round finds it at its new place.
-                if not (os.path.isdir(os.path.join(folder, ".hg")) or is_denied(folder)):
+                if not (os.path.isdir(os.path.join(folder, ".hg")) or is_hidden(folder)):
                     logger.info("repository gone", job=job, folder=folder)
                     return _JobOutcomes(outcomes.retried)
                 outcomes.is_away = isinstance(error, Unavailable) and not isinstance(error, BlobsUnavailable)
@@ -278,14 +279,12 @@ def _replace_failure(failures: dict[str, Failure], folder: str, failure: Failure
         failures[folder] = replace(failure, since=since)
 
 
-def is_denied(folder: str) -> bool:
-    """Return whether this user may not see if a repository is in the folder."""
+def is_hidden(folder: str) -> bool:
+    """Return whether rights or a bad disk hide if there is a repository."""
     try:
-        os.stat(os.path.join(folder, ".hg", "store"))
-    except PermissionError:
-        return True
+        is_folder(os.path.join(folder, ".hg", "store"))
     except OSError:
-        pass
+        return True
     return False
 
 
