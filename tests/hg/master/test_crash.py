@@ -61,6 +61,7 @@ MASTER = """\
 [extensions]
 *:required = yes
 vcsreplicator =
+share =
 [vcsreplicator]
 role = master
 log = sqlite://{work}/log.db
@@ -82,6 +83,7 @@ HGRCPATH=$MASTER hg -R ../repos/one bookmark -q -r 1 mark
 echo bb > b; hg commit -q --amend -m bb
 hg update -q 0; echo c > c; hg commit -qAm c
 hg bookmark -r 0 here; hg bookmark -r . there
+cd ..; HGRCPATH=$MASTER hg share -q -U -B repos/one shared
 """
 
 # Killed once it has noted what it is going to do.
@@ -99,6 +101,7 @@ SCENARIOS = {
         [HG, "-R", "clone", "push", "-f", "-B", "there", "repos/one"],
         "push",
     ),
+    "a push in a share": ([HG, "-R", "clone", "push", "-f", "-B", "there", "shared"], "push"),
     "a bookmark": ([HG, "-R", "clone", "push", "-r", "0", "-B", "here", "repos/one"], "push"),
     "markers": ([HG, "-R", "repos/one", "debugobsolete", "-d", "0 0", "1" * 40, "2" * 40], "debugobsolete"),
     "hg init": ([HG, "init", "repos/two"], "init"),
