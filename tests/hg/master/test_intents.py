@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Notes of acts that are no transaction: any size is read again, and users who may write to the root may write them."""
 
+import json
 import os
 import stat
 from dataclasses import replace
@@ -12,6 +13,7 @@ from hgext.vcsreplicator.hg.master import creation, intents, refusals
 from hgext.vcsreplicator.hg.master.intents import Intent
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.event import Changes
+from hgext.vcsreplicator.words.shape import to_json
 
 
 def intent(**members):
@@ -103,3 +105,8 @@ def test_a_pipe_in_place_of_a_note_or_a_generation_is_named_and_not_waited_for(t
     for act in (intents.read, creation.next_generation):
         with pytest.raises(OSError, match="Not a file: "):
             act(root, "one")
+
+
+def test_a_strip_that_an_older_release_would_finish_the_same_way_has_a_note_that_it_reads():
+    members = json.loads(to_json(intent(roots=heads(1), heads_after=heads(1))))
+    assert not members.keys() & {"former_bundles", "backup"}
