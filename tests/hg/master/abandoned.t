@@ -160,6 +160,15 @@ Before the commit it dies with the bookmark that it wrote to the repository.
   [1]
   $ rm -r ../shared
 
+A power cut may tear the line of a backup whose file was not touched yet.
+
+  $ : > ../repos/one/.hg/store/journal
+  $ printf '2\nplain\0book' > ../repos/one/.hg/store/journal.backupfiles
+  $ hg id -r tip ssh://user@dummy/$TESTTMP/repos/one
+  * moved/nowhere/there (glob)
+  $ ls ../repos/one/.hg/store | grep journal
+  [1]
+
 A transaction that cannot be rolled back does not lock out readers.
 
   $ printf '00changelog.i\0009999\n' > ../repos/one/.hg/store/journal

@@ -15,6 +15,8 @@ from mercurial.utils import stringutil
 from .. import observe
 
 RACED = b"an abandoned transaction was in the way and is rolled back; please push again"
+# The part of the journal that names backups.
+BACKUPS = b"journal.backupfiles"
 # The end of the journal's line that names a share.
 SHARE = b"/journal.share"
 
@@ -35,12 +37,25 @@ def roll_back(repo: localrepository) -> None:
 
     The caller holds the lock. A share that is gone has taken its bookmarks with it.
     """
+    _drop_torn_line(repo)
     own = repo.vfs
     repo.vfs = vfs.vfs(_find_place(repo))
     try:
         repo.recover()
     finally:
         repo.vfs = own
+
+
+def _drop_torn_line(repo: localrepository) -> None:
+    """Drop the last line about backups if a power cut tore it.
+
+    Mercurial writes the line before it touches the file, and cannot read a part of one.
+    """
+    content = repo.svfs.tryread(BACKUPS)
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        with repo.svfs(BACKUPS, b"ab") as file:
+            file.truncate(len(whole))
 
 
 def _find_place(repo: localrepository) -> bytes:
@@ -50,7 +65,7 @@ def _find_place(repo: localrepository) -> bytes:
     so that bookmarks stay as they are.
     """
     backups = []
-    for line in repo.svfs.tryread(b"journal.backupfiles").split(b"\n"):
+    for line in repo.svfs.tryread(BACKUPS).split(b"\n"):
         location, name, backup = [*line.split(b"\0"), b"", b""][:3]
         if backup.endswith(SHARE):
             return os.path.dirname(backup)
