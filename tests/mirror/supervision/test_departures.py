@@ -101,6 +101,17 @@ def test_an_older_roster_that_stays_the_newest_counts_alone_after_a_while(bench:
     assert leaves(bench) == [chain.repository]
 
 
+def test_repositories_leave_when_a_newer_roster_confirms_the_rules_of_an_older_one(bench: Bench) -> None:
+    chain = Chain("other/r")
+    carry(bench, version=2)
+    applied(bench, chain)
+    carry(bench, "re:this/.*", version=1)
+    assert leaves(bench) == []
+    carry(bench, "re:this/.*", version=2)
+    bench.mirror.turn(0)
+    assert leaves(bench) == [chain.repository]
+
+
 def test_a_repository_leaves_at_the_state_that_moves_it_out_of_the_rules(bench: Bench) -> None:
     chain = Chain("this/r")
     carry(bench, "re:this/.*")

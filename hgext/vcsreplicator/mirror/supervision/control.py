@@ -129,14 +129,14 @@ class Control:
         if value is None:
             return
         before = self._membership.member
-        self._membership.take(from_json(Roster, value), self._clock.monotonic())
+        ends_doubt = self._membership.take(from_json(Roster, value), self._clock.monotonic())
         now = self._membership.member
-        if now is None or before == now:
+        if now is None or (before == now and not ends_doubt):
             return
         if before is None or before.rules != now.rules:
             for rule, problem in refused((*now.rules.include, *now.rules.exclude)).items():
                 logger.error("rule refused, leaves nothing out", rule=rule[:200], reason=problem)
-        if before is None or (before.rules, before.role) != (now.rules, now.role):
+        if ends_doubt or before is None or (before.rules, before.role) != (now.rules, now.role):
             self._apply_rules()
         if before is not None and (before.state, before.since) != (now.state, now.since):
             for following in self._table:  # a mirror that was removed meanwhile has no acks in the log

@@ -101,14 +101,18 @@ class Membership:
             each is not None and each.role is MirrorRole.BACKUP for each in self._list_members()
         )
 
-    def take(self, roster: Roster, now: float) -> None:
-        """Follow this roster from the time `now` of the monotonic clock on."""
-        newest = self._newest or self.roster
+    def take(self, roster: Roster, now: float) -> bool:
+        """Follow this roster from the time `now` of the monotonic clock on.
+
+        Returns whether that ends the doubt about an older one.
+        """
+        newest, was_doubted = self._newest or self.roster, self._newest is not None
         if roster.version >= newest.version:
             self._newest = None
         elif self._newest is None:
             self._newest, self._doubted_until = newest, now + DOUBT
         self.roster = roster
+        return was_doubted and self._newest is None
 
     def end_doubt(self, now: float) -> bool:
         """Return whether an older roster counts alone from now on, and did not before."""
