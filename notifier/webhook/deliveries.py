@@ -202,6 +202,11 @@ class Deliveries:
         rows = self._db.rows(sql.LAST_ERROR, (subscription,))
         return str(rows[0][0]) if rows else None
 
+    def last_given_up(self, subscription: int) -> float | None:
+        """Return when a subscription's newest exhausted delivery ended; None without one."""
+        rows = self._db.rows(sql.LAST_GIVEN_UP, (subscription,))
+        return float(rows[0][0]) if rows else None
+
     def count_states(self, messages: Iterable[str]) -> Counter[str]:
         """Count the kept deliveries of these messages by state, without those of replays."""
         found = Counter[str]()

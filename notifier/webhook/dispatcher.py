@@ -40,6 +40,9 @@ CLOSE_PATIENCE = 5.0
 # Rows and results taken at once; a purge that removes fewer deliveries has ended.
 BATCH = 200
 
+# Part of `pause_after`. An endpoint for which nothing was queued for longer is not known to have failed all the time.
+QUIET_PART = 1 / 3
+
 # Seconds by which the clock may differ from the monotonic one before it counts as set.
 CLOCK_SET = 1.0
 
@@ -188,9 +191,17 @@ class Dispatcher(threading.Thread):
         tried = {item.subscription for item in queued if item.attempt}
         for number, member in queues.members.items():
             known = self._queues.members.get(number)
-            member.is_idle = number not in tried if known is None else known.is_idle or member.queued == 0
+            if known is not None:
+                member.idle_since = known.idle_since
+            elif member.failing and number not in tried:
+                member.idle_since = self._find_idle_since(deliveries, number)
         self._queues = queues
         self._loaded_to = max(self._loaded_to, newest_paused, *(item.id for item in queued))
+
+    def _find_idle_since(self, deliveries: Deliveries, subscription: int) -> float:
+        """Return when the newest failure before the start left no delivery."""
+        last = deliveries.last_given_up(subscription)
+        return float("-inf") if last is None else self.clock.monotonic() - (self.clock.now() - last)
 
     def _begin_attempts(self, deliveries: Deliveries) -> None:
         # All are read before any begins: if that raises, the next load reads them again.
@@ -282,7 +293,7 @@ class Dispatcher(threading.Thread):
         """Note whether an endpoint fails; pause one that is gone or fails for long.
 
         A failing endpoint gets one first attempt and one repeat at a time. The time for which it fails begins anew if no delivery
-        was queued for a while, since one attempt says nothing about that while.
+        was queued for long, since one attempt says nothing about that while.
         """
         stored, member = self._subscriptions.get(item.subscription), self._queues.members.get(item.subscription)
         if stored is None or member is None or member.paused:
@@ -291,10 +302,11 @@ class Dispatcher(threading.Thread):
             if member.failing:
                 self._set_failing(deliveries, stored, None, answer)
             return
-        if not member.failing or member.is_idle:
+        idle_for = 0.0 if member.idle_since is None else self.clock.monotonic() - member.idle_since
+        if not member.failing or idle_for > QUIET_PART * self.settings.pause_after:
             self._set_failing(deliveries, stored, now, answer)
             stored = self._subscriptions[item.subscription]
-        member.is_idle = member.queued == 0
+        member.idle_since = self.clock.monotonic() if member.queued == 0 else None
         since = stored.failing_since or now
         if answer.verdict is DeliveryVerdict.GONE:
             self._pause_subscription(deliveries, stored, answer.error or "gone", now)

@@ -57,14 +57,15 @@ class WaitingDelivery:
 class Member:
     """A subscription in the queues; the dispatcher changes it in place.
 
-    `queued` counts its deliveries here. `is_idle`: since it began to fail, there was a time with none.
+    `queued` counts its deliveries here. `idle_since` is when the newest failure left none, by the monotonic clock; None if it
+    left some.
     """
 
     concurrency: int
     strict: bool
     paused: bool = False
     failing: bool = False
-    is_idle: bool = False
+    idle_since: float | None = None
     queued: int = 0
     busy: dict[AttemptLane, int] = field(default_factory=lambda: dict.fromkeys(AttemptLane, 0))
 

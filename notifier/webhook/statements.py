@@ -110,6 +110,8 @@ LIST = f"{ROW} WHERE (? IS NULL OR d.state = ?) AND (? IS NULL OR s.name = ?) OR
 SHOW = f"{ROW} WHERE d.id = ?"
 LAST_ERROR = """SELECT error FROM deliveries
     WHERE subscription = ? AND error IS NOT NULL ORDER BY id DESC LIMIT 1"""
+LAST_GIVEN_UP = """SELECT finished_at FROM deliveries
+    WHERE subscription = ? AND error IS NOT NULL AND state = 'exhausted' ORDER BY id DESC LIMIT 1"""
 PURGE = """DELETE FROM deliveries WHERE id IN
     (SELECT id FROM deliveries WHERE state = ? AND finished_at < ? LIMIT 500)"""
 PURGE_MESSAGES = """DELETE FROM messages WHERE number IN (SELECT number FROM messages m

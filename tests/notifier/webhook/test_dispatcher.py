@@ -109,6 +109,24 @@ def test_webhook_whose_deliveries_fail_one_behind_the_other_is_paused(dispatch: 
         eventually(lambda: it.paused_reason)
 
 
+@pytest.mark.parametrize("runs", [[range(1, 6)], [range(1, 4), range(4, 6)]], ids=["running", "restarted"])
+def test_webhook_that_gives_a_final_answer_to_each_message_fails_since_the_first_and_is_paused(
+    dispatch: Dispatch, runs: list[range]
+) -> None:
+    """Each delivery is given up at once, so nothing is queued between two of them."""
+    it = dispatch(pause_after=3 * DAY)
+    it.endpoint.reply = lambda request: Reply(status=400)
+    began = it.clock.now()
+    for run in runs:
+        with it.running() as webhooks:
+            for seq in run:
+                it.submit(webhooks, seq)
+                it.wait_for(exhausted=seq)
+                eventually(lambda: it.failing_since == began)
+                it.clock.advance(0.9 * DAY)
+    eventually(lambda: it.paused_reason)
+
+
 def test_deliveries_of_a_paused_subscription_stay_on_disk_and_count_until_it_is_resumed(dispatch: Dispatch) -> None:
     def queued() -> float | None:
         return REGISTRY.get_sample_value("vcsreplicator_notifier_webhook_queued_deliveries", {"destination": "hooks"})
