@@ -24,6 +24,10 @@ class Aggregator:
 
     def begin(self) -> None:
         self.poison.refuse(LargeRecord(topic=NOTICES, key="a" * 32, size=2000, limit=self.limit[0]))
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """What was refused waits on, since the session ended for another reason."""
         self.watch = RefusalWatch(self.poison, self.log, self.clock, BEAT)
 
     def tries(self, seconds: float) -> list[float]:
@@ -68,3 +72,13 @@ def test_a_record_that_is_refused_long_after_another_was_taken_begins_with_the_s
         assert not aggregator.watch.is_due()
     aggregator.begin()
     assert aggregator.tries(700.0) == [600.0]
+
+
+def test_a_log_that_is_away_now_and_then_puts_no_try_off(aggregator: Aggregator) -> None:
+    """Each time a new session begins, and no try with it."""
+    aggregator.tries(86400.0)
+    found = 0
+    for _ in range(12):
+        aggregator.begin_anew()
+        found += len(aggregator.tries(RETRIES.longest / 4))
+    assert found == 3

@@ -24,6 +24,8 @@ class RefusalWatch:
     def __init__(self, poison: Poison, log: Log, clock: Clock, interval: float) -> None:
         self._poison, self._log, self._clock, self._interval = poison, log, clock, interval
         self._began = self._asked = clock.monotonic()
+        if poison.refusals and poison.waits_since is None:
+            poison.waits_since = self._began
 
     def is_due(self) -> bool:
         """Return whether the refused records are worth another try.
@@ -39,7 +41,8 @@ class RefusalWatch:
         known = {each.topic: each.limit for each in poison.refusals}
         with suppress(ReplicationError):
             is_changed = any(self._log.largest(topic) != limit for topic, limit in known.items())
-        is_due = is_changed or now - self._began >= RETRIES.delay(poison.tries + 1)
+        since = self._began if poison.waits_since is None else poison.waits_since
+        is_due = is_changed or now - since >= RETRIES.delay(poison.tries + 1)
         if is_due:
             poison.tries = 0 if is_changed else poison.tries + 1
             logger.info("messages that were too large are tried again", topics=sorted(known))

@@ -32,13 +32,15 @@ class Poison:
     """The records and repositories left out, with reasons, until the service ends.
 
     Until `try_again`, `refused` has the repositories that wait for a topic to take their record, and `refused_reject` is a reject
-    that `errors` refused: rejects are kept without their values then. `tries` counts those in a row for which no limit had changed.
+    that `errors` refused: rejects are kept without their values then. They wait since `waits_since` by the monotonic clock, also
+    through other sessions. `tries` counts those in a row for which no limit had changed.
     """
 
     records: dict[RecordPlace, Fault] = field(default_factory=dict)
     repositories: dict[str, Fault] = field(default_factory=dict)
     refused: dict[str, LargeRecord] = field(default_factory=dict)
     refused_reject: LargeRecord | None = None
+    waits_since: float | None = None
     tries: int = 0
 
     @property
@@ -62,7 +64,7 @@ class Poison:
     def try_again(self) -> None:
         """Leave out no repository for its record's size any more."""
         self.refused.clear()
-        self.refused_reject = None
+        self.refused_reject = self.waits_since = None
 
     def add(self, found: Poisoned) -> bool:
         """Leave it out from now on; return False if it was left out already.
