@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, NewRecord, reports, topics
 from hgext.vcsreplicator.log.table import find_oldest_time
-from hgext.vcsreplicator.outbox.entry import before_first_event
+from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, next_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import daemon, fork
 from hgext.vcsreplicator.relay.client import RelayLine
@@ -32,11 +32,12 @@ from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.status.findings import STALLED
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Unavailable
+from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, PlainPort, Transaction, following
-from testing.builders.states import some_state
+from testing.builders.states import some_state, state_of
 from testing.clock import HandClock
 from testing.waiting import eventually
 
@@ -334,6 +335,30 @@ def test_prometheus_sees_a_repository_that_is_gone_as_check_does(bench: Bench) -
         bench.clock.advance(STALLED + 1)
         eventually(lambda: [measure("troubles", severity=name) for name in ("warning", "critical")] == [0, 1])
         assert measure("forked_repositories") == 0
+
+
+def test_a_repository_whose_deletion_the_relay_sent_is_not_gone_while_the_aggregator_is_down(bench: Bench) -> None:
+    """Nor is its root, which is empty now, taken for one that is not mounted."""
+    [entry] = following(before_first_event("n/two", 1), 1)
+    event, root = entry.event, bench.folder / "other"
+    deletion = next_event(
+        NewestEvent.of(event),
+        Type.DELETED,
+        time=bench.clock.now(),
+        source="deleted",
+        changes=event.changes,
+        after=event.after,
+        settings=event.settings,
+    )
+    store = root / ".vcsreplicator" / "deleted" / event.repository / ".hg" / "store"
+    store.mkdir(parents=True)
+    Outbox(Folder(str(store))).append(Transaction(), [entry, Entry(event=deletion, needs=MirrorNeeds.NOTHING)])
+    known = to_json(state_of(event, source="hg://master"))
+    bench.log.append([NewRecord(topic=STATE, key=event.repository, value=known)])
+    with bench.running(roots={str(bench.folder / "repos"): "", str(root): "n"}):
+        eventually(lambda: not store.exists() and not bench.box.has_unsent())
+        bench.wait_for_rounds(3)
+        assert [measure("troubles", severity=name) for name in ("warning", "critical")] == [0, 0]
 
 
 def test_a_repository_that_another_master_with_the_same_source_may_have_is_not_only_to_be_forgotten(

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.outbox.entry import NewestEvent
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay import fork
 from hgext.vcsreplicator.words.errors import Unavailable
-from hgext.vcsreplicator.words.event import Event
+from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.memorylog import MemoryLog
@@ -98,7 +98,8 @@ def test_what_the_log_has_and_what_the_relay_sent_are_both_compared(
     for seq in states:
         log.append([NewRecord(topic=STATE, key=NEWEST.repository, value=to_json(replace(golden, seq=seq)))])
     watching = watch(log, stop)
-    watching.sent(cast(Event, SimpleNamespace(repository=NEWEST.repository, incarnation="b" * 32, seq=5, id="c" * 32)))
+    event = SimpleNamespace(repository=NEWEST.repository, incarnation="b" * 32, seq=5, id="c" * 32, type=Type.CHANGED)
+    watching.sent(cast(Event, event))
     found = watching.fork(Box())
     assert found is not None
     assert f"has its event {seen}" in found.reason

@@ -246,12 +246,11 @@ class _Relay:
     def _find_gone(self, states: Mapping[str, RepositoryState], found: RelayRound, now: float) -> list[ServiceTrouble]:
         """Find the repositories that are gone; return the troubles of unmounted folders.
 
-        What may be in such a folder is not gone.
+        What may be in such a folder is not gone, nor is what the aggregator has not seen leave yet.
         """
-        roots = self._settings.roots
-        gone = find_gone(
-            states, roots, found.folders, self._gone, now, source=self._settings.source, unreadable=found.unreadable
-        )
+        roots, source = self._settings.roots, self._settings.source
+        staying = {name: state for name, state in states.items() if not self._watch.has_departed(state)}
+        gone = find_gone(staying, roots, found.folders, self._gone, now, source=source, unreadable=found.unreadable)
         unmounted = find_unmounted(states, gone, roots, [*found.folders, *found.unreadable])
         hidden = tuple(f"{folder.rstrip('/')}/" for folder in unmounted)
         self._gone = {

@@ -15,7 +15,7 @@ from ..log.table import ReadStopped, find_beginnings, read_on
 from ..outbox.file import Fork, Outbox
 from ..outbox.forks import SentEvent, fork_between
 from ..words.errors import MalformedEvent, ReplicationError
-from ..words.event import Event
+from ..words.event import Event, Type
 from ..words.records import AGGREGATOR, RepositoryState
 from ..words.shape import from_json
 from .partitions import LoggedOutage
@@ -41,6 +41,8 @@ class StateWatch:
         self._log, self._stop = log, stop
         self._states: dict[str, RepositoryState] = {}
         self._sent: dict[str, SentEvent] = {}
+        # The newest event of each repository that left its path.
+        self._departed: dict[str, SentEvent] = {}
         self._read_once = threading.Event()
         self._reader: Reader | None = None
         self._thread = threading.Thread(target=self._follow, name="relay-state", daemon=True)
@@ -83,7 +85,15 @@ class StateWatch:
         return dict(self._states)
 
     def sent(self, event: Event) -> None:
-        self._sent[event.repository] = SentEvent(incarnation=event.incarnation, seq=event.seq, event=event.id)
+        sent = SentEvent(incarnation=event.incarnation, seq=event.seq, event=event.id)
+        self._sent[event.repository] = sent
+        if event.type in (Type.DELETED, Type.RENAMED):
+            self._departed[event.repository] = sent
+
+    def has_departed(self, state: RepositoryState) -> bool:
+        """Return whether the relay sent a deletion or a rename that this state lacks."""
+        sent = self._departed.get(state.repository)
+        return sent is not None and sent.incarnation == state.incarnation and sent.seq > state.seq
 
     def _follow(self) -> None:
         while not self._stop.is_set():
