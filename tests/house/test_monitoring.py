@@ -34,9 +34,15 @@ FIRING = {
         "vcsreplicator_relay_failures_total": "0+10x90",
         "vcsreplicator_relay_unsent_repositories": "1+0x90",
     },
-    "VcsreplicatorRepositoryForked": {"vcsreplicator_relay_forked_repositories": "1+0x90"},
+    "VcsreplicatorRepositoryForked": {
+        "vcsreplicator_relay_forked_repositories": "1+0x90",
+        'vcsreplicator_relay_troubles{severity="critical"}': "1+0x90",
+    },
     "VcsreplicatorLogLostRecords": {"vcsreplicator_relay_log_losses_total": "0+0x40 1+0x40"},
-    "VcsreplicatorRelayTroubles": {'vcsreplicator_relay_troubles{severity="critical"}': "1+0x90"},
+    "VcsreplicatorRelayTroubles": {
+        'vcsreplicator_relay_troubles{severity="critical"}': "1+0x90",
+        "vcsreplicator_relay_forked_repositories": "0+0x90",
+    },
     "VcsreplicatorNoticesStalled": {"vcsreplicator_aggregator_stalled_seconds": "0+60x90"},
     "VcsreplicatorAggregatorAlarm": {'vcsreplicator_aggregator_alarms{alarm="events lost"}': "1+0x90"},
     "VcsreplicatorMirrorSilent": {'vcsreplicator_aggregator_mirror_silent_seconds{mirror="alpha"}': "0+60x90"},
@@ -260,7 +266,7 @@ def test_the_configuration_of_prometheus_has_a_place_for_each_service_that_check
     assert named == roles - {"aggregator", "notifier", "relay", "verify"}, "those are there already"
 
 
-def test_each_alert_fires_when_it_should_and_none_while_all_is_well(tmp_path: Path) -> None:
+def test_each_alert_fires_alone_when_it_should_and_none_while_all_is_well(tmp_path: Path) -> None:
     by_name = {rule["alert"]: rule for rule in rules()}
     assert by_name.keys() == FIRING.keys()
     unused = {name for rule in by_name.values() for name in NAME.findall(rule["expr"])} - {
@@ -270,8 +276,10 @@ def test_each_alert_fires_when_it_should_and_none_while_all_is_well(tmp_path: Pa
     asked = [{"eval_time": time, "alertname": name} for name in by_name for time in ("30m", "85m")]
     tests: list[dict[str, Any]] = [{**_series(HEALTHY), "alert_rule_test": asked}]
     for name, series in [*FIRING.items(), *ALSO_FIRING]:
-        query = {"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": "75m"}
-        tests.append({**_series(series), "promql_expr_test": [{**query, "exp_samples": [_ONE]}]})
+        firing = {"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": "75m"}
+        any_firing = {"expr": 'count(ALERTS{alertstate="firing"})', "eval_time": "75m"}
+        queries = [{**query, "exp_samples": [_ONE]} for query in (firing, any_firing)]
+        tests.append({**_series(series), "promql_expr_test": queries})
     suite = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "suite.yml").write_text(json.dumps(suite))
     promtool("test", "rules", tmp_path / "suite.yml")
