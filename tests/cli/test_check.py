@@ -2,16 +2,18 @@
 """`vcsreplicator check` on a master: what the relay reports to the log or, while it is silent, what is in the outboxes."""
 
 import json
+import math
 import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
+from rich.console import Console, Group
 
 from hgext.vcsreplicator.cli import check_disks, program, status
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
@@ -140,6 +142,25 @@ def test_a_watched_status_names_what_is_found_on_this_machine(
     shown = screen.export_text()
     assert "its outbox cannot be read" in shown
     assert "no space left on its disk" in shown
+
+
+@pytest.mark.parametrize(("look", "still"), [(math.inf, True), (0.0, False)])
+def test_a_watched_status_does_not_read_all_outboxes_for_each_view(
+    master: Path, monkeypatch: pytest.MonkeyPatch, look: float, still: bool
+) -> None:
+    screen = Console(record=True, width=400)
+
+    def watch(view: Callable[[], Group]) -> None:
+        view()
+        (master / "repos/one/.hg/store/outbox.0001.log").unlink()
+        screen.print(view())
+
+    monkeypatch.setattr(status, "LOOK", look, raising=False)
+    monkeypatch.setattr(status, "_watch", watch)
+    CliRunner().invoke(program, ["status", "--watch", "--config", str(master / "x.toml")])
+    shown = screen.export_text()
+    assert "the relay hg://master has never sent a heartbeat" in shown
+    assert ("its outbox cannot be read" in shown) is still
 
 
 def test_what_a_running_relay_reports_is_said_and_no_outbox_is_read(master: Path) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -65,12 +65,12 @@ def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectat
 
 def find_all(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
     """Find the summary, with what is found on this machine."""
-    return add_here(config, find_summary(config, open_log, expected), open_log, expected)
+    summary = find_summary(config, open_log, expected)
+    return add_findings(summary, find_here(config, open_log, expected, summary.measure_silence))
 
 
-def add_here(config: Config, summary: Summary, open_log: Callable[[], Log], expected: Expectations) -> Summary:
+def add_findings(summary: Summary, here: Sequence[Finding]) -> Summary:
     """Add what is found on this machine to a summary of the log."""
-    here = find_here(config, open_log, expected, summary.measure_silence)
     return replace(summary, findings=tuple(sort_findings(*here, *summary.findings)))
 
 

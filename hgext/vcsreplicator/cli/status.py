@@ -18,12 +18,15 @@ from ..log import Log
 from ..status.findings import Expectations, as_data
 from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary
-from ..status.wording import Severity
+from ..status.wording import Finding, Severity
 from ..words.errors import Unavailable, visible
-from .asking import add_here, expect, find_all, find_here, follow_summary, opening_log
+from .asking import add_findings, expect, find_all, find_here, follow_summary, opening_log
 from .display import console, print_json, table
 from .options import log_of, with_config, with_json
 from .progress import is_terminal, metered, metered_log
+
+# Seconds between two looks at this machine while it watches: outboxes may be many, and a dead disk is waited for.
+LOOK = 10.0
 
 
 @click.command()
@@ -38,7 +41,7 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
             _print_data(config, log, expected)
     elif watch:
         with log_of(config) as log, metered(log) as shown, closing(Follower(shown)) as follower:
-            _watch(lambda: _make_view(add_here(config, follow_summary(follower, log, expected), lambda: log, expected)))
+            _watch(_make_watched(config, follower, log, expected))
     else:
         with opening_log(config) as open_log:
             console().print(_make_view(find_all(config, open_log, expected)))
@@ -51,6 +54,24 @@ def _print_data(config: Config, log: Log, expected: Expectations) -> None:
         look_at_topics(log, picture)
         here = find_here(config, lambda: log, expected, lambda name: picture.silence(name, now))
         print_json(as_data(picture, now, expected, here))
+
+
+def _make_watched(config: Config, follower: Follower, log: Log, expected: Expectations) -> Callable[[], Group]:
+    """Return what makes one view after another.
+
+    What was found on this machine stays for LOOK seconds.
+    """
+    here, due = list[Finding](), 0.0
+
+    def view() -> Group:
+        nonlocal here, due
+        summary = follow_summary(follower, log, expected)
+        if time.monotonic() >= due:
+            here = find_here(config, lambda: log, expected, summary.measure_silence)
+            due = time.monotonic() + LOOK
+        return _make_view(add_findings(summary, here))
+
+    return view
 
 
 def _watch(view: Callable[[], Group]) -> NoReturn:
