@@ -117,6 +117,22 @@ def test_what_was_set_aside_long_enough_ago_is_removed_once_in_an_interval(bench
     assert len(begun(bench, Sweep)) == 2
 
 
+def test_removals_have_their_turn_while_a_repository_is_always_due_to_be_read_through(bench: Bench) -> None:
+    """Copies that were set aside grow older with removals alone: without any they would stay for ever."""
+    check_every(bench, 60.0)
+    apply(bench, Chain("large").next())
+    begun_kinds = []
+    for seconds in (SWEEP_INTERVAL, 60.0, SWEEP_INTERVAL, 60.0):
+        bench.clock.advance(seconds)
+        bench.mirror.turn(0)
+        [worker] = [each for each in bench.pool.workers if isinstance(each.busy, Check | Sweep)]
+        task = worker.busy
+        begun_kinds.append(type(task))
+        answer = task if isinstance(task, Sweep) else Checked(repository=task.repository, problem=None)
+        bench.mirror.receive(Answered(worker=worker, answer=answer))
+    assert begun_kinds == [Sweep, Check, Sweep, Check]
+
+
 def test_what_was_set_aside_stays_however_far_the_clock_jumps_and_goes_in_the_end(bench: Bench) -> None:
     kept = Path(bench.settings.folder) / "aside/kept"
     kept.mkdir(parents=True)

@@ -18,7 +18,7 @@ from hgext.vcsreplicator.mirror.sources import AHEAD, ExpiredPosition, ReadRecor
 from hgext.vcsreplicator.mirror.supervision import maintenance
 from hgext.vcsreplicator.mirror.supervision.following import Phase
 from hgext.vcsreplicator.mirror.supervision.supervisor import BUSY_TURN, IDLE_TURN
-from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Task, Trouble
+from hgext.vcsreplicator.mirror.task import Check, Checked, FoundRepository, Sweep, Task, Trouble
 from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rewound, Unavailable
@@ -895,6 +895,9 @@ def test_a_repository_that_changed_while_it_was_read_through_is_read_again_after
     order = []
     for _ in range(15):
         bench.passes(2)
+        for worker in [worker for worker in bench.pool.workers if isinstance(worker.busy, Sweep)]:
+            bench.mirror.receive(Answered(worker=worker, answer=worker.busy))
+            bench.passes(1)
         [worker] = [worker for worker in bench.pool.workers if isinstance(worker.busy, Check)]
         order.append(worker.busy.repository)
         undecided = worker.busy.repository == busy.repository

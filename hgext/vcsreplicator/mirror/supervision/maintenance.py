@@ -87,13 +87,13 @@ class Maintenance:
         return None
 
     def give_due(self, now: float) -> None:
-        """Begin the next reading through and removal, if due and a worker is idle."""
-        if self._settings.check_interval and now >= self._check_at:
-            self._check_next(now)
+        """Begin the next removal, else reading through, if due and a worker is idle."""
         if now >= self._sweep_at and (worker := self._pool.idle(Lane.CHECK)) is not None:
             self._sweep_at = now + SWEEP_INTERVAL
             sweep = Sweep(now=self._clock.now(), age=DAY * self._settings.keep_deleted_days)
             self._pool.give(worker, sweep, self._clock.monotonic())
+        if self._settings.check_interval and now >= self._check_at:
+            self._check_next(now)
 
     def take_checked(self, checked: Checked) -> None:
         """Take the result of reading a repository through: damage, or a lower checkpoint."""
