@@ -93,13 +93,26 @@ def test_a_folder_without_space_is_named(tmp_path, monkeypatch):
         open_blobs(f"file://{tmp_path}").put([b"bundle"])
 
 
-def test_a_machine_without_space_for_a_bundle_on_its_way_to_s3_is_told_so():
-    def fill_the_disk():
-        yield b"some"
+def test_a_machine_without_space_for_a_bundle_on_its_way_to_s3_is_told_so(monkeypatch):
+    def refuse(*_arguments, **_members):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
     with pytest.raises(NoRoom, match=f"blobs: {tempfile.gettempdir()}: no space left on its disk; free some space"):
-        open_blobs("s3://bucket").put(fill_the_disk())
+        open_blobs("s3://bucket").put([b"bundle"])
+
+
+@pytest.mark.parametrize("url", ["file://{}/blobs", "s3://bucket"])
+def test_a_bundle_that_cannot_be_read_is_no_failure_of_the_store(tmp_path, url):
+    """The relay says which file of the repository this user may not read, and what to run."""
+
+    def bundle():
+        yield b"HG20"
+        raise PermissionError(errno.EACCES, "Permission denied", "/repos/a/.hg/store/data/x.i")
+
+    with pytest.raises(PermissionError) as caught:
+        open_blobs(url.format(tmp_path)).put(bundle())
+    assert caught.value.filename == "/repos/a/.hg/store/data/x.i"
 
 
 def test_a_store_that_accepts_and_says_nothing_is_unavailable(monkeypatch):

@@ -40,7 +40,7 @@ class BlobStore(Protocol):
     def put(self, chunks: Iterable[bytes]) -> Attachment:
         """Store the chunks durably and return where they are.
 
-        Raises BlobsUnavailable, or NoRoomForBlobs.
+        Raises BlobsUnavailable, NoRoomForBlobs, or the OSError of the chunks.
         """
 
     def open(self, attachment: Attachment) -> IO[bytes]:
@@ -98,6 +98,8 @@ class FolderBlobs:
                     sync_folder(os.path.dirname(path))
                 sync_folder(self._folder)  # unconditionally: a kill may have come after an earlier mkdir
                 os.utime(path)
+        except _ChunksFailed as failed:
+            raise failed.error from None
         except OSError as error:
             raise _describe_failure(self._folder, error) from error
         return attachment
@@ -143,6 +145,8 @@ class S3Blobs:
             with _spool_chunks(chunks, None) as (file, attachment), _translate_errors(self._bucket):
                 file.seek(0)
                 self._client.upload_fileobj(file, self._bucket, self._find_key(attachment))
+        except _ChunksFailed as failed:
+            raise failed.error from None
         except OSError as error:
             raise _describe_failure(tempfile.gettempdir(), error) from error
         return attachment
@@ -190,6 +194,21 @@ def checked_name(attachment: Attachment) -> str:
     return attachment.name
 
 
+class _ChunksFailed(Exception):
+    """The chunks could not be made, because of `error`; the store is not asked."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _read_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+        yield from chunks
+    except OSError as error:
+        raise _ChunksFailed(error) from error
+
+
 @contextlib.contextmanager
 def _spool_chunks(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple[Any, Attachment]]:
     """Write the chunks to a temporary file; give it and the blob's attachment.
@@ -198,7 +217,7 @@ def _spool_chunks(chunks: Iterable[bytes], folder: str | None) -> Iterator[tuple
     """
     digest, size = hashlib.sha256(), 0
     with tempfile.NamedTemporaryFile(dir=folder, prefix=_INCOMING) as file:
-        for chunk in chunks:
+        for chunk in _read_chunks(chunks):
             digest.update(chunk)
             size += len(chunk)
             file.write(chunk)
