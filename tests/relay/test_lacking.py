@@ -210,6 +210,13 @@ def test_a_root_that_lost_its_only_repository_may_not_be_mounted_either(tmp_path
     assert find_unmounted(states, ["1" * 32], {str(tmp_path): ""}, []) == {str(tmp_path): 1}
 
 
+def test_a_repository_below_two_roots_counts_once(tmp_path: Path) -> None:
+    states: Any = {"1" * 32: Seen("team/sub/a"), "2" * 32: Seen("team/b")}
+    roots, known = {str(tmp_path): "", str(tmp_path / "team"): "team"}, make_folders(tmp_path, "team/b", "other")
+    (tmp_path / "team" / "sub").mkdir()
+    assert find_unmounted(states, ["1" * 32], roots, known) == {}, "the last one of a folder"
+
+
 def test_an_empty_folder_below_a_root_that_had_several_repositories_may_not_be_mounted(tmp_path: Path) -> None:
     states: Any = {"1" * 32: Seen("team/a"), "2" * 32: Seen("team/sub/b"), "3" * 32: Seen("other")}
     roots, known = {str(tmp_path): ""}, make_folders(tmp_path, "other")

@@ -135,10 +135,11 @@ def find_unmounted(
     empty = [root for root in roots if not any(f"{each}/".startswith(f"{root.rstrip('/')}/") for each in known)]
     counts = Counter[str]()
     for name in gone:
+        folders = set()  # a root may be below another one
         for root, prefix in roots.items():
             for place in find_places(states[name].path, {root: prefix}):
-                folder = root if root in empty else _find_empty(root, os.path.dirname(place))
-                counts.update([] if folder is None else [folder])
+                folders.add(root if root in empty else _find_empty(root, os.path.dirname(place)))
+        counts.update(folder for folder in folders if folder is not None)
     return {folder: count for folder, count in counts.items() if folder in roots or count > 1}
 
 
