@@ -51,9 +51,9 @@ class Checkpoint(NewestEvent):
         return event.seq <= self.seq
 
     def contradicts(self, newest_known: tuple[int, str, str] | None) -> bool:
-        """Return whether this is another event at our sequence.
+        """Return whether the aggregator saw another event at our sequence.
 
-        `newest_known` has its sequence, id and digest.
+        `newest_known` has the sequence, id and digest of that event.
         """
         if newest_known is None:
             return False

@@ -202,4 +202,4 @@ def _note_deactivated(picture: Picture, mirror: rosters.Mirror) -> Iterator[str]
     if given_up and mirror.state is not rosters.MirrorState.REMOVED:
         way_out = f"vcsreplicator roster activate {mirror.name} --repository {shlex.quote(given_up[0].path)}"
         told = f"mirror {mirror.name} is deactivated for {name_paths([state.path for state in given_up])}"
-        yield f"{told}, so no notice there waits for it, and it may lack events unseen; to end that: {way_out}"
+        yield f"{told}, so no notice there waits for it, and its lag there is not reported; to end that: {way_out}"

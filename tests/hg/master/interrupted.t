@@ -153,7 +153,7 @@ added nor removed. No backup is made that the order did not want, and one is mad
   backup.hg
   temp.hg
 
-A strip that was killed is not finished in a share, which has not the changesets that it set aside.
+A strip that was killed is not finished in a share, which lacks the changesets that it set aside.
 
   $ hgm --config extensions.share= share -q -U repos/cut shared
   $ hg -R cut push -q -f -r 'desc(f) + desc(g)'

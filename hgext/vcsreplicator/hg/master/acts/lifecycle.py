@@ -34,7 +34,7 @@ def finish_interrupted(repo: MasterRepository, intent: Intent, settings: Extensi
     """Finish the act of this note that a kill interrupted in this repository.
 
     The caller holds the lock. Raises Abort if the repository is to be moved, which happens once the lock is released, and for a
-    strip in a share, which has not the changesets that Mercurial set aside.
+    strip in a share, which lacks the changesets that Mercurial set aside.
     """
     root = repo.replication_root
     try:
