@@ -30,7 +30,7 @@ UNSENT = ["--config", "vcsreplicator.log=", "--config", "vcsreplicator.relay=/no
 DONE = (0, 1)  # 1: no changesets were pushed
 SCENARIO = {
     name: [*SCENARIOS[name][0], *UNSENT]
-    for name in ("changesets, bookmarks, phases and markers", "a bookmark", "markers")
+    for name in ("changesets, bookmarks, phases and markers", "a bookmark", "a push in a share", "markers")
 }
 
 
