@@ -21,6 +21,7 @@ from hgext.vcsreplicator.mirror.pool import Answered, Lane, WorkerPool
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY, Sweep
 from testing.clock import HandClock
+from testing.waiting import eventually
 from tests.mirror.test_nursery import REFUSING
 
 pytestmark = pytest.mark.processes
@@ -362,6 +363,22 @@ def test_a_worker_that_died_is_given_up_though_there_is_no_thread_to_wait_for_it
         patch.setattr(threading.Thread, "start", refuse_thread)
         assert bench.pool.idle(Lane.LIGHT) is None
     assert bench.pool.workers == []
+
+
+def test_a_worker_for_whose_end_there_was_no_thread_keeps_no_place_among_the_processes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ended and that none waited for counts for the limit that refused the thread."""
+    worker = bench.pool.start(Lane.LIGHT)
+    assert worker is not None
+    assert bench.arrived() == READY
+    worker.process.kill()
+    with monkeypatch.context() as patch:
+        bench.pool.give(worker, "task")
+        answered = bench.inbox.get(timeout=60)
+        patch.setattr(threading.Thread, "start", refuse_thread)
+        bench.pool.freed(answered)
+    eventually(lambda: bench.pool.idle(Lane.LIGHT) is None and not Path(f"/proc/{worker.process.pid}").exists())
 
 
 def refuse_thread(*_: object) -> None:

@@ -130,6 +130,8 @@ class WorkerPool:
         self._nursery: Nursery | None = None
         # How many workers in succession were never ready, and the time before which no other one is started.
         self._failures, self._rests_until = 0, float("-inf")
+        # Processes of ended workers for which there was no thread to wait.
+        self._unreaped: list[subprocess.Popen[bytes] | ForkedProcess] = []
 
     def prepare(self, stop: threading.Event) -> bool:
         """Start a nursery, which forks workers; return whether it did not end by itself."""
@@ -177,6 +179,7 @@ class WorkerPool:
 
     def idle(self, lane: Lane) -> Worker | None:
         """Return an idle worker of the lane; if there is none, start one if allowed."""
+        self._unreaped = [process for process in self._unreaped if process.poll() is None]
         for worker in [each for each in self.workers if each.is_ready and each.busy is None]:
             if worker.process.poll() is not None:
                 self._end_worker(worker)
@@ -250,8 +253,10 @@ class WorkerPool:
             return
         self.workers.remove(worker)
         worker.requests.put(None)
-        with contextlib.suppress(RuntimeError):  # without room for a thread the system keeps its exit code
+        try:
             threading.Thread(target=worker.process.wait, name="reap", daemon=True).start()
+        except RuntimeError:  # a process that ended takes its room until its exit code is read
+            self._unreaped.append(worker.process)
 
 
 def _start_process(
