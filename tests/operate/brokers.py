@@ -2,6 +2,7 @@
 """What provokes the entries about RabbitMQ and the services around it, and what shows that their words repaired it."""
 
 import json
+import re
 import secrets
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -225,34 +226,73 @@ def guardian_mails(on_call: OnCall, entry: Entry) -> None:
     closed = free_port()
     with Mailbox() as mailbox:
         text = guardian(on_call, url, f"smtp://127.0.0.1:{closed}")
-        with section(on_call, text), closing(_kombu.Connection(url)) as connection:
-            cluster, client = on_call.cluster, f"alice{secrets.token_hex(3)}"
-            assert cluster.cli("guardian", "user", "add", client, "--owner", "wrong@owners.example").returncode == 0
-            queue = f"queue/{client}/q"
-            channel = connection.default_channel
-            channel.queue_declare(queue, durable=True, auto_delete=False)
+        with owned_queue(on_call, text, url) as (_, channel, queue):
             fill(channel, queue)
-            try:
-                with service(on_call, "guardian", text, "watch") as (config, metrics):
-                    eventually(lambda: entry.metric(metrics, waiting) == 1, "no server takes the mail")
-                    mailbox.replies["wrong@owners.example"] = "550 no such user"
-                    restart_with(on_call, "guardian", config, f"smtp://127.0.0.1:{closed}", mailbox.url)
-                    eventually(lambda: entry.metric(metrics, waiting) == 0, "the operator got it")
-                    assert len(mailbox.to("operator@pulse.example")) == 1
-                    assert '"mail refused"' in cluster.output("guardian")
-                    assert "wrong@owners.example" in entry.do("vcsreplicator guardian user list")
-                    entry.do(
-                        "vcsreplicator guardian user owner CLIENT MAIL", CLIENT=client, MAIL="alice@owners.example"
-                    )
-                    channel.queue_purge(queue)
-                    eventually(
-                        lambda: read_metric(metrics, 'vcsreplicator_guardian_queues{state="near"}') == 0,
-                        "a round has seen the empty queue",
-                    )
-                    fill(channel, queue)
-                    eventually(lambda: mailbox.to("alice@owners.example"), "the mail arrives")
-            finally:
-                cluster.cli("guardian", "user", "remove", client, "--yes")
+            with service(on_call, "guardian", text, "watch") as (config, metrics):
+                eventually(lambda: entry.metric(metrics, waiting) == 1, "no server takes the mail")
+                assert '"mail not sent"' in on_call.cluster.output("guardian")
+                restart_with(on_call, "guardian", config, f"smtp://127.0.0.1:{closed}", mailbox.url)
+                eventually(lambda: entry.metric(metrics, waiting) == 0, "all that waited is sent")
+                assert mailbox.to("wrong@owners.example")
+
+
+@provokes("VcsreplicatorGuardianMailsRefused")
+def guardian_mails_refused(on_call: OnCall, entry: Entry) -> None:
+    url = on_call.broker.vhost()
+    with Mailbox() as mailbox:
+        mailbox.replies["wrong@owners.example"] = "550 no such user"
+        text = guardian(on_call, url, mailbox.url)
+        with owned_queue(on_call, text, url) as (client, channel, queue):
+            fill(channel, queue)
+            with service(on_call, "guardian", text, "watch") as (_, metrics):
+                eventually(lambda: mailbox.to("operator@pulse.example"), "the operator got it")
+                assert '"mail refused"' in on_call.cluster.output("guardian")
+                assert "wrong@owners.example" in entry.do("vcsreplicator guardian user list")
+                entry.do("vcsreplicator guardian user owner CLIENT MAIL", CLIENT=client, MAIL="alice@owners.example")
+                channel.queue_purge(queue)
+                eventually(
+                    lambda: read_metric(metrics, 'vcsreplicator_guardian_queues{state="near"}') == 0,
+                    "a round has seen the empty queue",
+                )
+                fill(channel, queue)
+                eventually(lambda: mailbox.to("alice@owners.example"), "the mail arrives")
+
+
+@contextmanager
+def owned_queue(on_call: OnCall, text: str, url: str) -> Iterator[tuple[str, Any, str]]:
+    """Keep a queue whose owner's address is wrong during the block: the client, a channel, the queue."""
+    cluster, client = on_call.cluster, f"alice{secrets.token_hex(3)}"
+    with section(on_call, text), closing(_kombu.Connection(url)) as connection:
+        assert cluster.cli("guardian", "user", "add", client, "--owner", "wrong@owners.example").returncode == 0
+        queue = f"queue/{client}/q"
+        channel = connection.default_channel
+        channel.queue_declare(queue, durable=True, auto_delete=False)
+        try:
+            yield client, channel, queue
+        finally:
+            cluster.cli("guardian", "user", "remove", client, "--yes")
+
+
+@provokes("VcsreplicatorMirrorNotCompared")
+def mirror_not_compared(on_call: OnCall, entry: Entry) -> None:
+    cluster, name = on_call.cluster, on_call.repository()
+    unreachable = "vcsreplicator_verify_unreachable_repositories"
+    compare, names = "vcsreplicator verify MIRROR --repository PATH", {"MIRROR": "alpha", "PATH": name}
+    cluster.stop("web-master")
+    try:
+        with section(on_call, "[verify]\nrest = 0.2\npatience = 1"):
+            text = re.sub(r"(?ms)^\[listen\]\n.*?(?=^\[|\Z)", "", cluster.config.read_text())
+            with service(on_call, "verify", text, "alpha", "--continuous") as (_, metrics):
+                eventually(lambda: entry.metric(metrics, unreachable) > 0, "a round without the master")
+                answer = entry.type(compare, **names)
+                assert answer.code != 0
+                assert "unreachable" in answer.text
+                cluster.start("web-master")
+                eventually(lambda: entry.metric(metrics, unreachable) == 0, "a round with the master")
+                entry.do(compare, **names)
+    finally:
+        if not cluster.running("web-master"):
+            cluster.start("web-master")
 
 
 POLL = """

@@ -122,6 +122,25 @@ def pushes_not_sent(on_call: OnCall, entry: Entry) -> None:
     entry.until_ok()
 
 
+@provokes("VcsreplicatorRelayTroubles")
+def relay_troubles(on_call: OnCall, entry: Entry) -> None:
+    name, troubles = on_call.repository(), "vcsreplicator_relay_troubles"
+    root = on_call.cluster.master_root
+    away = root.with_name("not-mounted")
+    root.rename(away)
+    root.mkdir()
+    try:
+        entry.until("vcsreplicator check", f"{root}: is empty")
+        assert entry.metric("relay", troubles) == 1
+    finally:
+        shutil.rmtree(root)
+        away.rename(root)
+    eventually(lambda: entry.metric("relay", troubles) == 0)
+    entry.until_ok()
+    on_call.push(name)
+    on_call.wait_announced(name)
+
+
 @provokes("VcsreplicatorRepositoryForked")
 def forked(on_call: OnCall, entry: Entry) -> None:
     name = on_call.repository()
