@@ -21,6 +21,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import SHOWN, ReplicationError, Unavailable, quote_value
 from hgext.vcsreplicator.words.streams import Stream
 
+from .message import Message
 from .rejects import judged
 from .window import Delivery, Patience
 
@@ -180,7 +181,7 @@ def settings_class(type_name: str) -> type[DestinationSettings]:
     return found
 
 
-class Threads:
+class DeliveryThreads:
     """A destination that calls a function for each delivery, in threads.
 
     The function sends one message and returns when the other side has stored it. It raises Unavailable or Rejected; an OSError
@@ -204,6 +205,16 @@ class Threads:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Threads(DeliveryThreads):
+    """A destination that calls a function for each message, in threads.
+
+    The same as `DeliveryThreads` for a function that needs no more of a delivery.
+    """
+
+    def __init__(self, send: Callable[[Message], None], *, workers: int) -> None:
+        super().__init__(lambda delivery: send(delivery.message), workers=workers)
 
 
 def take_all(waiting: "queue.SimpleQueue[T]", timeout: float, *, limit: int = sys.maxsize) -> list[T]:

@@ -20,7 +20,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.streams import Stream
 
-from ..destination import DeliveryOutcome, Destination, Threads
+from ..destination import DeliveryOutcome, DeliveryThreads, Destination
 from ..hgpush.lookup import AT_ONCE, ChangesetLookup, check_mirror_url
 from ..hgpush.message import QueuedPush
 from ..message import Message, clean, to_text
@@ -124,7 +124,7 @@ class InputTopic:
         self._log.close()
 
 
-class DecoderDestination(Threads):
+class DecoderDestination(DeliveryThreads):
     """Looks changesets up in threads; writes the messages of one notice at a time."""
 
     def __init__(self, lookup: ChangesetLookup, written_to: "InputTopic | InputQueue") -> None:
