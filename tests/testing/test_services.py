@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,9 +53,14 @@ def test_a_killed_test_run_leaves_no_process_and_no_folder(kind: type[Service]) 
     script = STARTS_AND_WAITS.format(module=kind.name, kind=kind.__name__)
     with subprocess.Popen([sys.executable, "-c", script], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout
-        folder, *processes = run.stdout.readline().split()
-        ends = {os.pidfd_open(int(process)) for process in processes}
-        run.send_signal(signal.SIGKILL)
+        try:
+            folder, *processes = run.stdout.readline().split()
+            ends = set()
+            for process in processes:
+                with suppress(ProcessLookupError):  # the service's own, for a moment
+                    ends.add(os.pidfd_open(int(process)))
+        finally:
+            run.send_signal(signal.SIGKILL)
     left = set(ends)
     while left and (ended := select.select(left, [], [], 30)[0]):
         left -= set(ended)
