@@ -2,8 +2,8 @@
 """The command `vcsreplicator`: one file per verb, loaded when its verb is used.
 
 A verb is a module of this folder with a click command named `command`; `verbs` lists them. A module that one verb alone uses begins
-with its name: `config_rights`. Verbs share the others: `asking`, `completion`, `delivering`, `display`, `options`, `postponed`,
-`progress` and `requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does before anything else is
+with its name: `config_rights`. Verbs share the others: `asking`, `delivering`, `display`, `options`, `postponed`, `progress` and
+`requests`. This module imports almost nothing, so that `main` decides what Ctrl-C does before anything else is
 loaded. `program`, `VERBS` and `SERVICES` are those of `verbs`.
 """
 

@@ -23,9 +23,8 @@ from ..service import stop_on_signals
 from ..words.errors import Refused, visible
 from ..words.roster import MirrorRole, Verb
 from ..words.rules import Rules
-from .completion import complete_mirror
 from .display import console
-from .options import log_of, mirror_settings, with_config, with_wait
+from .options import complete_mirror, log_of, mirror_settings, with_config, with_wait
 from .requests import ask_aggregator, make_request
 from .roster import with_rules
 

@@ -9,9 +9,8 @@ import click
 
 from ..config import Config
 from ..words.errors import Refused
-from .completion import complete_subscription
 from .display import print_json, print_listing
-from .options import TEXT, takes_json, with_config, with_destination, with_json, with_last, with_yes
+from .options import TEXT, complete_subscription, takes_json, with_config, with_json, with_last, with_webhook, with_yes
 from .requests import open_deliveries, when, who
 
 _NUMBER = click.IntRange(1, 2**63 - 1)
@@ -27,7 +26,7 @@ def command() -> None:
 @click.option("--subscription", type=TEXT, metavar="NAME", shell_complete=complete_subscription)
 @with_last(default=30)
 @with_json
-@with_destination
+@with_webhook
 @with_config
 def list_(
     config: Config, destination: str | None, state: str | None, subscription: str | None, last: int, as_json: bool
@@ -51,7 +50,7 @@ def _row_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 @command.command()
 @click.argument("number", type=_NUMBER)
 @takes_json
-@with_destination
+@with_webhook
 @with_config
 def show(config: Config, destination: str | None, number: int) -> None:
     """Show one delivery completely, with its body."""
@@ -68,7 +67,7 @@ def show(config: Config, destination: str | None, number: int) -> None:
     "--exhausted", type=TEXT, metavar="SUBSCRIPTION", help="All deliveries of this subscription that were given up."
 )
 @with_yes
-@with_destination
+@with_webhook
 @with_config
 def redeliver(
     config: Config, destination: str | None, numbers: tuple[int, ...], exhausted: str | None, yes: bool

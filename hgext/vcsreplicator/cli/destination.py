@@ -13,9 +13,8 @@ from ..log.requests import OperatorRequest
 from ..status.findings import is_overdue
 from ..words.errors import Refused
 from ..words.shape import plain
-from .completion import complete_destination
 from .display import print_listing
-from .options import TEXT, with_config, with_json, with_last, with_wait, with_yes
+from .options import TEXT, complete_destination, with_config, with_json, with_last, with_wait, with_yes
 from .requests import ask_notifier, when
 
 _with_wait = with_wait(default=10.0, help="How long to wait for the answer of the notifier.")

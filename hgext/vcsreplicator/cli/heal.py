@@ -13,9 +13,8 @@ from ..mirror.notes import Notes
 from ..status import Picture
 from ..status.follower import read_picture
 from ..words.errors import Refused
-from .completion import complete_mirror
 from .destination import print_requests
-from .options import mirror_settings, with_config, with_json, with_last, with_yes
+from .options import complete_mirror, mirror_settings, with_config, with_json, with_last, with_yes
 from .progress import metered_log
 from .requests import who
 

@@ -5,8 +5,7 @@ import click
 
 from ..config import Config
 from ..log import Log
-from .completion import complete_mirror
-from .options import mirror_settings, run_daemon, with_config
+from .options import complete_mirror, mirror_settings, run_daemon, with_config
 
 
 @click.command()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Options that several verbs share, and functions that open their values."""
+"""Options that several verbs share, and functions that complete or open values."""
 
 import contextlib
 import functools
 import math
+import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,6 @@ from ..log.opening import open_log
 from ..words.clock import DAY
 from ..words.errors import BadConfig
 from ..words.secrecy import Exposure, exposures
-from .completion import complete_webhook
 
 if TYPE_CHECKING:
     from ..mirror import MirrorSettings
@@ -51,7 +51,44 @@ SECONDS = Number(0, 31 * DAY)
 TEXT = Text()
 HOW_MANY = click.IntRange(1, 1_000_000)
 
-with_destination = click.option(
+
+def _make_completion(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
+    """Make the completion of those names of the file that are not typed yet.
+
+    The services' file has the mirrors and destinations of its machine. No broker is asked, and a file that cannot be read completes
+    nothing.
+    """
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        given = ctx.params.get(parameter.name or "") if parameter.nargs == -1 else None
+        try:
+            file = ctx.params.get("file") or os.environ.get("VCSREPLICATOR_CONFIG") or DEFAULT_FILE
+            found = sorted({*names(load(file).tables)} - {*(given or ())})
+        except Exception:  # an error would be printed into the line that the user types
+            return []
+        return [name for name in found if name.startswith(incomplete)]
+
+    return complete
+
+
+def _name_destinations(tables: Mapping[str, Any], kind: str | None = None) -> list[str]:
+    return [
+        name
+        for name, table in tables["notifier"].items()
+        if name != "state" and (kind is None or table["type"] == kind)
+    ]
+
+
+complete_mirror = _make_completion(lambda tables: tables["mirror"])
+complete_destination = _make_completion(_name_destinations)
+complete_webhook = _make_completion(lambda tables: _name_destinations(tables, "webhook"))
+complete_subscription = _make_completion(
+    lambda tables: [
+        name for each in _name_destinations(tables) for name in tables["notifier"][each].get("subscriptions", ())
+    ]
+)
+
+with_webhook = click.option(
     "--destination",
     metavar="NAME",
     help="Webhook destination; required if there are several.",

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from ..config import Config
-from .completion import complete_destination
-from .options import TEXT, with_config, with_wait
+from .options import TEXT, complete_destination, with_config, with_wait
 from .progress import Meter
 from .requests import ask_destination, who
 

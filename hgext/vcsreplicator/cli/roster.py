@@ -22,9 +22,8 @@ from ..words.records import RepositoryState
 from ..words.roster import Decision, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from ..words.rules import Rules
 from ..words.shape import plain
-from .completion import complete_mirror
 from .display import console, print_json, table
-from .options import with_config, with_json, with_wait, with_yes
+from .options import complete_mirror, with_config, with_json, with_wait, with_yes
 from .progress import metered_log
 from .requests import ask_aggregator, make_request, when
 

@@ -12,9 +12,8 @@ from ..config import Config
 from ..words.errors import Refused, quote_value
 from ..words.secrecy import is_secret_header
 from ..words.shape import plain
-from .completion import complete_subscription
 from .display import print_listing
-from .options import TEXT, log_of, with_config, with_destination, with_json, with_last, with_yes
+from .options import TEXT, complete_subscription, log_of, with_config, with_json, with_last, with_webhook, with_yes
 from .requests import find_webhook, open_deliveries, when, who
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def command() -> None:
 
 @command.command("list")
 @with_json
-@with_destination
+@with_webhook
 @with_config
 def list_(config: Config, destination: str | None, as_json: bool) -> None:
     """List the subscriptions; of a secret only its file is shown."""
@@ -98,7 +97,7 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 @click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS")
 @click.option("--concurrency", default=4, show_default=True, help="Parallel requests.")
 @click.option("--speed", is_flag=True, help="Deliver without order within a repository.")
-@with_destination
+@with_webhook
 @with_config
 def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
     """Add a subscription; it gets messages about later pushes."""
@@ -157,7 +156,7 @@ def _make_subscription(
 @command.command()
 @click.argument("name", type=TEXT, shell_complete=complete_subscription)
 @with_yes
-@with_destination
+@with_webhook
 @with_config
 def remove(config: Config, destination: str | None, name: str, yes: bool) -> None:
     """Remove a subscription, and cancel its waiting deliveries."""
@@ -170,7 +169,7 @@ def remove(config: Config, destination: str | None, name: str, yes: bool) -> Non
 
 @command.command()
 @click.argument("name", type=TEXT, shell_complete=complete_subscription)
-@with_destination
+@with_webhook
 @with_config
 def pause(config: Config, destination: str | None, name: str) -> None:
     """Pause a subscription; its deliveries wait until it is resumed."""
@@ -180,7 +179,7 @@ def pause(config: Config, destination: str | None, name: str) -> None:
 
 @command.command()
 @click.argument("name", type=TEXT, shell_complete=complete_subscription)
-@with_destination
+@with_webhook
 @with_config
 def resume(config: Config, destination: str | None, name: str) -> None:
     """Resume a paused subscription."""
@@ -196,7 +195,7 @@ def _set_pause(config: Config, destination: str | None, name: str, reason: str |
 @command.command()
 @with_last(default=30)
 @with_json
-@with_destination
+@with_webhook
 @with_config
 def history(config: Config, destination: str | None, last: int, as_json: bool) -> None:
     """Show who changed what, pauses by the notifier included."""

@@ -22,9 +22,8 @@ from ..service import configure_logging, serve, stop_on_signals
 from ..words.clock import DAY
 from ..words.errors import BadConfig, visible
 from ..words.shape import plain
-from .completion import complete_mirror
 from .display import console
-from .options import Number, log_of, mirror_settings, with_config
+from .options import Number, complete_mirror, log_of, mirror_settings, with_config
 from .progress import Meter, metered
 
 # Colours of the outcomes; all others are red.
