@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console, Group
 
-from hgext.vcsreplicator.cli import check_disks, program, status
+from hgext.vcsreplicator.cli import asking, program, status
 from hgext.vcsreplicator.log import SERVICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.reports import ServiceReporter
@@ -72,7 +72,7 @@ def disks(master: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         free = left.get(folder, 1 << 20)
         return SimpleNamespace(f_blocks=1 << 20, f_frsize=1, f_bavail=abs(free), f_files=9, f_favail=9 * (free >= 0))
 
-    monkeypatch.setattr(check_disks, "os", SimpleNamespace(**{**vars(os), "statvfs": measure}))
+    monkeypatch.setattr(asking, "os", SimpleNamespace(**{**vars(os), "statvfs": measure}))
     return left
 
 
@@ -100,9 +100,9 @@ def test_a_disk_that_hangs_is_named_and_all_else_too(
     master: Path, disks: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(check_disks, "PATIENCE", 0.1)
-    measure = check_disks.os.statvfs
-    monkeypatch.setattr(check_disks.os, "statvfs", lambda at: answers.wait() if at.endswith("/blobs") else measure(at))
+    monkeypatch.setattr(asking, "PATIENCE", 0.1)
+    measure = asking.os.statvfs
+    monkeypatch.setattr(asking.os, "statvfs", lambda at: answers.wait() if at.endswith("/blobs") else measure(at))
     text = said(master)[1]
     answers.set()
     assert f"CRITICAL - {master}/blobs: its disk does not answer: pushes with large bundles wait in" in text

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The state that `status` and `check` show: asked of a dashboard, or read."""
+"""The state of log and machine that `status` and `check` show."""
 
 import contextlib
 import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -16,17 +18,22 @@ from ..config import Config
 from ..dashboard.asked.client import ask
 from ..dashboard.asked.question import StatusQuestion
 from ..log import Log
+from ..log.aside import ask_aside
 from ..log.opening import identify_log
 from ..relay.settings import RelaySettings
 from ..status.findings import REPORTED_WITHIN, Expectations, finding_of, sort_findings
 from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary, make_summary
-from ..status.wording import Finding
+from ..status.wording import Finding, Severity
 from ..words.errors import Unavailable
 from ..words.records import RELAY_KEY
-from .check_disks import find_full_blobs, find_full_log
 from .options import relay_of
 from .progress import metered_log
+
+# Bytes below which a disk counts as full.
+LEAST = 1 << 20
+# Seconds for which a disk may take to answer; that of a network may hang for good.
+PATIENCE = 3.0
 
 
 @contextlib.contextmanager
@@ -81,7 +88,7 @@ def find_here(
 
     `measure_silence` returns the seconds since a service reported.
     """
-    found = [finding for finding in (find_full_log(config), find_full_blobs(config)) if finding is not None]
+    found = [finding for finding in (find_full_log(config), _find_full_blobs(config)) if finding is not None]
     relay = relay_of(config)
     if relay and measure_silence(RELAY_KEY + relay.source) > max(expected.patience, REPORTED_WITHIN):
         found += _find_on_disk(relay, open_log)
@@ -106,3 +113,39 @@ def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Fin
     if not has_outbox(roots):
         return []
     return [finding_of(trouble, now - trouble.since, now) for trouble in find_lacking(roots, open_log(), now)]
+
+
+def find_full_log(config: Config) -> Finding | None:
+    """Find out whether the embedded log's disk is full.
+
+    Then no service can write that it is alive, so all of them would be named, and the disk would not.
+    """
+    parts = urlsplit(config.log)
+    if parts.scheme != "sqlite":
+        return None
+    return _describe_full(os.path.dirname(unquote(parts.path)), "no service can write to the log")
+
+
+def _find_full_blobs(config: Config) -> Finding | None:
+    parts = urlsplit(config.blobs or "")
+    if parts.scheme != "file":
+        return None
+    return _describe_full(unquote(parts.path), "pushes with large bundles wait in their outboxes")
+
+
+def _describe_full(folder: str, what: str) -> Finding | None:
+    measured = ask_aside("disk", lambda: os.statvfs(folder))
+    if not wait([measured], PATIENCE).done:
+        text = f"{folder}: its disk does not answer: {what}"
+    elif measured.exception() is None and (lacking := _find_lacking(measured.result())):
+        text = f"{folder}: no {lacking} left on its disk: {what}; free some {lacking}"
+    else:
+        return None
+    return Finding(level=Severity.CRITICAL, text=text)
+
+
+def _find_lacking(disk: os.statvfs_result) -> str | None:
+    """Return what a disk has no more of; a file system without limits says 0 in all."""
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST:
+        return "space"
+    return "inodes" if disk.f_files and not disk.f_favail else None

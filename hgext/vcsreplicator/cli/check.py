@@ -15,8 +15,7 @@ from ..status.summary import Summary
 from ..status.wording import Finding, Severity
 from ..words.errors import TopicMissing, Unavailable, visible
 from ..words.shape import plain
-from .asking import expect, find_all, opening_log
-from .check_disks import find_full_log
+from .asking import expect, find_all, find_full_log, opening_log
 from .options import SECONDS, with_config, with_json
 
 _with_limit = functools.partial(click.option, type=click.IntRange(1), show_default=True)
