@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.dashboard.asked.client import ask
 from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion
-from hgext.vcsreplicator.dashboard.asked.users import LOOK_AGAIN, SocketUsers
+from hgext.vcsreplicator.dashboard.asked.server import LOOK_AGAIN, SocketUsers
 from hgext.vcsreplicator.dashboard.server import _answer_questions, run
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.log.opening import identify_log

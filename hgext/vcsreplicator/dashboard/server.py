@@ -15,8 +15,7 @@ from ..words.version import VERSION
 from .acts import ActJournal
 from .application import make_application
 from .asked.question import FORMAT, StatusAnswer, StatusQuestion
-from .asked.server import AnswerServer
-from .asked.users import SocketUsers
+from .asked.server import AnswerServer, SocketUsers
 from .readers import Readers, read_users
 from .settings import DashboardSettings
 from .sources import Sources

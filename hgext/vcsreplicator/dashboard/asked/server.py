@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answering end: a few threads, each with one connection at a time.
+"""The answering end: who may ask, and threads with one connection at a time.
 
 A peer that says nothing holds up one of them, for PATIENCE seconds. No question ends a thread.
 """
 
 import contextlib
+import pwd
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Self
 
 import structlog
 
 from ...relay.admission import HeldSocket, read_peer
+from ...words.clock import Clock, SystemClock
 from ...words.errors import MalformedEvent
 from ...words.shape import from_json, to_json
 from .question import ANSWER_LIMIT, PATIENCE, QUESTION_LIMIT, StatusAnswer, StatusQuestion, receive, set_time_left
@@ -26,6 +28,9 @@ FULL_PAUSE = 1.0
 
 # Seconds between two log lines on refused peers: any user of the machine may connect as often as they like.
 REFUSED_PAUSE = 10.0
+
+# Seconds until a name that the system did not know is looked up again.
+LOOK_AGAIN = 10.0
 
 logger = structlog.get_logger()
 
@@ -101,3 +106,44 @@ class AnswerServer:
             encoded = to_json(StatusAnswer(declined=f"the answer has {len(encoded)} bytes"))
         set_time_left(connection, deadline)
         connection.sendall(encoded)
+
+
+class SocketUsers(Container[int]):
+    """The ids of the users with these names; several threads may ask.
+
+    A log line names one that this machine does not have. It may get the user later, from a directory server that is not up yet: so
+    the name is looked up again when an id is asked for that is not known, at most once in LOOK_AGAIN seconds. One thread at a time
+    does so, because the system may take long; others do not wait for it.
+    """
+
+    def __init__(self, names: Iterable[str], clock: Clock = SystemClock()) -> None:  # noqa: B008
+        self._clock, self._lock = clock, threading.Lock()
+        self._ids, self._missing = set[int](), list(names)
+        self._look_up()
+        for name in self._missing:
+            logger.warning("user of the socket not on this machine", user=name)
+
+    def __contains__(self, user: object) -> bool:
+        if user not in self._ids and self._missing and self._lock.acquire(blocking=False):
+            try:
+                if self._clock.monotonic() >= self._due:
+                    self._look_up_again()
+            finally:
+                self._lock.release()
+        return user in self._ids
+
+    def _look_up_again(self) -> None:
+        before = self._missing
+        self._look_up()
+        for name in before:
+            if name not in self._missing:
+                logger.info("user of the socket found", user=name)
+
+    def _look_up(self) -> None:
+        missing = []
+        for name in self._missing:
+            try:
+                self._ids.add(pwd.getpwnam(name).pw_uid)
+            except (KeyError, ValueError):
+                missing.append(name)
+        self._missing, self._due = missing, self._clock.monotonic() + LOOK_AGAIN
