@@ -4,7 +4,6 @@
 watcher     one thread follows the log and makes a view of it      readers      who may read, which names, and who may act
 recent      the newest events, and when they were released         drawing      the picture of a timeline (pure)
 view        what the pages show (pure)                             application  the pages; `server` serves them
-deliveries  what the notifier's databases say                      forms        tokens, and where a form comes from
-acts        what an operator does, and the journal of it           acting       the answer to a form: record, do, record
-asked/      the answers to `status` and `check`
+acts        what an operator does, and the journal of it           acting       forms and the answer to one: record, do, record
+deliveries  what the notifier's databases say                      asked/       the answers to `status` and `check`
 """

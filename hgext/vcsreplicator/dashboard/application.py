@@ -29,7 +29,6 @@ from .acts import ActJournal
 from .deliveries import STATES
 from .drawing import draw_timeline
 from .feed import Feed
-from .forms import Forms
 from .guard import SIGN_IN, Guard
 from .pages import render
 from .readers import Readers
@@ -65,8 +64,8 @@ def make_application(
     sources: Sources, watcher: LogWatcher, readers: Readers, journal: ActJournal | None, *, hosts: Sequence[str]
 ) -> Starlette:
     """Make the application; its names are `hosts` and those of this machine."""
-    forms = Forms()
-    pages = _Pages(sources, watcher, journal, forms)
+    acts = ActEndpoint(journal, sources.carry_out)
+    pages = _Pages(sources, watcher, journal, acts.make_token)
     routes = [
         Route("/", pages.show_overview),
         Route("/repositories", pages.show_repositories),
@@ -77,7 +76,7 @@ def make_application(
         Route("/deliveries", pages.show_deliveries),
         Route("/roster", pages.show_roster),
         Route("/acts", pages.show_acts, methods=["GET"]),
-        Route("/acts", ActEndpoint(journal, sources.carry_out, forms).answer, methods=["POST"]),
+        Route("/acts", acts.answer, methods=["POST"]),
         Route("/api/overview.json", pages.list_overview),
         Route("/api/repositories.json", pages.list_repositories),
         Route(SIGN_IN, lambda request: RedirectResponse("/", 303)),
@@ -126,8 +125,10 @@ def _list_decisions(view: View) -> list[Decision]:
 class _Pages:
     """The answers; several threads call them."""
 
-    def __init__(self, sources: Sources, watcher: LogWatcher, journal: ActJournal | None, forms: Forms) -> None:
-        self._sources, self._watcher, self._journal, self._forms = sources, watcher, journal, forms
+    def __init__(
+        self, sources: Sources, watcher: LogWatcher, journal: ActJournal | None, make_token: Callable[[str], str]
+    ) -> None:
+        self._sources, self._watcher, self._journal, self._make_token = sources, watcher, journal, make_token
         self._is_public = functools.lru_cache(REMEMBERED)(sources.is_public)
 
     def name_for(self, request: Request) -> Callable[[str, str], str]:
@@ -279,7 +280,7 @@ class _Pages:
             text = "The log was not read yet."
             return render("message.html", request, watcher=self._watcher, status=503, title="Not read yet", text=text)
         made = {key: value(view) if callable(value) else value for key, value in content.items()}
-        made["token"] = lambda: self._forms.make_token(request.state.user.name)
+        made["token"] = lambda: self._make_token(request.state.user.name)
         made |= {"name": self.name_for(request), "may_see": lambda path: self.may_see(request, path)}
         return render(template, request, watcher=self._watcher, view=view, **made)
 
