@@ -70,7 +70,7 @@ def test_a_picture_that_is_lent_has_the_destinations_and_the_time() -> None:
         installation.log.acknowledge("notifier-hooks", "notices", {0: 2})
         installation.clock.advance(5.0)
         lags, now = followed.use_picture(lambda picture, now: (dict(picture.lacking), now), patience=60.0)
-        assert lags == {"notifier-hooks": installation.log.ends("notices")[0] - 2}
+        assert lags == {"hooks": installation.log.ends("notices")[0] - 2}
         assert now == installation.clock.now()
 
 

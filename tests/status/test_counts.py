@@ -33,13 +33,13 @@ def test_markers_of_transactions_are_no_notices_and_no_errors(kafka: Kafka, uniq
         picture: Picture = follower.update()
         follower.close()
         look_at_destinations(log, picture)
-        assert picture.lacking == {"notifier-none": 3, "notifier-some": 2, "notifier-all": 0}
-        assert picture.oldest.keys() == {"notifier-none", "notifier-some"}
+        assert picture.lacking == {"none": 3, "some": 2, "all": 0}
+        assert picture.oldest.keys() == {"none", "some"}
         assert picture.errors == 1
 
 
 def test_a_destination_without_new_notices_is_counted_without_a_long_wait() -> None:
-    marked, picture = MarkedLog(), Picture(groups={"notifier-hooks": 1})
+    marked, picture = MarkedLog(), Picture(positions={"hooks": 1})
     look_at_destinations(marked, picture)  # type: ignore[arg-type]
-    assert picture.lacking == {"notifier-hooks": 0}
+    assert picture.lacking == {"hooks": 0}
     assert max(marked.waits) <= 2 * FIRST_POLL

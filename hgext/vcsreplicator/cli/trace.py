@@ -17,7 +17,7 @@ from ..status.follower import read_picture
 from ..status.timeline import NoticeRecord, find_event, find_notice, is_wanted, list_steps
 from ..words.errors import Refused, visible
 from ..words.event import Event
-from ..words.records import DESTINATION_GROUP, RELAY_KEY, RepositoryState
+from ..words.records import RELAY_KEY, RepositoryState
 from ..words.shape import plain
 from .delivering import describe_delivery, find_rejects, read_notifier
 from .display import print_listing
@@ -109,10 +109,9 @@ def _describe_deliveries(
     if notice is None:
         return {}
     settings = read_notifier(config)
-    positions = {group.removeprefix(DESTINATION_GROUP): at for group, at in sorted(picture.groups.items())}
     return {
         name: describe_delivery(settings, name, event, is_passed=at > notice[1].offset, rejects=rejects.get(name, ()))
-        for name, at in positions.items()
+        for name, at in sorted(picture.positions.items())
     }
 
 

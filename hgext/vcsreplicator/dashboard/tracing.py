@@ -22,7 +22,7 @@ from ..status.timeline import (
 from ..words import wire
 from ..words.errors import Expired, Rejected, Unavailable
 from ..words.event import Event
-from ..words.records import DESTINATION_GROUP, Notice, RepositoryState
+from ..words.records import Notice, RepositoryState
 from ..words.shape import from_json
 from .recent import RecentEvent
 from .sources import Sources
@@ -109,7 +109,7 @@ def _hold_search() -> Iterator[threading.Event]:
 
 
 def _list_deliveries(sources: Sources, view: View, event: Event, notice: NoticeRecord | None) -> Iterator[TimelineStep]:
-    for group, position in sorted(view.picture.groups.items()) if notice else ():
-        name, is_passed = group.removeprefix(DESTINATION_GROUP), bool(notice and position > notice[1].offset)
+    for name, position in sorted(view.picture.positions.items()) if notice else ():
+        is_passed = bool(notice and position > notice[1].offset)
         text = f"{name}: {sources.describe_delivery(name, event, is_passed)}"
         yield TimelineStep(stage=Stage.PASSED, text=text, is_done=is_passed)

@@ -13,7 +13,7 @@ from ..status import MirrorLags, Picture
 from ..status.findings import Expectations, findings
 from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding
-from ..words.records import AGGREGATOR, DESTINATION_GROUP, DESTINATION_KEY, Ack, RepositoryState
+from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState
 from ..words.roster import Mirror, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
 
@@ -233,7 +233,7 @@ def _list_services(picture: Picture, relay: str | None) -> Iterable[ServiceRow]:
             name=line.name,
             seen=line.seen or 0.0,
             behind=line.behind,
-            position=picture.groups.get(DESTINATION_GROUP + line.name.removeprefix(DESTINATION_KEY)),
+            position=picture.positions.get(line.name.removeprefix(DESTINATION_KEY)),
             oldest=line.oldest,
             troubles=line.troubles,
         )

@@ -41,9 +41,9 @@ class Picture:
     Times are in seconds since the epoch, by the clock that stamps the log's records; after it was set back, an old record may have
     a later time than a new one. `changed` is the time of the roster's newest record. `heard` has the offset and the time of the
     last heartbeat of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
-    `moved` says when each state was written. `groups` are the positions of destinations in `notices`, `lacking` how many notices
-    each destination lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays
-    and destinations, by their key in `services`. `topics` compares all topics with the needed ones (`look_at_topics`).
+    `moved` says when each state was written. `positions` are those of destinations in `notices`, by name, `lacking` how many
+    notices each lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays and
+    destinations, by their key in `services`. `topics` compares all topics with the needed ones (`look_at_topics`).
     `services_since` is when the first record of `services` was written, None if it is gone. Once all lags were measured, only
     `absorb` may change levels: they are measured anew for what it changed.
     """
@@ -55,7 +55,7 @@ class Picture:
     aggregator: AggregatorHeartbeat | None = None
     changed: float = 0.0
     heard: dict[str, tuple[int, float]] = field(default_factory=dict)
-    groups: Mapping[str, int] = field(default_factory=dict)
+    positions: Mapping[str, int] = field(default_factory=dict)
     lacking: Mapping[str, int] = field(default_factory=dict)
     oldest: Mapping[str, float] = field(default_factory=dict)
     moved: dict[str, float] = field(default_factory=dict)

@@ -220,13 +220,12 @@ def _measure_silence(picture: Picture, service: str, now: float) -> float:
 def _has_worked(picture: Picture, service: str) -> bool:
     """Return whether the log shows the work of this relay or destination."""
     if service.startswith(DESTINATION_KEY):
-        return DESTINATION_GROUP + service.removeprefix(DESTINATION_KEY) in picture.groups
+        return service.removeprefix(DESTINATION_KEY) in picture.positions
     return any(state.source == service.removeprefix(RELAY_KEY) for state in picture.states.values())
 
 
 def _find_destinations(picture: Picture, now: float, expected: Expectations) -> list[Finding]:
     wanted = expected.destinations
-    lags = {group.removeprefix(DESTINATION_GROUP): lag for group, lag in sorted(picture.lacking.items())}
     # One that never reported is named already.
     found = [
         Finding(
@@ -234,14 +233,13 @@ def _find_destinations(picture: Picture, now: float, expected: Expectations) -> 
             text=f"destination {name} has never been served; start its notifier: {START}notifier",
         )
         for name in wanted or ()
-        if name not in lags and (not picture.has_services or f"{DESTINATION_KEY}{name}" in picture.reports)
+        if name not in picture.lacking and (not picture.has_services or f"{DESTINATION_KEY}{name}" in picture.reports)
     ]
-    for name, lag in lags.items():
+    for name, lag in sorted(picture.lacking.items()):
         if wanted is not None and name not in wanted:
             continue
         if lag >= expected.warn:
-            oldest = picture.oldest.get(f"{DESTINATION_GROUP}{name}", now)
-            since = f"the oldest {format_since(oldest, now)}"
+            since = f"the oldest {format_since(picture.oldest.get(name, now), now)}"
             command = "vcsreplicator destination list"
             found.append(
                 describe_lag(
@@ -259,8 +257,8 @@ def _find_stalled(
     The reported trouble of a destination explains why it is stalled: it becomes as severe, and is the only finding.
     """
     found = list(reported)
-    for group, lag in sorted(picture.lacking.items()):
-        name, waits = group.removeprefix(DESTINATION_GROUP), now - picture.oldest.get(group, now)
+    for name, lag in sorted(picture.lacking.items()):
+        waits = now - picture.oldest.get(name, now)
         if waits <= SILENT or (wanted is not None and name not in wanted):
             continue
         level = Severity.CRITICAL if waits > STALLED else Severity.WARNING
@@ -324,7 +322,7 @@ def as_data(picture: Picture, now: float, expected: Expectations, here: Sequence
         "services": {
             name: {"seen": picture.seen(name), **plain(report)} for name, report in sorted(picture.reports.items())
         },
-        "destinations": dict(picture.lacking),
+        "destinations": {f"{DESTINATION_GROUP}{name}": lag for name, lag in picture.lacking.items()},
         "errors": picture.errors,
         "findings": [plain(each) for each in sort_findings(*here, *findings(picture, now, expected, lags))],
         "notes": find_all_notes(picture, now, expected),

@@ -108,8 +108,11 @@ class Follower:
         if came or not self._newest:
             self._compare_clocks()
         self._updated = began
-        groups = self._log.groups(NOTICES).items()
-        self.picture.groups = {name: at.get(0, 0) for name, at in groups if name.startswith(DESTINATION_GROUP)}
+        self.picture.positions = {
+            group.removeprefix(DESTINATION_GROUP): at.get(0, 0)
+            for group, at in self._log.groups(NOTICES).items()
+            if group.startswith(DESTINATION_GROUP)
+        }
         return self.picture
 
     def _compare_clocks(self) -> None:
@@ -173,14 +176,14 @@ def look_at_destinations(log: Log, picture: Picture) -> None:
     beginning, end = log.beginnings(NOTICES)[0], log.ends(NOTICES)[0]
     lacking, oldest = {}, {}
     read: dict[int, list[Record]] = {end: []}
-    for group, position in picture.groups.items():
+    for name, position in picture.positions.items():
         start = min(max(position, beginning), end)
         if start not in read:
             read[start] = _read_some(log, NOTICES, start, end, limit=COUNTED)
         found = read[start]
-        lacking[group] = len(found) if len(found) < COUNTED else end - start
+        lacking[name] = len(found) if len(found) < COUNTED else end - start
         if found:
-            oldest[group] = found[0].time
+            oldest[name] = found[0].time
     picture.lacking, picture.oldest = lacking, oldest
     beginning, end = log.beginnings(ERRORS)[0], log.ends(ERRORS)[0]
     errors = _read_some(log, ERRORS, beginning, end, limit=COUNTED_ERRORS)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..words.records import AGGREGATOR, DESTINATION_GROUP, DESTINATION_KEY, RELAY_KEY
+from ..words.records import AGGREGATOR, DESTINATION_KEY, RELAY_KEY
 from ..words.shape import Count, Time
 from . import MirrorLags, Picture, count_unapplied
 from .findings import (
@@ -159,8 +159,8 @@ def _describe_watched(picture: Picture, now: float, expected: Expectations) -> s
     relays |= {f"{RELAY_KEY}{expected.relay}"} if expected.relay else set()
     wanted = expected.destinations
     if wanted is None:
-        groups = {DESTINATION_KEY + group.removeprefix(DESTINATION_GROUP) for group in picture.lacking}
-        wanted = tuple({name for name in reporting if name.startswith(DESTINATION_KEY)} | groups)
+        named = {name.removeprefix(DESTINATION_KEY) for name in reporting if name.startswith(DESTINATION_KEY)}
+        wanted = tuple(named | picture.lacking.keys())
     watched = ["aggregator"]
     if relays:
         watched.append("relay" if len(relays) == 1 else f"{len(relays)} relays")
@@ -175,8 +175,7 @@ def _list_lags(picture: Picture, lags: Mapping[str, MirrorLags], expected: Expec
     if count := sum(state.seq - state.noticed for state in picture.waiting()):
         yield f"{count} notice{' waits' if count == 1 else 's wait'}"
     behind = {f"mirror {name}": (count_unapplied(lags[name]), "event") for name in picture.expected()}
-    for group, lag in sorted(picture.lacking.items()):
-        name = group.removeprefix(DESTINATION_GROUP)
+    for name, lag in sorted(picture.lacking.items()):
         if expected.destinations is None or name in expected.destinations:
             behind[DESTINATION_KEY + name] = lag, "notice"
     for who, (lag, what) in behind.items():
@@ -211,14 +210,13 @@ def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[M
 
 def list_services(picture: Picture, relay: str | None) -> Iterator[ServiceLine]:
     """Yield relays and destinations that reported, have a position, or must exist."""
-    groups = {DESTINATION_KEY + group.removeprefix(DESTINATION_GROUP): group for group in picture.groups}
-    expected = {RELAY_KEY + relay} if relay else set()
-    for name in sorted(picture.reports.keys() | groups.keys() | expected, reverse=True):
-        report, group = picture.reports.get(name), groups.get(name, "")
+    known = {DESTINATION_KEY + name for name in picture.positions} | ({RELAY_KEY + relay} if relay else set())
+    for name in sorted(picture.reports.keys() | known, reverse=True):
+        report, destination = picture.reports.get(name), name.removeprefix(DESTINATION_KEY)
         yield ServiceLine(
             name=name,
-            behind=picture.lacking.get(group),
-            oldest=picture.oldest.get(group),
+            behind=picture.lacking.get(destination),
+            oldest=picture.oldest.get(destination),
             seen=picture.seen(name) if report else None,
             troubles=tuple(trouble.text for trouble in report.troubles) if report else (),
         )
