@@ -15,7 +15,6 @@ from starlette.applications import Starlette
 from hgext.vcsreplicator.config import address
 from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, OperatorAct
 from hgext.vcsreplicator.dashboard.application import make_application
-from hgext.vcsreplicator.dashboard.deliveries import NotifierDatabases
 from hgext.vcsreplicator.dashboard.readers import Readers, read_users
 from hgext.vcsreplicator.dashboard.settings import DashboardRole, DashboardSettings
 from hgext.vcsreplicator.dashboard.sources import Sources
@@ -99,7 +98,7 @@ class Installation:
         self.log.create(topics(partitions=2))
         self.mirrors = mirrors
         self.chains: dict[str, Chain] = {}
-        self.notifier: NotifierDatabases | None = None
+        self.notifier: NotifierSettings | None = None
         self.acts: list[tuple[OperatorAct, int]] = []
         self.write(ROSTER, KEY, Roster(mirrors=tuple(Mirror(name=name, state=MirrorState.ACTIVE) for name in mirrors)))
         self.beat()
@@ -179,7 +178,7 @@ class AwayLog:
         return getattr(self._log, name)
 
 
-def fill_notifier(folder: Path) -> NotifierDatabases:
+def fill_notifier(folder: Path) -> NotifierSettings:
     """The databases of a notifier: a destination that fails, one that is paused, and deliveries of webhooks in every state."""
     hooks = WebhookSettings(database=str(folder / "deliveries.db"))
     lines = JsonLinesSettings(file=str(folder / "lines"))
@@ -223,7 +222,7 @@ def fill_notifier(folder: Path) -> NotifierDatabases:
             deliveries.record([end], now - 30)
         notice = a_notice(an_event("integration/autoland-with-a-long-name", 4, push=a_push(4)))
         deliveries.enqueue([(messages(notice, 4, public)[0], deliveries.subscriptions.all())], now)
-    return NotifierDatabases(made)
+    return made
 
 
 def fill() -> Installation:

@@ -25,7 +25,7 @@ from hgext.vcsreplicator.cli import dashboard_acting
 from hgext.vcsreplicator.config import Config, load
 from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, read_act
 from hgext.vcsreplicator.dashboard.application import make_application
-from hgext.vcsreplicator.dashboard.deliveries import NotifierDatabases
+from hgext.vcsreplicator.dashboard.deliveries import list_destinations
 from hgext.vcsreplicator.dashboard.readers import Readers, read_users
 from hgext.vcsreplicator.dashboard.sources import Sources
 from hgext.vcsreplicator.demo.ports import free_port
@@ -35,6 +35,7 @@ from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
+from notifier.database import is_there
 from notifier.settings import read as read_notifier
 from notifier.state import Kind, StateDatabase
 from testing.builders.endpoint import Endpoint, Reply
@@ -100,7 +101,7 @@ def site(config: Config, log: Log, tmp_path: Path) -> Iterator[Site]:
         expected=Expectations(destinations=("lines", "hooks")),
         is_public=lambda path: True,
         describe_delivery=lambda name, event, is_passed: "",
-        notifier=NotifierDatabases(read_notifier(config.tables, config.file)),
+        notifier=read_notifier(config.tables, config.file),
         carry_out=functools.partial(dashboard_acting.carry_out, config, log),
     )
     made = settings(tmp_path)
@@ -216,10 +217,10 @@ def test_databases_that_the_dashboard_may_not_see_are_named(
     """A name that is too long stands for a folder without permission, which root does not know."""
     name = "n" * 300
     tables = {**config.tables, "notifier": {**config.tables["notifier"], "state": str(tmp_path / name)}}
-    hidden = NotifierDatabases(read_notifier(tables, config.file))
-    assert hidden.is_here
+    hidden = read_notifier(tables, config.file)
+    assert is_there(hidden.state)
     with pytest.raises(BadConfig, match=r"notifier\.state: .* cannot be used"):
-        hidden.list_destinations(0.0)
+        list_destinations(hidden, 0.0)
     fields = {"kind": "pause", "target": "lines", "reason": "x"}
     found = Config(file=config.file, tables=tables)
     outcome, text = dashboard_acting.carry_out(found, log, read_act(fields, who="olga", at=1.0), 1)

@@ -13,7 +13,6 @@ from ..config import Config, address
 from ..dashboard.settings import DashboardSettings
 from ..log import Log
 from ..words.errors import BadConfig
-from ..words.event import Event
 from ..words.secrecy import Exposure
 from .delivering import describe_delivery, read_notifier
 from .options import needing, run_daemon, with_config
@@ -25,7 +24,6 @@ def command(config: Config) -> None:
     """Serve pages that show mirrors, repositories, pushes and troubles."""
     with needing("dashboard"):
         from ..dashboard import server
-    from ..dashboard.deliveries import NotifierDatabases
     from ..dashboard.sources import Sources
     from .asking import expect
     from .dashboard_acting import carry_out
@@ -37,16 +35,13 @@ def command(config: Config) -> None:
     is_public, notifier = _read_public(config), read_notifier(config)
 
     def run(settings: Any, log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
-        def describe(name: str, event: Event, is_passed: bool) -> str:
-            return describe_delivery(notifier, name, event, is_passed=is_passed)
-
         sources = Sources(
             log=log,
             url=config.log,
             expected=expected,
             is_public=is_public,
-            describe_delivery=describe,
-            notifier=NotifierDatabases(notifier) if notifier else None,
+            describe_delivery=functools.partial(describe_delivery, notifier),
+            notifier=notifier,
             carry_out=functools.partial(carry_out, config, log),
         )
         server.run(settings, sources, address=where, stop=stop, ready=ready)

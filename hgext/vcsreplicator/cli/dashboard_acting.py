@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from notifier.database import is_there
+
 from ..config import Config
 from ..dashboard.acts import ActKind, ActOutcome, OperatorAct
-from ..dashboard.deliveries import NotifierDatabases
 from ..log import Log
 from ..words.errors import BadConfig, Refused, ReplicationError
 from ..words.roster import Verb
@@ -75,5 +76,5 @@ def _redeliver(config: Config, act: OperatorAct, person: str) -> str:
 def _require_notifier(config: Config) -> None:
     """Raise Refused if the notifier's databases are not on this machine."""
     settings = read_notifier(config)
-    if settings is None or not NotifierDatabases(settings).is_here:
+    if settings is None or not is_there(settings.state):
         raise Refused("the notifier's databases are not on this machine; use the dashboard of its machine")

@@ -21,12 +21,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from notifier.database import is_there
+
 from ..words.errors import BadConfig, Unavailable
 from ..words.roster import Decision
 from ..words.shape import plain
 from .acting import ActEndpoint
 from .acts import ActJournal
-from .deliveries import STATES
+from .deliveries import STATES, list_deliveries, list_destinations
 from .drawing import draw_timeline
 from .feed import Feed
 from .guard import SIGN_IN, Guard
@@ -212,11 +214,11 @@ class _Pages:
         _require_reader(request)
         notifier, wanted = self._sources.notifier, request.query_params.get("state", "")
         content: dict[str, Any] = {"destinations": [], "requests": [], "lists": [], "trouble": None}
-        is_here = notifier is not None and notifier.is_here
+        is_here = notifier is not None and is_there(notifier.state)
         try:
             if notifier is not None and is_here:
-                content["destinations"], content["requests"] = notifier.list_destinations(self._sources.clock.now())
-                content["lists"] = notifier.list_deliveries(wanted if wanted in STATES else None)
+                content["destinations"], content["requests"] = list_destinations(notifier, self._sources.clock.now())
+                content["lists"] = list_deliveries(notifier, wanted if wanted in STATES else None)
         except (BadConfig, Unavailable) as error:
             content["trouble"] = str(error)
         content |= {"is_here": is_here, "state": wanted, "states": STATES}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Destinations and deliveries in the databases on the notifier's machine."""
+"""Destinations and deliveries in the databases on the notifier's machine.
+
+Call `is_there` for the notifier's state first: opening creates the file. The functions raise BadConfig or Unavailable.
+"""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -44,41 +47,28 @@ class DeliveryList:
     counts: Mapping[str, int]
 
 
-class NotifierDatabases:
-    """Reads the databases of the notifier.
+def list_destinations(settings: NotifierSettings, now: float) -> tuple[list[DestinationRow], list[OperatorRequest]]:
+    """List the destinations as of `now`, and the newest requests to them."""
+    with closing(StateDatabase(settings.state)) as state:
+        reported, requests = state.conditions(), state.requests.list_newest(REQUESTS)
+    rows = [
+        DestinationRow(
+            name=name,
+            reported=reported.get(name),
+            retry=each.patience.retry.longest,
+            is_silent=name in reported and is_overdue(reported[name]["time"], now),
+        )
+        for name, each in settings.destinations.items()
+    ]
+    return rows, requests
 
-    Call `is_here` first: opening creates the file. Raises BadConfig or Unavailable.
-    """
 
-    def __init__(self, settings: NotifierSettings) -> None:
-        self._settings = settings
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the notifier has worked on this machine."""
-        return is_there(self._settings.state)
-
-    def list_destinations(self, now: float) -> tuple[list[DestinationRow], list[OperatorRequest]]:
-        """List the destinations as of `now`, and the newest requests to them."""
-        with closing(StateDatabase(self._settings.state)) as state:
-            reported, requests = state.conditions(), state.requests.list_newest(REQUESTS)
-        rows = [
-            DestinationRow(
-                name=name,
-                reported=reported.get(name),
-                retry=each.patience.retry.longest,
-                is_silent=name in reported and is_overdue(reported[name]["time"], now),
-            )
-            for name, each in self._settings.destinations.items()
-        ]
-        return rows, requests
-
-    def list_deliveries(self, state: str | None) -> list[DeliveryList]:
-        """List the newest deliveries of each webhook destination, in one state or in all."""
-        found = []
-        for name, each in self._settings.destinations.items():
-            if isinstance(each, WebhookSettings) and is_there(each.database):
-                with closing(Deliveries(each.database)) as deliveries:
-                    newest, counts = deliveries.newest(state=state, limit=DELIVERIES), deliveries.counts()
-                found.append(DeliveryList(destination=name, deliveries=newest, counts=counts))
-        return found
+def list_deliveries(settings: NotifierSettings, state: str | None) -> list[DeliveryList]:
+    """List the newest deliveries of each webhook destination, in one state or in all."""
+    found = []
+    for name, each in settings.destinations.items():
+        if isinstance(each, WebhookSettings) and is_there(each.database):
+            with closing(Deliveries(each.database)) as deliveries:
+                newest, counts = deliveries.newest(state=state, limit=DELIVERIES), deliveries.counts()
+            found.append(DeliveryList(destination=name, deliveries=newest, counts=counts))
+    return found

@@ -111,5 +111,5 @@ def _hold_search() -> Iterator[threading.Event]:
 def _list_deliveries(sources: Sources, view: View, event: Event, notice: NoticeRecord | None) -> Iterator[TimelineStep]:
     for name, position in sorted(view.picture.positions.items()) if notice else ():
         is_passed = bool(notice and position > notice[1].offset)
-        text = f"{name}: {sources.describe_delivery(name, event, is_passed)}"
+        text = f"{name}: {sources.describe_delivery(name, event, is_passed=is_passed)}"
         yield TimelineStep(stage=Stage.PASSED, text=text, is_done=is_passed)
