@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any, TypeVar
 
 import structlog
@@ -171,22 +172,15 @@ class LogWatcher:
 
         Raises Unavailable, and Expired if the log has lost records. After both, the caller calls it again.
         """
-        recent = RecentEvents(self._log, self._announcements)
-        try:
-            self._set_wake(recent.wake)
-            follower = Follower(self._log, self._clock)
+        with closing(RecentEvents(self._log, self._announcements)) as recent:
+            with self._changed:
+                self._wake = recent.wake
             try:
-                self._refresh(follower, recent)
+                with closing(Follower(self._log, self._clock)) as follower:
+                    self._refresh(follower, recent)
             finally:
-                follower.close()
-        finally:
-            self._set_wake(_wake_none)
-            recent.close()
-
-    def _set_wake(self, wake: Callable[[], None]) -> None:
-        """Set the function that ends a wait for records."""
-        with self._changed:
-            self._wake = wake
+                with self._changed:
+                    self._wake = _wake_none
 
     def _refresh(self, follower: Follower, recent: RecentEvents) -> None:
         """Follow the log, and renew the view.
