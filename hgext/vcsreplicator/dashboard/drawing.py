@@ -16,22 +16,14 @@ LAST_SO_FAR = 75.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineDot:
-    """A stage at its place, in percent of the width."""
-
-    x: float
-    stage: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineTrack:
     """A track of the picture: its label, its dots, and where it begins and ends.
 
-    A track that is not done goes on to the edge.
+    A dot is a place, in percent of the width, and a stage. A track that is not done goes on to the edge.
     """
 
     label: str
-    dots: tuple[TimelineDot, ...]
+    dots: tuple[tuple[float, Stage], ...]
     start: float
     end: float
     is_done: bool = True
@@ -82,9 +74,9 @@ def _draw_track(
 ) -> TimelineTrack:
     """Draw the stages of one track, from where the stage before it ended."""
     mine = [step for step in steps if step.stage in stages and step.mirror == mirror]
-    dots = [TimelineDot(x=place(step.at), stage=step.stage.value) for step in mine if step.at is not None]
+    dots = [(place(step.at), step.stage) for step in mine if step.at is not None]
     is_done = all(step.is_done for step in mine)
-    end = max([dot.x for dot in dots], default=place(start))
+    end = max([x for x, _ in dots], default=place(start))
     return TimelineTrack(
         label=label,
         dots=tuple(dots),
