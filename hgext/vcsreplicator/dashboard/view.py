@@ -183,7 +183,7 @@ def make_view(picture: Picture, recent: RecentEvents, now: float, expected: Expe
     return View(
         now=now,
         picture=kept,
-        findings=tuple(findings(kept, now, expected, lags)),
+        findings=tuple(findings(picture, now, expected)),
         mirrors=tuple(_list_mirrors(kept, recent, lags, now)),
         services=tuple(_list_services(kept, expected.relay)),
         repositories=tuple(_list_repositories(kept, now)),

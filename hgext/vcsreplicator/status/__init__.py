@@ -206,7 +206,7 @@ class Picture:
         names = ({mirror.name for mirror in self._list_mirrors()} | self.heartbeats.keys()) - self.gone(now)
         if self._lags is None or self._lags.keys() != names:
             self._lags = {name: dict(self._find_lags(name, self.states)) for name in names}
-        else:
+        elif self._stirred:
             for name, found in self._lags.items():
                 for repository in self._stirred:
                     found.pop(repository, None)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Findings for an operator in the picture that the log gives. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..words.clock import DAY
 from ..words.records import AGGREGATOR, DESTINATION_GROUP, DESTINATION_KEY, RELAY_KEY, ServiceReport, ServiceTrouble
 from ..words.shape import Count, NumberRange, plain
-from . import SILENT, MirrorLags, Picture, count_unapplied
+from . import SILENT, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
 from .topics import find_topic_notes, find_topics
 from .wording import Finding, Severity, describe_lag, format_since, name_paths
@@ -49,13 +49,8 @@ class Expectations:
     patience: Annotated[float, NumberRange(0, 31 * DAY)] = SILENT
 
 
-def findings(
-    picture: Picture, now: float, expected: Expectations, lags: Mapping[str, MirrorLags] | None = None
-) -> list[Finding]:
-    """Find the troubles that an operator must know, the worst first.
-
-    `lags` are those of all mirrors, if the caller has measured them.
-    """
+def findings(picture: Picture, now: float, expected: Expectations) -> list[Finding]:
+    """Find the troubles that an operator must know, the worst first."""
     found = []
     if picture.aggregator is None or picture.silence(AGGREGATOR, now) > 30:
         told = _describe_silence(picture.seen(AGGREGATOR) if picture.aggregator else None, now)
@@ -65,8 +60,7 @@ def findings(
         Finding(level=Severity.CRITICAL, text=text)
         for text in (picture.aggregator.alarms if picture.aggregator else ())
     ]
-    measured = lags or picture.measure_all_lags(now)
-    found += find_mirror_troubles(picture, now, measured, expected.warn, expected.critical)
+    found += find_mirror_troubles(picture, now, expected.warn, expected.critical)
     found += find_topics(picture, now)
     found += find_refused_rules(picture)
     found += find_unlisted(picture, now, expected.mirrors)[0]
@@ -324,6 +318,6 @@ def as_data(picture: Picture, now: float, expected: Expectations, here: Sequence
         },
         "destinations": {f"{DESTINATION_GROUP}{name}": lag for name, lag in picture.lacking.items()},
         "errors": picture.errors,
-        "findings": [plain(each) for each in sort_findings(*here, *findings(picture, now, expected, lags))],
+        "findings": [plain(each) for each in sort_findings(*here, *findings(picture, now, expected))],
         "notes": find_all_notes(picture, now, expected),
     }

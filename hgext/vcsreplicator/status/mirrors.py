@@ -28,11 +28,9 @@ HEAL_AT_ONCE = "the mirror tries again by itself, or at once"
 _FULL = ("disk is full", "No space left on device", "Disk quota exceeded")
 
 
-def find_mirror_troubles(
-    picture: Picture, now: float, lags: Mapping[str, MirrorLags], warn: int, critical: int
-) -> list[Finding]:
+def find_mirror_troubles(picture: Picture, now: float, warn: int, critical: int) -> list[Finding]:
     """Find mirrors that are silent, make no progress, are behind, or cannot write."""
-    silent = picture.silent(now)
+    lags, silent = picture.measure_all_lags(now), picture.silent(now)
     found = [_find_silent(picture, name, now) for name in silent]
     for name in picture.expected():
         late = [] if name in silent else picture.late(name, lags[name], now)

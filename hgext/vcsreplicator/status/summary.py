@@ -141,7 +141,7 @@ def make_summary(picture: Picture, now: float, expected: Expectations) -> Summar
             )
             for state in waiting[:SHOWN]
         ),
-        findings=tuple(findings(picture, now, expected, lags)),
+        findings=tuple(findings(picture, now, expected)),
         watched=_describe_watched(picture, now, expected),
         recent=(
             *_list_lags(picture, lags, expected),
