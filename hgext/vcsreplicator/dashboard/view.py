@@ -14,7 +14,7 @@ from ..status.findings import Expectations, findings
 from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding
 from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState
-from ..words.roster import Mirror, MirrorState, Verb
+from ..words.roster import FROM, Mirror, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
 
 # Events in the list of the newest.
@@ -33,14 +33,6 @@ class Condition(enum.StrEnum):
     CURRENT = "current"
     DELETED = "deleted"
 
-
-# Verbs that an operator may use on a mirror, by its state.
-VERBS = {
-    MirrorState.JOINING: (Verb.ACTIVATE, Verb.DEACTIVATE),
-    MirrorState.ACTIVE: (Verb.DEACTIVATE,),
-    MirrorState.INACTIVE: (Verb.ACTIVATE,),
-    MirrorState.REMOVED: (),
-}
 
 _ORDER = {condition: number for number, condition in enumerate(Condition)}
 
@@ -145,7 +137,7 @@ class View:
                 mirror=mirror,
                 holds=holds[mirror.name],
                 deactivated=tuple(states[each].path if each in states else each for each in mirror.deactivated),
-                verbs=VERBS[mirror.state],
+                verbs=tuple(verb for verb in (Verb.ACTIVATE, Verb.DEACTIVATE) if mirror.state in FROM[verb]),
             )
             for mirror in (self.picture.roster.mirrors if self.picture.roster else ())
             if mirror.name not in gone

@@ -206,7 +206,8 @@ def promoted(roster: Roster, name: str, *, now: float) -> Roster:
     return remember(with_mirror(roster, active), request, now=now)
 
 
-_FROM: Mapping[Verb, tuple[MirrorState, ...]] = {
+# The states in which a mirror may be when an operator uses a verb on it.
+FROM: Mapping[Verb, tuple[MirrorState, ...]] = {
     Verb.ADD: (MirrorState.REMOVED,),
     Verb.JOIN: (MirrorState.INACTIVE,),
     Verb.ACTIVATE: (MirrorState.INACTIVE, MirrorState.JOINING),
@@ -256,9 +257,9 @@ def _out_of_place(mirror: Mirror | None, request: RosterRequest) -> str | None:
         return f"there is no mirror {request.mirror}" + ("" if request.verb is Verb.REMOVE else "; add it first")
     if request.repository is not None:
         return _repository_out_of_place(mirror, request)
-    if mirror.state in _FROM[request.verb]:
+    if mirror.state in FROM[request.verb]:
         return None
-    expected = " or ".join(state.value for state in _FROM[request.verb])
+    expected = " or ".join(state.value for state in FROM[request.verb])
     hint = ""
     if request.verb is Verb.REMOVE and mirror.state is not MirrorState.REMOVED:
         hint = f"; deactivate it first: vcsreplicator roster deactivate {mirror.name} --yes"
