@@ -68,7 +68,7 @@ def test_a_release_is_shown_although_the_record_of_its_notice_takes_its_place(tm
             with watcher.reading():
                 send(log, [event])
                 log.append([state(0)])
-                eventually(lambda: f"{chain.repository} released" in watcher._levels, "the release is read")
+                eventually(lambda: "released" in watcher._moments.get((chain.repository, 1), {}), "the release is read")
                 log.append([state(1), NewRecord(topic=NOTICES, key=chain.repository, value=to_json(notice))])
             at = {moment.what: moment.time for moment in watcher.wait_for_notice("hello", 30)}
     assert at["in the log"] <= at["released"] < at["notice written"]

@@ -35,9 +35,9 @@ class Watcher:
     """Reads what the services write from now on, and makes timelines of events."""
 
     def __init__(self, log: Log) -> None:
-        self._moments: dict[tuple[str, int], list[PushMoment]] = {}
+        # By repository and sequence: what happened, and when; and the path.
+        self._moments: dict[tuple[str, int], dict[str, float]] = {}
         self._paths: dict[tuple[str, int], str] = {}
-        self._levels: dict[str, int] = {}
         starts = {(t, p): end for t in (EVENTS, ACKS, STATE, NOTICES) for p, end in log.ends(t).items()}
         self._log, self._reader = log, log.reader(starts)
 
@@ -83,9 +83,9 @@ class Watcher:
     def _find_announced(self, path: str) -> list[PushMoment] | None:
         """Return the timeline of the newest event; None while it has no notice."""
         newest = max((key for key, known in self._paths.items() if known == path), key=lambda key: key[1], default=None)
-        moments = [] if newest is None else self._moments[newest]
-        is_announced = any(moment.what == "notice written" for moment in moments)
-        return order_moments(moments) if is_announced else None
+        moments = {} if newest is None else self._moments[newest]
+        found = [PushMoment(time=at, what=what) for what, at in moments.items()]
+        return order_moments(found) if "notice written" in moments else None
 
     def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -113,15 +113,11 @@ class Watcher:
             self._add_moment(notice.event.repository, notice.event.seq, at, "notice written")
 
     def _add_reached(self, repository: str, what: str, level: int, at: float) -> None:
-        before = self._levels.get(f"{repository} {what}", 0)
-        for seq in range(before + 1, level + 1):
+        for seq in range(1, level + 1):
             self._add_moment(repository, seq, at, what)
-        self._levels[f"{repository} {what}"] = max(before, level)
 
     def _add_moment(self, repository: str, seq: int, at: float, what: str) -> None:
-        moments = self._moments.setdefault((repository, seq), [])
-        if not any(moment.what == what for moment in moments):
-            moments.append(PushMoment(time=at, what=what))
+        self._moments.setdefault((repository, seq), {}).setdefault(what, at)
 
 
 def order_moments(moments: Sequence[PushMoment]) -> list[PushMoment]:
