@@ -190,7 +190,7 @@ vcsreplicator =
 
 [vcsreplicator]
 role = master
-relay = {_choose_socket(folder)}
+relay = {choose_socket(folder, "relay.sock")}
 log = {layout.log}
 durability = {layout.options.durability}
 snapshot-allow = 127.0.0.1
@@ -205,16 +205,16 @@ server-header = no
 """
 
 
-def _choose_socket(folder: Path) -> str:
-    """Return the relay's socket; the path of a Unix socket has at most 107 bytes."""
-    inside = str(folder / "run/relay.sock")
-    return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}.sock"
+def choose_socket(folder: Path, name: str) -> str:
+    """Return the path of a Unix socket of this name, which has at most 107 bytes."""
+    inside = str(folder / "run" / name)
+    return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}-{name}"
 
 
 def _write_toml(layout: Layout, folder: Path, listen: Mapping[str, int]) -> str:
     parts = [
         f'insecure = {list(layout.options.insecure)}\nlog = {quote(layout.log)}\nblobs = "file://{folder}/blobs"\n',
-        f'[relay]\nsocket = "{_choose_socket(folder)}"\nsource = "hg://master.example"\n',
+        f'[relay]\nsocket = {quote(choose_socket(folder, "relay.sock"))}\nsource = "hg://master.example"\n',
         f'[relay.roots]\n"{layout.master_root}" = ""\n',
         *(
             f'[mirror.{name}]\nroot = "{root}"\nmaster = "{layout.master_url}"\n'

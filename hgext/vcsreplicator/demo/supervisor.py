@@ -21,7 +21,7 @@ from pathlib import Path
 from ..service import EXIT_CONFIG, EXIT_FENCED
 from ..words.errors import Unavailable
 from ..words.retry import Backoff
-from .layout import Service
+from .layout import Service, choose_socket
 
 # Exit codes of services that are not restarted.
 STAYS_DOWN = (EXIT_FENCED, EXIT_CONFIG)
@@ -105,7 +105,7 @@ class DemoSupervisor:
             process.wait()
         for child in self._children:
             child.notify.close()
-            Path(self._notify_path(child.service.role)).unlink(missing_ok=True)
+            Path(choose_socket(self._folder, f"{child.service.role}.ready")).unlink(missing_ok=True)
         self._selector.close()
 
     def _spawn(self, child: _Child) -> None:
@@ -113,7 +113,7 @@ class DemoSupervisor:
         with open(self._folder / "output" / f"{role}.log", "ab") as output:
             child.process = subprocess.Popen(
                 leashed(child.service.argv),
-                env={**child.service.env, "NOTIFY_SOCKET": self._notify_path(role)},
+                env={**child.service.env, "NOTIFY_SOCKET": choose_socket(self._folder, f"{role}.ready")},
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -143,15 +143,11 @@ class DemoSupervisor:
                 key.data.is_ready = True
 
     def _listen(self, role: str) -> socket.socket:
-        where = self._notify_path(role)
+        where = choose_socket(self._folder, f"{role}.ready")
         Path(where).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listener.bind(where)
         return listener
-
-    def _notify_path(self, role: str) -> str:
-        inside = str(self._folder / "run" / f"{role}.ready")
-        return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}-{role}.ready"
 
 
 def leashed(command: Sequence[str]) -> list[str]:
