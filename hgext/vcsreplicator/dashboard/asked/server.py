@@ -127,23 +127,19 @@ class SocketUsers(Container[int]):
         if user not in self._ids and self._missing and self._lock.acquire(blocking=False):
             try:
                 if self._clock.monotonic() >= self._due:
-                    self._look_up_again()
+                    for name in self._look_up():
+                        logger.info("user of the socket found", user=name)
             finally:
                 self._lock.release()
         return user in self._ids
 
-    def _look_up_again(self) -> None:
-        before = self._missing
-        self._look_up()
-        for name in before:
-            if name not in self._missing:
-                logger.info("user of the socket found", user=name)
-
-    def _look_up(self) -> None:
-        missing = []
+    def _look_up(self) -> list[str]:
+        """Look up the missing names, and return those that the system knows now."""
+        found = []
         for name in self._missing:
-            try:
+            with contextlib.suppress(KeyError, ValueError):
                 self._ids.add(pwd.getpwnam(name).pw_uid)
-            except (KeyError, ValueError):
-                missing.append(name)
-        self._missing, self._due = missing, self._clock.monotonic() + LOOK_AGAIN
+                found.append(name)
+        self._missing = [name for name in self._missing if name not in found]
+        self._due = self._clock.monotonic() + LOOK_AGAIN
+        return found
