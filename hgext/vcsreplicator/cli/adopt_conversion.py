@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from ..words.errors import BadConfig, quote_value, visible
-from .adopt_mapping import LANDING_ACCOUNTS, find_counterpart, is_known_section
+from .adopt_mapping import LANDING_ACCOUNTS, SECTIONS, find_counterpart
 
 # File → section → key → value; None for a key without one.
 SourceSections = Mapping[str, Mapping[str, str | None]]
@@ -54,7 +54,7 @@ class Conversion:
         """Yield a line for each setting that has no counterpart or is not known."""
         for file, sections in self.files.items():
             for section, keys in sections.items():
-                if not is_known_section(section):
+                if section not in SECTIONS:
                     names = ", ".join(keys) or "empty"
                     yield f"{file}: [{section}] ({names}): keep what is not of that system, such as hooks of your own"
                     continue

@@ -50,7 +50,7 @@ _NOTIFIER = {
 }
 
 # Section → keys → `ours` and `note`.
-_SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "pushlog": {
         " ".join(LANDING_ACCOUNTS): (
             "hgrc: `[pushlog] landingusers`",
@@ -140,7 +140,7 @@ _SECRETS = frozenset({"password", "access_key_id", "secret_access_key"})
 
 MAPPING = tuple(
     Counterpart(section=section, key=key, ours=ours, note=note, is_secret=key in _SECRETS)
-    for section, settings in _SECTIONS.items()
+    for section, settings in SECTIONS.items()
     for keys, (ours, note) in settings.items()
     for key in keys.split()
 )
@@ -149,8 +149,3 @@ MAPPING = tuple(
 def find_counterpart(section: str, key: str) -> Counterpart | None:
     """Return the counterpart of a setting; None if the setting is not documented."""
     return next((each for each in MAPPING if each.section == section and fnmatchcase(key, each.key)), None)
-
-
-def is_known_section(section: str) -> bool:
-    """Return whether the section belongs to hg.mozilla.org's system."""
-    return any(each.section == section for each in MAPPING)
