@@ -14,7 +14,7 @@ from ..relay.lacking import find_places
 from ..relay.settings import RelaySettings
 from ..status import Picture
 from ..status.follower import read_picture
-from ..status.timeline import NoticeRecord, find_event, find_notice, is_wanted, list_steps
+from ..status.timeline import NoticeRecord, Stage, TimelineStep, find_event, find_notice, is_wanted, list_steps
 from ..words.errors import Refused, visible
 from ..words.event import Event
 from ..words.records import RELAY_KEY, RepositoryState
@@ -24,9 +24,6 @@ from .display import print_listing
 from .options import relay_of, with_config, with_json
 from .progress import metered_log
 from .requests import when
-
-# When a step happened, None if it has not yet, and what it is.
-TraceStep = tuple[float | None, str]
 
 
 @click.command()
@@ -52,7 +49,7 @@ def command(config: Config, repository: str, push: int | None, seq: int | None, 
         event, record = found
         notice = find_notice(log, state, event)
         rejects = find_rejects(log, event, notice[1]) if notice else {}
-    steps = [(step.at, step.text) for step in list_steps(picture, state, event, record, notice, time.time())]
+    steps = list_steps(picture, state, event, record, notice, time.time())
     _show(event, steps, _describe_deliveries(config, picture, event, notice, rejects), as_json=as_json)
 
 
@@ -90,12 +87,13 @@ def _describe_missing(
     return "; ".join([text, *relays, f"{older}: run this there"])
 
 
-def _describe_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> list[TraceStep]:
+def _describe_unsent(picture: Picture, event: Event, relay: RelaySettings | None) -> list[TimelineStep]:
     """Return the steps of an event that the log does not have yet."""
     late, name = time.time() - event.time, RELAY_KEY + (relay.source if relay else "")
     seen = f"was last seen {when(picture.seen(name))} UTC" if picture.seen(name) else "was never seen"
     waits = f"waits in the outbox for {late:.0f} s: not in the log, nothing is delivered; the {name} {seen}"
-    return [(event.time, "committed on the master"), (None, waits)]
+    committed = TimelineStep(stage=Stage.COMMITTED, text="committed on the master", at=event.time)
+    return [committed, TimelineStep(stage=Stage.LOGGED, text=waits, is_done=False)]
 
 
 def _describe_deliveries(
@@ -115,7 +113,7 @@ def _describe_deliveries(
     }
 
 
-def _show(event: Event, steps: Sequence[TraceStep], deliveries: Mapping[str, str], *, as_json: bool) -> None:
+def _show(event: Event, steps: Sequence[TimelineStep], deliveries: Mapping[str, str], *, as_json: bool) -> None:
     push = event.changes.push
     data = {
         "repository": event.repository,
@@ -124,13 +122,13 @@ def _show(event: Event, steps: Sequence[TraceStep], deliveries: Mapping[str, str
         "type": event.type.value,
         "id": event.id,
         "push": plain(push) if push else None,
-        "steps": [{"at": at, "what": what} for at, what in steps],
+        "steps": [{"at": step.at, "what": step.text} for step in steps],
         "destinations": deliveries,
     }
     if not as_json:
         by = f", push {push.id} by {push.user}" if push else ""
         click.echo(visible(f"{event.path}  event {event.seq} ({event.type}), id {event.id}{by}"))
-    rows = [(_format_instant(at), _format_delay(at, event), what) for at, what in steps]
+    rows = [(_format_instant(step.at), _format_delay(step.at, event), step.text) for step in steps]
     print_listing(data, ("when (UTC)", "after", "what"), rows, as_json=as_json)
     if not as_json:
         for name, said in deliveries.items():
