@@ -10,15 +10,7 @@ from contextlib import contextmanager
 
 from ..log import EVENTS, NOTICES, Record
 from ..log.table import ReadStopped
-from ..status.timeline import (
-    NoticeRecord,
-    Stage,
-    TimelineStep,
-    find_event,
-    find_notice,
-    list_steps,
-    read_at,
-)
+from ..status.timeline import NoticeRecord, Stage, TimelineStep, find_event, find_notice, list_steps, read_at
 from ..words import wire
 from ..words.errors import Expired, Rejected, Unavailable
 from ..words.event import Event

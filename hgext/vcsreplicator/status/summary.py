@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from ..words.records import AGGREGATOR, DESTINATION_KEY, RELAY_KEY
 from ..words.shape import Count, Time
 from . import MirrorLags, Picture, count_unapplied
-from .findings import (
-    FORGOTTEN,
-    REPORTED_WITHIN,
-    Expectations,
-    find_all_notes,
-    find_recent,
-    findings,
-    list_watched,
-)
+from .findings import FORGOTTEN, REPORTED_WITHIN, Expectations, find_all_notes, find_recent, findings, list_watched
 from .wording import Finding
 
 # Most repositories with waiting notices that a summary lists.
@@ -113,12 +105,8 @@ class Summary:
 
 def make_summary(picture: Picture, now: float, expected: Expectations) -> Summary:
     """Summarize a picture to which the destinations were added."""
-    states, waiting, lags, beat = (
-        picture.states.values(),
-        picture.waiting(),
-        picture.measure_all_lags(now),
-        picture.aggregator,
-    )
+    states, waiting = picture.states.values(), picture.waiting()
+    lags, beat = picture.measure_all_lags(now), picture.aggregator
     return Summary(
         now=now,
         repositories=len(states),
