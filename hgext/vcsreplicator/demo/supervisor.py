@@ -95,13 +95,13 @@ class DemoSupervisor:
         """Stop all services; after STOP_LIMIT kill them and their children."""
         running = [child.process for child in self._children if child.process is not None]
         for process in running:
-            _signal(process, signal.SIGTERM, group=False)
+            process.terminate()
         end = time.monotonic() + STOP_LIMIT
         for process in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
         for process in running:
-            _signal(process, signal.SIGKILL, group=True)
+            _kill_group(process)
             process.wait()
         for child in self._children:
             child.notify.close()
@@ -128,7 +128,7 @@ class DemoSupervisor:
             return
         now = time.monotonic()
         if not child.restart_at:
-            _signal(child.process, signal.SIGKILL, group=True)
+            _kill_group(child.process)
             child.is_ready = False
             child.is_down = child.process.returncode in STAYS_DOWN
             child.restart_at = now + self._backoff.delay(child.starts)
@@ -155,9 +155,6 @@ def leashed(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *command]
 
 
-def _signal(process: subprocess.Popen[bytes], number: int, *, group: bool) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
-        if group:
-            os.killpg(process.pid, number)
-        elif process.poll() is None:
-            process.send_signal(number)
+        os.killpg(process.pid, signal.SIGKILL)
