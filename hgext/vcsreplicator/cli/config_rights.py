@@ -37,11 +37,6 @@ class NeededRight:
     is_made: bool = False
     is_secret: bool = False
 
-    @property
-    def text(self) -> str:
-        """What the user does with the path."""
-        return f"{'write to' if self.mode & os.W_OK else 'read'} {self.path}"
-
 
 def report_rights(config: Config, report: Callable[[str], object]) -> None:
     """Report what this user may not do, and what is missing.
@@ -61,7 +56,7 @@ def report_rights(config: Config, report: Callable[[str], object]) -> None:
             hidden = "" if is_root else ", or this user may not see it"
             report(f"{config.file}: {right.key}: {right.path} is missing{hidden}")
         elif not is_root and not os.access(_find_existing(right.path), right.mode):
-            refusal = f"this user may not {right.text}"
+            refusal = f"this user may not {'write to' if right.mode & os.W_OK else 'read'} {right.path}"
             if not os.path.exists(right.path):
                 refusal = f"{right.path} is missing, and this user may not make it"
             report(f"{config.file}: {right.key}: {refusal}, but {right.who} must")
