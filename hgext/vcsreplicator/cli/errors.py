@@ -197,7 +197,13 @@ def _submit(
     queued = [(choice.place[len(_QUEUE) :], raw) for choice, raw in batch if choice.place.startswith(_QUEUE)]
     records = [to_record(raw, choice.place) for choice, raw in batch if not choice.place.startswith(_QUEUE)]
     if queued and settings is not None:
-        _publish(config, settings, queued)
+        from notifier.decode.queues import publish_raw  # its client takes a tenth of a second to load
+
+        from ..service import configure_logging
+
+        configure_logging("errors")
+        with naming(config):
+            publish_raw(settings, queued, SystemClock())
     if records:
         log.append(records)
     numbers = [number for choice, _ in batch for number in choice.numbers]
@@ -222,19 +228,6 @@ def _broker_settings(config: Config, found: Sequence[_Choice]) -> "DecodeSetting
         origin = f"error {queued.numbers[0]} came from {queued.place}"
         raise BadConfig(f"{config.file}: decode.broker: expected amqp://USER@HOST/VHOST, because {origin}")
     return settings
-
-
-def _publish(config: Config, settings: "DecodeSettings", messages: Sequence[tuple[str, "RawMessage"]]) -> None:
-    """Publish messages, each with its queue, to the decoder's broker.
-
-    Raises BadConfig or Unavailable."""
-    from notifier.decode.queues import publish_raw  # its client takes a tenth of a second to load
-
-    from ..service import configure_logging
-
-    configure_logging("errors")
-    with naming(config):
-        publish_raw(settings, messages, SystemClock())
 
 
 def _find_obstacle(error: ErrorRecord) -> str:
