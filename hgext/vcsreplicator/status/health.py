@@ -76,19 +76,17 @@ def judge(
         f"{behind} events behind, at most {limit} are allowed" if behind > limit else None,
         _judge_lateness(picture, since, now, settings),
     )
-    verdict = HealthVerdict(reasons=tuple(filter(None, reasons)))
     aggregator = _describe_silence(
         "the aggregator", picture.aggregator is not None, silence.seconds(AGGREGATOR, now), settings
     )
-    return _degrade(verdict, aggregator, settings)
+    return _join_reasons(tuple(filter(None, reasons)), aggregator, settings)
 
 
-def _degrade(verdict: HealthVerdict, reason: str | None, settings: HealthSettings) -> HealthVerdict:
-    """Add a reason that concerns all mirrors."""
-    if reason is None:
-        return verdict
-    refusals = (*verdict.reasons, reason) if settings.refuse_when_silent else verdict.reasons
-    return HealthVerdict(reasons=refusals, degraded=(*verdict.degraded, reason))
+def _join_reasons(reasons: tuple[str, ...], common: str | None, settings: HealthSettings) -> HealthVerdict:
+    """Join the reasons of the mirror and one that concerns all mirrors."""
+    if common is None:
+        return HealthVerdict(reasons=reasons)
+    return HealthVerdict(reasons=(*reasons, common) if settings.refuse_when_silent else reasons, degraded=(common,))
 
 
 def late(picture: Picture, mirror: str) -> Set[str]:
@@ -246,7 +244,7 @@ class Endpoint:
         """Return the last verdict, degraded by `reason`; not ready without one."""
         if self._known is None:
             return HealthVerdict(reasons=(reason,))
-        return _degrade(HealthVerdict(reasons=self._known.reasons), reason, self._settings)
+        return _join_reasons(self._known.reasons, reason, self._settings)
 
     def _judge(self, picture: Picture, newest: float) -> HealthVerdict:
         """Judge the picture of a log that has reached the time `newest` by its own clock.
