@@ -134,26 +134,20 @@ def _start_services(
     """
     stop = threading.Event()
     previous = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
-    is_started = False
 
     def run(*lines: str) -> None:
         _catch_signals(stop)
         for line in lines:
             click.echo(line)
-        supervisor.run(stop)
+        supervisor.run(stop, report)
 
-    def report_change() -> None:
-        if is_started:
-            report(supervisor.pids())
-
-    supervisor = DemoSupervisor(services, folder.resolve(), report_change)
+    supervisor = DemoSupervisor(services, folder.resolve())
     begin = time.monotonic()
     try:
         supervisor.start()
         if is_staying:
             _catch_signals(stop)
-        is_started = True
-        report_change()
+        report(supervisor.pids())
         click.echo(f"{len(services)} services are ready after {time.monotonic() - begin:.1f} s in {folder}")
         yield run
     finally:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,14 +49,10 @@ class _Child:
 
 
 class DemoSupervisor:
-    """A supervisor that calls `report` after each start and end of a service.
+    """The supervisor of one thread; any thread may set the event `stop` of `run`."""
 
-    One thread uses it; any thread may set the event `stop` of `run`.
-    """
-
-    def __init__(self, services: Sequence[Service], folder: Path, report: Callable[[], None]) -> None:
+    def __init__(self, services: Sequence[Service], folder: Path) -> None:
         self._folder = folder
-        self._report = report
         self._backoff = Backoff(first=0.2, longest=5.0)
         self._selector = selectors.DefaultSelector()
         self._children = [_Child(service=service, notify=self._listen(service.role)) for service in services]
@@ -77,12 +73,13 @@ class DemoSupervisor:
                 raise Unavailable(f"{role} did not become ready; its last line: {said}")
             self._receive_ready(0.1)
 
-    def run(self, stop: threading.Event) -> None:
-        """Restart services that die until `stop` is set."""
+    def run(self, stop: threading.Event, report: Callable[[Mapping[str, int | None]], None]) -> None:
+        """Restart services that die until `stop` is set; report each change."""
         while not stop.is_set():
             self._receive_ready(0.1)
             for child in self._children:
-                self._revive_services(child)
+                if self._revive_service(child):
+                    report(self.pids())
 
     def pids(self) -> dict[str, int | None]:
         """Return the process id of each role, None while it is down."""
@@ -121,21 +118,23 @@ class DemoSupervisor:
                 start_new_session=True,
             )
         child.starts += 1
-        self._report()
 
-    def _revive_services(self, child: _Child) -> None:
+    def _revive_service(self, child: _Child) -> bool:
+        """Return whether the service was found dead, or started again."""
         if child.is_down or child.process is None or child.process.poll() is None:
-            return
+            return False
         now = time.monotonic()
         if not child.restart_at:
             _kill_group(child.process)
             child.is_ready = False
             child.is_down = child.process.returncode in STAYS_DOWN
             child.restart_at = now + self._backoff.delay(child.starts)
-            self._report()
-        elif now >= child.restart_at:
+            return True
+        if now >= child.restart_at:
             child.restart_at = 0.0
             self._spawn(child)
+            return True
+        return False
 
     def _receive_ready(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
