@@ -5,7 +5,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import replace
@@ -36,13 +36,6 @@ LEAST = 1 << 20
 PATIENCE = 3.0
 
 
-@contextlib.contextmanager
-def opening_log(config: Config) -> Iterator[Callable[[], Log]]:
-    """Give a function that opens the log at its first call; the block closes it."""
-    with contextlib.ExitStack() as stack:
-        yield functools.cache(lambda: stack.enter_context(metered_log(config)))
-
-
 def expect(config: Config, **limits: Any) -> Expectations:
     """Return the services that the file names; `limits` are the other members."""
     relay, names = relay_of(config), None
@@ -52,7 +45,7 @@ def expect(config: Config, **limits: Any) -> Expectations:
     return Expectations(destinations=names, relay=relay.source if relay else None, mirrors=mirrors, **limits)
 
 
-def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
+def _find_summary(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
     """Ask the dashboard whose socket the file names; else read the log.
 
     Standard error says why a socket that this user may use was of no use.
@@ -70,10 +63,12 @@ def find_summary(config: Config, open_log: Callable[[], Log], expected: Expectat
         return follow_summary(follower, log, expected)
 
 
-def find_all(config: Config, open_log: Callable[[], Log], expected: Expectations) -> Summary:
-    """Find the summary, with what is found on this machine."""
-    summary = find_summary(config, open_log, expected)
-    return add_findings(summary, find_here(config, open_log, expected, summary.measure_silence))
+def find_all(config: Config, expected: Expectations) -> Summary:
+    """Find the summary, with what is found on this machine; open the log if needed."""
+    with contextlib.ExitStack() as stack:
+        open_log = functools.cache(lambda: stack.enter_context(metered_log(config)))
+        summary = _find_summary(config, open_log, expected)
+        return add_findings(summary, find_here(config, open_log, expected, summary.measure_silence))
 
 
 def add_findings(summary: Summary, here: Sequence[Finding]) -> Summary:

@@ -15,7 +15,7 @@ from ..status.summary import Summary
 from ..status.wording import Finding, Severity
 from ..words.errors import TopicMissing, Unavailable, visible
 from ..words.shape import plain
-from .asking import expect, find_all, find_full_log, opening_log
+from .asking import expect, find_all, find_full_log
 from .options import SECONDS, with_config, with_json
 
 _with_limit = functools.partial(click.option, type=click.IntRange(1), show_default=True)
@@ -43,8 +43,7 @@ def command(config: Config, warn: int, critical: int, patience: float, as_json: 
         _print_and_exit([full], None, as_json=as_json)
     expected = expect(config, warn=warn, critical=critical, patience=patience)
     try:
-        with opening_log(config) as open_log:
-            summary = find_all(config, open_log, expected)
+        summary = find_all(config, expected)
     except (TopicMissing, Unavailable) as error:  # exit code 1 would mean that it is not urgent
         _print_and_exit([Finding(level=Severity.CRITICAL, text=str(error))], None, as_json=as_json)
     _print_and_exit(summary.findings, summary, as_json=as_json)

@@ -20,7 +20,7 @@ from ..status.follower import Follower, look_at_destinations, look_at_topics
 from ..status.summary import Summary
 from ..status.wording import Finding, Severity
 from ..words.errors import Unavailable, visible
-from .asking import add_findings, expect, find_all, find_here, follow_summary, opening_log
+from .asking import add_findings, expect, find_all, find_here, follow_summary
 from .display import console, print_json, table
 from .options import log_of, with_config, with_json
 from .progress import is_terminal, metered, metered_log
@@ -43,8 +43,7 @@ def command(config: Config, watch: bool, as_json: bool) -> None:
         with log_of(config) as log, metered(log) as shown, closing(Follower(shown)) as follower:
             _watch(_make_watched(config, follower, log, expected))
     else:
-        with opening_log(config) as open_log:
-            console().print(_make_view(find_all(config, open_log, expected)))
+        console().print(_make_view(find_all(config, expected)))
 
 
 def _print_data(config: Config, log: Log, expected: Expectations) -> None:
