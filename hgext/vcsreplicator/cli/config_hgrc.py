@@ -150,22 +150,15 @@ def _is_enabled(found: Mapping[str, str], extension: str) -> bool:
     return place is not None and not place.startswith("!")
 
 
-def _find_hg() -> str:
-    """Return the `hg` beside this Python, or else that of the PATH.
-
-    The PATH that sudo sets does not have the folder of an installation of its own.
-    """
-    hg = Path(sys.executable).with_name("hg")
-    return str(hg) if hg.exists() else "hg"
-
-
 def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[str]:
     """Run `hg` in the root folder, and return its lines.
 
     Raises BadConfig with its message if it fails. `hg config` also ends with 1 if there is nothing to print.
     """
+    # The PATH that sudo sets does not have the folder of an installation of its own.
+    own = Path(sys.executable).with_name("hg")
     done = subprocess.run(
-        [_find_hg(), *arguments],
+        [str(own) if own.exists() else "hg", *arguments],
         cwd="/",
         env=environment,
         capture_output=True,
