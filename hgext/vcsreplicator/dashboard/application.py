@@ -183,7 +183,7 @@ class _Pages:
             request,
             "repository.html",
             state=lambda view: self._find(request, view),
-            acks=lambda view: view.list_levels(request.path_params["repository"]),
+            acks=lambda view: view.picture.levels(request.path_params["repository"]),
             holding=lambda view: view.picture.holding(self._find(request, view)),
             find_verb=lambda view: functools.partial(view.find_verb, self._find(request, view)),
         )

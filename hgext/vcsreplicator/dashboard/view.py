@@ -13,7 +13,7 @@ from ..status import MirrorLags, Picture
 from ..status.findings import Expectations, findings
 from ..status.summary import list_mirrors, list_services
 from ..status.wording import Finding
-from ..words.records import AGGREGATOR, DESTINATION_KEY, Ack, RepositoryState
+from ..words.records import AGGREGATOR, DESTINATION_KEY, RepositoryState
 from ..words.roster import FROM, Mirror, MirrorState, Verb
 from .recent import RecentEvent, RecentEvents
 
@@ -122,10 +122,6 @@ class View:
         if event.notice is not None or state is None:
             return event.notice is not None
         return state.incarnation == event.incarnation and state.noticed >= event.seq
-
-    def list_levels(self, repository: str) -> list[Ack]:
-        found = (ack for (_, name), ack in self.picture.acks.items() if name == repository)
-        return sorted(found, key=lambda ack: ack.mirror)
 
     def list_roster(self) -> list[RosterRow]:
         """List the mirrors of the roster, without those that were removed and do not run."""

@@ -150,6 +150,11 @@ class Picture:
         """Return the levels of detached repositories, sorted by mirror."""
         return sorted((ack for ack in self.acks.values() if ack.detached), key=lambda ack: (ack.mirror, ack.repository))
 
+    def levels(self, repository: str) -> list[Ack]:
+        """Return the levels of one repository, sorted by mirror."""
+        found = (ack for (_, name), ack in self.acks.items() if name == repository)
+        return sorted(found, key=lambda ack: ack.mirror)
+
     def waiting(self) -> list[RepositoryState]:
         """Return the repositories that lack notices: longest queues first, then by path."""
         late = [state for state in self.states.values() if state.noticed < state.seq]
