@@ -23,6 +23,7 @@ from .ports import free_port
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 EXCHANGES = ("exchange/hgpushes/v1", "exchange/hgpushes/v2")
 PUBLIC_URL = "https://hg.example/"
+REGION, BUCKET = "us-east-1", "hg-events"
 
 # -P: no module is imported from the current folder.
 PROGRAM = (sys.executable, "-P", "-m", "hgext.vcsreplicator.cli")
@@ -77,10 +78,9 @@ class Layout:
     status_url: str
     services: tuple[Service, ...]
     topic_arn: str | None = None
-    bucket: str | None = None
 
 
-def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: str | None = None) -> Layout:
+def write_files(options: DemoOptions, *, topic_arn: str | None = None) -> Layout:
     """Write the files and return the layout; existing log and repositories stay."""
     folder = options.folder.resolve()
     names = [NAMES[index] if index < len(NAMES) else f"mirror{index + 1}" for index in range(options.mirrors)]
@@ -101,7 +101,6 @@ def write_files(options: DemoOptions, *, topic_arn: str | None = None, bucket: s
         status_url=f"http://127.0.0.1:{ports[-1]}/status",
         services=(),
         topic_arn=topic_arn,
-        bucket=bucket,
     )
     listen = {f"mirror-{name}": ports[1 + len(names) + index] for index, name in enumerate(names)}
     listen["aggregator"] = ports[-1]
@@ -135,7 +134,7 @@ def write_ready_file(file: Path, layout: Layout, pids: Mapping[str, int | None])
         "log": layout.log,
         "pulse": layout.options.pulse
         and {"url": layout.options.pulse, "exchange_v1": EXCHANGES[0], "exchange_v2": EXCHANGES[1]},
-        "sns": layout.topic_arn and {"topic_arn": layout.topic_arn, "bucket": layout.bucket},
+        "sns": layout.topic_arn and {"topic_arn": layout.topic_arn, "bucket": BUCKET},
         "status_url": layout.status_url,
     }
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -247,6 +246,6 @@ def _write_pulse(layout: Layout) -> list[str]:
 def _write_sns(layout: Layout) -> str:
     endpoint = quote(layout.options.sns_endpoint or "")
     return (
-        f'[notifier.sns]\ntype = "sns"\ntopic-arn = "{layout.topic_arn}"\nbucket = "{layout.bucket}"\n'
-        f'region = "us-east-1"\nsns-endpoint-url = {endpoint}\ns3-endpoint-url = {endpoint}\n'
+        f'[notifier.sns]\ntype = "sns"\ntopic-arn = "{layout.topic_arn}"\nbucket = "{BUCKET}"\n'
+        f'region = "{REGION}"\nsns-endpoint-url = {endpoint}\ns3-endpoint-url = {endpoint}\n'
     )

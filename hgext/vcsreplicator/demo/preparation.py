@@ -12,16 +12,13 @@ from ..mirror.settings import MirrorSettings
 from ..words.errors import BadConfig, Unavailable
 from ..words.roster import RosterRequest, Verb
 from ..words.shape import to_json
-from .layout import DemoOptions, Layout, write_files
-
-REGION = "us-east-1"
-BUCKET = "hg-events"
+from .layout import BUCKET, REGION, DemoOptions, Layout, write_files
 
 
 def prepare(options: DemoOptions) -> Layout:
     """Prepare everything and start nothing; may be repeated in the same folder."""
     topic_arn = _create_topic_and_bucket(options.sns_endpoint) if options.sns_endpoint else None
-    layout = write_files(options, topic_arn=topic_arn, bucket=BUCKET if topic_arn else None)
+    layout = write_files(options, topic_arn=topic_arn)
     for name, root in layout.mirrors.items():
         _allow_filling(MirrorSettings(name=name, root=str(root)))
     with open_log(layout.log, creates=True) as log:
