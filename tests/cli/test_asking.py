@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from hgext.vcsreplicator.cli import asking, program, progress
-from hgext.vcsreplicator.dashboard.asked import client
+from hgext.vcsreplicator.dashboard.asked import question
 from hgext.vcsreplicator.dashboard.server import _answer_questions
 from hgext.vcsreplicator.log import ACKS, SERVICES, STATE, Log
 from hgext.vcsreplicator.status import Picture
@@ -332,7 +332,7 @@ def test_a_dashboard_that_is_not_sure_of_the_time_leaves_it_to_the_verb(
 def test_a_stranger_at_the_socket_is_not_believed(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
     with verbs.dashboard():
         verbs.ask("check")
-        monkeypatch.setattr("hgext.vcsreplicator.dashboard.asked.client.read_peer", lambda connection: (65533, 65533))
+        monkeypatch.setattr("hgext.vcsreplicator.dashboard.asked.question.read_peer", lambda connection: (65533, 65533))
         assert verbs.read_in_doubt("check") == verbs.read("check")
 
 
@@ -349,7 +349,7 @@ def test_a_verb_says_why_it_read_the_log_although_there_is_a_socket(verbs: Verbs
 
 
 def test_a_verb_says_that_it_does_not_trust_the_socket(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_is_believed", lambda user, path: False)
+    monkeypatch.setattr(question, "_is_believed", lambda user, path: False)
     with verbs.dashboard():
         verbs.read_in_doubt("status")
     assert "nor the owner of a folder that only root could make; the log was read instead\n" in verbs.warned

@@ -16,8 +16,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.dashboard.asked.client import ask
-from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion
+from hgext.vcsreplicator.dashboard.asked.question import StatusQuestion, ask
 from hgext.vcsreplicator.dashboard.asked.server import LOOK_AGAIN, SocketUsers
 from hgext.vcsreplicator.dashboard.server import _answer_questions, run
 from hgext.vcsreplicator.demo.ports import free_port

@@ -15,8 +15,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from ..config import Config
-from ..dashboard.asked.client import ask
-from ..dashboard.asked.question import StatusQuestion
+from ..dashboard.asked.question import StatusQuestion, ask
 from ..log import Log
 from ..log.aside import ask_aside
 from ..log.opening import identify_log

@@ -14,8 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.dashboard.asked import server
-from hgext.vcsreplicator.dashboard.asked.client import ask
-from hgext.vcsreplicator.dashboard.asked.question import QUESTION_LIMIT, StatusAnswer, StatusQuestion
+from hgext.vcsreplicator.dashboard.asked.question import QUESTION_LIMIT, StatusAnswer, StatusQuestion, ask
 from hgext.vcsreplicator.dashboard.asked.server import CONNECTIONS, AnswerServer
 from hgext.vcsreplicator.relay.admission import HeldSocket
 from hgext.vcsreplicator.status import Picture

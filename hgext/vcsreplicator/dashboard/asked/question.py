@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The question to a dashboard, its answer, and the reading of either."""
+"""The question to a dashboard, its answer, and the end that asks it."""
 
+import os
 import socket
+import stat
 import time
 from dataclasses import dataclass
 
+from ...relay.admission import read_peer
 from ...status.findings import Expectations
 from ...status.summary import Summary
-from ...words.errors import MalformedEvent
-from ...words.shape import MAX_TEXT
+from ...words.errors import MalformedEvent, Unavailable
+from ...words.shape import MAX_TEXT, from_json, to_json
 from ...words.version import VERSION
 
 # The format of question and answer; a dashboard answers no question of another format.
@@ -44,6 +47,62 @@ class StatusAnswer:
 
     summary: Summary | None = None
     declined: str | None = None
+
+
+def ask(path: str, question: StatusQuestion, *, patience: float = PATIENCE) -> Summary:
+    """Return the summary that the dashboard at `path` makes now.
+
+    Raises Unavailable, after `patience` seconds at the latest, if no trusted answer comes.
+    """
+    deadline = time.monotonic() + patience
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+            set_time_left(connection, deadline)
+            connection.connect(path)
+            if not _is_believed(read_peer(connection)[0], path):
+                raise Unavailable(
+                    f"{path}: held by a user who is neither root, nor you, nor the owner of a folder that only root could make"
+                )
+            received = _converse(connection, question, deadline)
+            answer = from_json(StatusAnswer, received, limit=ANSWER_LIMIT)
+    except (OSError, MalformedEvent) as error:
+        said = error.strerror if isinstance(error, OSError) else None
+        raise Unavailable(f"{path}: {said or error}") from error
+    if answer.summary is None:
+        raise Unavailable(f"{path}: declined: {answer.declined}")
+    return answer.summary
+
+
+def _converse(connection: socket.socket, question: StatusQuestion, deadline: float) -> bytes:
+    """Ask, and return the bytes of the answer; raise OSError and MalformedEvent."""
+    try:
+        connection.sendall(to_json(question))
+        connection.shutdown(socket.SHUT_WR)
+        received = receive(connection, limit=ANSWER_LIMIT, deadline=deadline)
+    except ConnectionError:
+        received = b""
+    if not received:
+        raise MalformedEvent("closed without an answer; may your user ask (dashboard.socket-users)?")
+    return received
+
+
+def _is_believed(user: int, path: str) -> bool:
+    """Return whether the answers of this user at `path` count.
+
+    Answers of root and of our own user do. So do those of the owner of the socket's folder, if only root could make that folder:
+    then root gave it to that user.
+    """
+    if user in (0, os.geteuid()):
+        return True
+    folder = os.path.dirname(os.path.realpath(path))
+    if user != os.stat(folder).st_uid or folder == "/":
+        return False
+    while folder != "/":
+        folder = os.path.dirname(folder)
+        found = os.stat(folder)
+        if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return False
+    return True
 
 
 def receive(connection: socket.socket, *, limit: int, deadline: float) -> bytes:

@@ -14,9 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hgext.vcsreplicator.dashboard.asked import client
-from hgext.vcsreplicator.dashboard.asked.client import _is_believed, ask
-from hgext.vcsreplicator.dashboard.asked.question import ANSWER_LIMIT, StatusAnswer, StatusQuestion
+from hgext.vcsreplicator.dashboard.asked import question
+from hgext.vcsreplicator.dashboard.asked.question import ANSWER_LIMIT, StatusAnswer, StatusQuestion, _is_believed, ask
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.findings import Expectations
 from hgext.vcsreplicator.status.summary import make_summary
@@ -145,7 +144,7 @@ def test_what_is_no_socket_of_a_living_process_is_no_answer(folder: Path, name: 
 
 
 def test_a_stranger_is_asked_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "read_peer", lambda connection: (STRANGER, STRANGER))
+    monkeypatch.setattr(question, "read_peer", lambda connection: (STRANGER, STRANGER))
     received = []
 
     def act(connection: socket.socket) -> None:
@@ -187,5 +186,5 @@ def test_who_is_believed(
         return SimpleNamespace(st_uid=owner, st_mode=0o40000 | mode)
 
     names = SimpleNamespace(realpath=lambda path: path, dirname=os.path.dirname)
-    monkeypatch.setattr(client, "os", SimpleNamespace(geteuid=lambda: OWN, stat=describe, path=names))
+    monkeypatch.setattr(question, "os", SimpleNamespace(geteuid=lambda: OWN, stat=describe, path=names))
     assert _is_believed(user, "/run/x/socket") is is_believed
