@@ -21,7 +21,7 @@ import pytest
 
 from hgext.vcsreplicator.aggregator.loop import run as run_aggregator
 from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
-from hgext.vcsreplicator.cli import dashboard_acting
+from hgext.vcsreplicator.cli import dashboard as verb
 from hgext.vcsreplicator.config import Config, load
 from hgext.vcsreplicator.dashboard.acts import ActJournal, ActOutcome, read_act
 from hgext.vcsreplicator.dashboard.application import make_application
@@ -102,7 +102,7 @@ def site(config: Config, log: Log, tmp_path: Path) -> Iterator[Site]:
         is_public=lambda path: True,
         describe_delivery=lambda name, event, is_passed: "",
         notifier=read_notifier(config.tables, config.file),
-        carry_out=functools.partial(dashboard_acting.carry_out, config, log),
+        carry_out=functools.partial(verb.carry_out, config, log),
     )
     made = settings(tmp_path)
     with watching(sources) as watcher:
@@ -192,10 +192,10 @@ def test_a_delivery_is_listed_with_its_attempts_and_sent_again(
 
 def test_an_unknown_destination_is_refused(config: Config, log: Log, notifier: Notifier) -> None:
     fields = {"kind": "pause", "target": "nowhere", "reason": "x"}
-    outcome, text = dashboard_acting.carry_out(config, log, read_act(fields, who="olga", at=1.0), 1)
+    outcome, text = verb.carry_out(config, log, read_act(fields, who="olga", at=1.0), 1)
     assert (outcome, "no destination 'nowhere'" in text) == (ActOutcome.REFUSED, True)
     fields = {"kind": "redeliver", "target": "lines", "reason": "x", "delivery": "1"}
-    outcome, text = dashboard_acting.carry_out(config, log, read_act(fields, who="olga", at=1.0), 1)
+    outcome, text = verb.carry_out(config, log, read_act(fields, who="olga", at=1.0), 1)
     assert (outcome, "has no destination of type webhook" in text) == (ActOutcome.REFUSED, True)
 
 
@@ -206,7 +206,7 @@ def test_where_the_notifier_is_not_the_page_says_so_and_nothing_is_asked(
     assert "databases are not on this machine" in site.get("/deliveries", headers=AS_OPERATOR).text
     for kind in ("pause", "redeliver"):
         fields = {"kind": kind, "target": "hooks", "reason": "x", "delivery": "1"}
-        outcome, text = dashboard_acting.carry_out(config, log, read_act(fields, who="olga", at=1.0), 1)
+        outcome, text = verb.carry_out(config, log, read_act(fields, who="olga", at=1.0), 1)
         assert (outcome, "not on this machine" in text) == (ActOutcome.REFUSED, True)
     assert {file.name for file in tmp_path.iterdir()} == before
 
@@ -223,7 +223,7 @@ def test_databases_that_the_dashboard_may_not_see_are_named(
         list_destinations(hidden, 0.0)
     fields = {"kind": "pause", "target": "lines", "reason": "x"}
     found = Config(file=config.file, tables=tables)
-    outcome, text = dashboard_acting.carry_out(found, log, read_act(fields, who="olga", at=1.0), 1)
+    outcome, text = verb.carry_out(found, log, read_act(fields, who="olga", at=1.0), 1)
     assert (outcome, "cannot be used" in text) == (ActOutcome.REFUSED, True)
 
 
@@ -236,7 +236,7 @@ def test_an_act_whose_answer_cannot_be_read_is_unknown(config: Config, monkeypat
 
     monkeypatch.setattr(installation.log, "append", append_with_damage)
     act = read_act({"kind": "activate", "target": "alpha", "reason": "x"}, who="olga", at=1.0)
-    outcome, text = dashboard_acting.carry_out(config, installation.log, act, 1)
+    outcome, text = verb.carry_out(config, installation.log, act, 1)
     assert (outcome, "not JSON" in text) == (ActOutcome.UNKNOWN, True)
 
 
@@ -288,12 +288,10 @@ def test_the_roster_is_changed_by_the_aggregator_which_keeps_who_and_why(site: S
 def test_an_act_that_no_service_answers_is_asked(
     config: Config, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dashboard_acting, "PATIENCE", 0.05)
+    monkeypatch.setattr(verb, "PATIENCE", 0.05)
     StateDatabase(str(tmp_path / "notifier.db")).close()
     for fields in ({"kind": "pause", "target": "lines"}, {"kind": "activate", "target": "alpha"}):
-        outcome, text = dashboard_acting.carry_out(
-            config, log, read_act({**fields, "reason": "x"}, who="olga", at=1.0), 1
-        )
+        outcome, text = verb.carry_out(config, log, read_act({**fields, "reason": "x"}, who="olga", at=1.0), 1)
         assert (outcome, "is recorded and will be" in text) == (ActOutcome.ASKED, True)
 
 
@@ -302,7 +300,7 @@ def test_an_act_that_a_failure_of_the_log_interrupts_is_unknown(config: Config) 
     log.is_away = True
     act = read_act({"kind": "activate", "target": "alpha", "reason": "x"}, who="olga", at=1.0)
     expected = (ActOutcome.UNKNOWN, "no broker answers at kafka.internal")
-    assert dashboard_acting.carry_out(config, log, act, 1) == expected  # type: ignore[arg-type]
+    assert verb.carry_out(config, log, act, 1) == expected  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

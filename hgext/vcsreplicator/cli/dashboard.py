@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator dashboard`: the pages that show progress and problems."""
+"""`vcsreplicator dashboard`: the pages that show progress and problems.
+
+An act of an operator makes the same requests as the verbs. The module loads no code that draws on a terminal.
+"""
 
 import functools
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import click
 
+from notifier.database import is_there
+
 from ..config import Config, address
-from ..dashboard.settings import DashboardSettings
+from ..dashboard.acts import ActKind, ActOutcome, OperatorAct
 from ..log import Log
-from ..words.errors import BadConfig
-from ..words.secrecy import Exposure
+from ..words.errors import BadConfig, Refused, ReplicationError
+from ..words.roster import Verb
 from .delivering import describe_delivery, read_notifier
-from .options import needing, run_daemon, with_config
+from .options import dashboard_settings, needing, run_daemon, with_config
+from .replay import read_since
+from .requests import Unanswered, ask_aggregator, ask_destination, make_request, open_deliveries
+
+# Seconds that an act waits for the answer of the service that decides.
+PATIENCE = 10.0
 
 
 @click.command()
@@ -26,9 +37,8 @@ def command(config: Config) -> None:
         from ..dashboard import server
     from ..dashboard.sources import Sources
     from .asking import expect
-    from .dashboard_acting import carry_out
 
-    settings = read_settings(config)
+    settings = dashboard_settings(config)
     where = address(settings.listen, f"{config.file}: dashboard.listen")
     # That a section of a mirror has none in the roster is for the verbs to say.
     expected = replace(expect(config), mirrors=())
@@ -49,16 +59,6 @@ def command(config: Config) -> None:
     run_daemon(config, "dashboard", run, settings)
 
 
-def read_settings(config: Config) -> DashboardSettings:
-    """Read the section `[dashboard]`; raise BadConfig, also for an exposure."""
-    settings = config.settings(DashboardSettings, "dashboard")
-    address(settings.listen, f"{config.file}: dashboard.listen")
-    if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):
-        found = f"tokens in plain text to {settings.listen}, expected a loopback address behind a proxy with TLS"
-        raise BadConfig(f'{config.file}: dashboard.listen: {found}; if it is meant, write insecure = ["plain-text"]')
-    return settings
-
-
 def _read_public(config: Config) -> Callable[[str], bool]:
     """Return a function that says whether a path is public; without [public] none is."""
     if "public" not in config.tables:
@@ -68,3 +68,59 @@ def _read_public(config: Config) -> Callable[[str], bool]:
 
     settings = read(config.tables, config.file).public
     return lambda path: public_url(path, settings) is not None
+
+
+def carry_out(config: Config, log: Log, act: OperatorAct, number: int) -> tuple[ActOutcome, str]:
+    """Carry out act `number` of the journal; return its outcome and a text."""
+    try:
+        return ActOutcome.DONE, _perform(config, log, act, f"{act.who} (dashboard act {number})")
+    except Unanswered as error:
+        return ActOutcome.ASKED, str(error)
+    except click.ClickException as error:
+        return ActOutcome.REFUSED, error.format_message()
+    except (Refused, BadConfig) as error:
+        return ActOutcome.REFUSED, str(error)
+    except ReplicationError as error:
+        return ActOutcome.UNKNOWN, str(error)
+
+
+def _perform(config: Config, log: Log, act: OperatorAct, person: str) -> str:
+    match act.kind:
+        case ActKind.ACTIVATE | ActKind.DEACTIVATE:
+            return _change_roster(log, act, person)
+        case ActKind.REDELIVER:
+            return _redeliver(config, act, person)
+        case ActKind.REPLAY:
+            argument = {"repository": act.argument["repository"], **read_since(act.argument["since"])}
+        case ActKind.SKIP:
+            argument = {"message": act.argument.get("message")}
+        case ActKind.PAUSE | ActKind.RESUME:
+            argument = {}
+    _require_notifier(config)
+    return ask_destination(config, act.target, act.kind.value, argument, person=person, wait=PATIENCE)
+
+
+def _change_roster(log: Log, act: OperatorAct, person: str) -> str:
+    repository = act.argument.get("repository")
+    request = make_request(Verb(act.kind.value), act.reason, person=person, mirror=act.target, repository=repository)
+    decision, roster = ask_aggregator(log, request, PATIENCE)
+    if decision.refusal:
+        raise Refused(decision.refusal)
+    return f"roster version {roster.version}"
+
+
+def _redeliver(config: Config, act: OperatorAct, person: str) -> str:
+    _require_notifier(config)
+    text = act.argument["delivery"]
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    with open_deliveries(config, act.target) as deliveries:
+        if not 0 < number < 2**63 or not deliveries.redeliver([number], who=person, now=time.time()):
+            raise Refused(f"there is no delivery {text} to an existing subscription")
+    return f"delivery {number} is queued again"
+
+
+def _require_notifier(config: Config) -> None:
+    """Raise Refused if the notifier's databases are not on this machine."""
+    settings = read_notifier(config)
+    if settings is None or not is_there(settings.state):
+        raise Refused("the notifier's databases are not on this machine; use the dashboard of its machine")
