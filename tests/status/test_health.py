@@ -171,7 +171,6 @@ def place(tmp_path: Path) -> Path:
 
 def say(log: Log, seen: Picture) -> None:
     """Writes the picture as the aggregator and the mirror would."""
-    assert seen.roster is not None
     assert seen.aggregator is not None
     written = [
         (ROSTER, "roster", seen.roster),

@@ -60,7 +60,7 @@ def _asking_options(function: Callable[..., Any]) -> Callable[..., Any]:
             picture = read_picture(log)
             request = function(picture, reason, *arguments, **options)
             # Raises Refused as the aggregator would now.
-            rosters.decide(picture.roster or Roster(), request, positions={}, now=request.time)
+            rosters.decide(picture.roster, request, positions={}, now=request.time)
             if not yes and request.verb is not Verb.ADD:
                 raise Refused(f"{_describe_effect(picture, request)}; add --yes to do it")
             if not yes:
@@ -102,7 +102,7 @@ def list_(config: Config, decisions: bool, is_whole: bool, as_json: bool) -> Non
     """List the mirrors, their lag, and the notices they hold."""
     with metered_log(config) as log:
         picture = read_picture(log)
-    roster = picture.roster or Roster()
+    roster = picture.roster
     if as_json:
         mirrors = [
             {**plain(mirror), "behind": picture.behind(mirror.name), "holds": _count_held(picture, mirror)}
@@ -220,7 +220,7 @@ def _describe_effect(picture: Picture, request: RosterRequest) -> str:
         wanted, present = request.rules or Rules(), [state for state in picture.states.values() if not state.deleted]
         carried = sum(wanted.carries(state.path) for state in present)
         return f"{request.mirror} would carry {carried} of {len(present)} repositories"
-    mirror = picture.roster.mirror(request.mirror) if picture.roster else None
+    mirror = picture.roster.mirror(request.mirror)
     held = _count_held(picture, mirror, request.repository) if mirror else 0
     what = "notice that waits" if held == 1 else "notices that wait"
     return (

@@ -121,7 +121,7 @@ def _require_reader(request: Request) -> None:
 
 def _list_decisions(view: View) -> list[Decision]:
     """List the newest decisions of the aggregator, the newest first."""
-    return list(view.picture.roster.recent[: -DECISIONS - 1 : -1]) if view.picture.roster else []
+    return list(view.picture.roster.recent[: -DECISIONS - 1 : -1])
 
 
 class _Pages:

@@ -135,7 +135,7 @@ class View:
                 deactivated=tuple(states[each].path if each in states else each for each in mirror.deactivated),
                 verbs=tuple(verb for verb in (Verb.ACTIVATE, Verb.DEACTIVATE) if mirror.state in FROM[verb]),
             )
-            for mirror in (self.picture.roster.mirrors if self.picture.roster else ())
+            for mirror in self.picture.roster.mirrors
             if mirror.name not in gone
         ]
 
@@ -144,7 +144,7 @@ class View:
 
         The verb makes notices wait for the mirror again, or no longer.
         """
-        mirror = self.picture.roster.mirror(name) if self.picture.roster else None
+        mirror = self.picture.roster.mirror(name)
         if mirror is None or mirror.state is MirrorState.REMOVED:
             return None
         if state.repository in mirror.deactivated:
@@ -184,7 +184,7 @@ def make_view(picture: Picture, recent: RecentEvents, now: float, expected: Expe
 def _list_mirrors(
     picture: Picture, recent: RecentEvents, lags: Mapping[str, MirrorLags], now: float
 ) -> Iterable[MirrorRow]:
-    known = {mirror.name: mirror for mirror in picture.roster.mirrors} if picture.roster else {}
+    known = {mirror.name: mirror for mirror in picture.roster.mirrors}
     for line in list_mirrors(picture, lags):
         lacks = [(state, lag.unapplied) for state, lag in lags[line.name] if lag.unapplied]
         mirror = known.get(line.name)

@@ -48,7 +48,7 @@ class Picture:
     `absorb` may change levels: they are measured anew for what it changed.
     """
 
-    roster: rosters.Roster | None = None
+    roster: rosters.Roster = field(default_factory=rosters.Roster)
     states: dict[str, RepositoryState] = field(default_factory=dict)
     acks: dict[tuple[str, str], Ack] = field(default_factory=dict)
     heartbeats: dict[str, MirrorHeartbeat] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Picture:
 
     def _absorb_record(self, topic: str, key: str, value: bytes | None) -> None:
         if topic == ROSTER:
-            self.roster = from_json(rosters.Roster, value) if value else None
+            self.roster = from_json(rosters.Roster, value) if value else rosters.Roster()
         elif topic == STATE and key == AGGREGATOR:
             self.aggregator = from_json(AggregatorHeartbeat, value) if value else None
         elif topic == SERVICES:
@@ -113,7 +113,7 @@ class Picture:
 
     def removed(self) -> list[str]:
         """Return the names of the mirrors that were removed from the roster."""
-        return [mirror.name for mirror in self._list_mirrors() if mirror.state is rosters.MirrorState.REMOVED]
+        return [mirror.name for mirror in self.roster.mirrors if mirror.state is rosters.MirrorState.REMOVED]
 
     def runs(self, mirror: str, now: float) -> bool:
         """Return whether this mirror sent a heartbeat in the last SILENT seconds."""
@@ -185,7 +185,7 @@ class Picture:
         return [name for name in self.gating(state) if self.measure_lag(name, state).is_late]
 
     def gating(self, state: RepositoryState) -> list[str]:
-        return sorted(mirror.name for mirror in self._list_mirrors() if mirror.gates(state.repository, state.path))
+        return sorted(mirror.name for mirror in self.roster.mirrors if mirror.gates(state.repository, state.path))
 
     def lacks_since(self, mirror: str, state: RepositoryState, now: float) -> float:
         """Return since when a mirror makes no progress in a repository that it lags in.
@@ -193,7 +193,7 @@ class Picture:
         That is when the aggregator wrote the state last, or when the mirror came into its state in the roster, if that was later. A
         time of the roster that is still to come is of a wrong clock, and does not count.
         """
-        known = self.roster.mirror(mirror) if self.roster else None
+        known = self.roster.mirror(mirror)
         return max(self.moved.get(state.repository, now), known.since if known and known.since <= now else 0.0)
 
     def measure_lag(self, mirror: str, state: RepositoryState) -> Lag:
@@ -208,7 +208,7 @@ class Picture:
         They are those of the roster, and those that sent a heartbeat, but not those that are `gone`. Costs what has changed
         since the last time.
         """
-        names = ({mirror.name for mirror in self._list_mirrors()} | self.heartbeats.keys()) - self.gone(now)
+        names = ({mirror.name for mirror in self.roster.mirrors} | self.heartbeats.keys()) - self.gone(now)
         if self._lags is None or self._lags.keys() != names:
             self._lags = {name: dict(self._find_lags(name, self.states)) for name in names}
         elif self._stirred:
@@ -228,7 +228,7 @@ class Picture:
 
     def _find_lags(self, mirror: str, repositories: Iterable[str]) -> Iterator[tuple[str, tuple[RepositoryState, Lag]]]:
         """Yield what the mirror lacks of these repositories, if anything."""
-        known = self.roster.mirror(mirror) if self.roster else None
+        known = self.roster.mirror(mirror)
         given_up = known.deactivated if known else ()
         for name in repositories:
             state = self.states.get(name)
@@ -248,7 +248,7 @@ class Picture:
 
         No mirror must have a deleted repository.
         """
-        known = self.roster.mirror(mirror) if self.roster else None
+        known = self.roster.mirror(mirror)
         return known is not None and not state.deleted and known.carries(state.path)
 
     def silent(self, now: float) -> list[str]:
@@ -259,7 +259,7 @@ class Picture:
         """
         return [
             mirror.name
-            for mirror in sorted(self._list_mirrors(), key=lambda mirror: mirror.name)
+            for mirror in sorted(self.roster.mirrors, key=lambda mirror: mirror.name)
             if mirror.state in ALIVE
             and self.silence(mirror.name, now) > SILENT
             and abs(now - (mirror.since if 0 < mirror.since <= now else self.changed)) > SILENT
@@ -289,10 +289,7 @@ class Picture:
 
     def expected(self) -> list[str]:
         """Return the names of the mirrors that should be alive: joining or active."""
-        return sorted(mirror.name for mirror in self._list_mirrors() if mirror.state in ALIVE)
-
-    def _list_mirrors(self) -> tuple[rosters.Mirror, ...]:
-        return self.roster.mirrors if self.roster else ()
+        return sorted(mirror.name for mirror in self.roster.mirrors if mirror.state in ALIVE)
 
 
 def count_unapplied(lags: MirrorLags) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from ..words.clock import DAY
 from ..words.records import AGGREGATOR, DESTINATION_GROUP, DESTINATION_KEY, RELAY_KEY, ServiceReport, ServiceTrouble
+from ..words.roster import Roster
 from ..words.shape import Count, NumberRange, plain
 from . import SILENT, Picture, count_unapplied
 from .mirrors import find_detached, find_mirror_troubles, find_notes, find_refused_rules, find_removed, find_unlisted
@@ -303,7 +304,7 @@ def as_data(picture: Picture, now: float, expected: Expectations, here: Sequence
     """Return the picture for programs; the log does not show the findings `here`."""
     lags, gone = picture.measure_all_lags(now), picture.gone(now)
     return {
-        "roster": plain(picture.roster) if picture.roster else None,
+        "roster": None if picture.roster == Roster() else plain(picture.roster),
         "aggregator": plain(picture.aggregator) if picture.aggregator else None,
         "mirrors": [
             {"name": name, "beat": plain(beat), "behind": count_unapplied(lags[name])}

@@ -99,7 +99,7 @@ def late(picture: Picture, mirror: str) -> Set[str]:
 
 
 def _describe_standing(picture: Picture, mirror: str) -> str | None:
-    known = picture.roster.mirror(mirror) if picture.roster else None
+    known = picture.roster.mirror(mirror)
     if known is None:
         return "not in the roster"
     return None if known.state is MirrorState.ACTIVE else known.state.value

@@ -54,7 +54,7 @@ def _find_silent(picture: Picture, name: str, now: float) -> Finding:
 
     It holds back the notices of the repositories that it gates; no notice waits for a backup.
     """
-    mirror = picture.roster.mirror(name) if picture.roster else None
+    mirror = picture.roster.mirror(name)
     since = format_since(picture.seen(name), now) if picture.seen(name) else "since it was added"
     if mirror is None or mirror.role is rosters.MirrorRole.BACKUP:
         return Finding(
@@ -102,7 +102,7 @@ def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, war
 def find_refused_rules(picture: Picture) -> list[Finding]:
     """Find rules of older releases that cannot be evaluated, and what mends them."""
     found = []
-    for mirror in picture.roster.mirrors if picture.roster else ():
+    for mirror in picture.roster.mirrors:
         if mirror.state is rosters.MirrorState.REMOVED:
             continue
         bad = refused((*mirror.rules.include, *mirror.rules.exclude))
@@ -163,7 +163,7 @@ def find_unlisted(picture: Picture, now: float, named: Collection[str]) -> tuple
     Returns those that run as findings, because their clients may lack announced changes, and the others as notes: their sections
     may be for later, or for another machine.
     """
-    listed = {mirror.name for mirror in picture.roster.mirrors} if picture.roster else set()
+    listed = {mirror.name for mirror in picture.roster.mirrors}
     found, notes = [], []
     for name in sorted(set(named) - listed):
         text = f"is not in the roster, so no notice waits for it; to add it: vcsreplicator roster add {name}"
@@ -181,13 +181,13 @@ def find_notes(picture: Picture, now: float, named: Collection[str]) -> tuple[st
     do not run and were never in the roster. Another note is that notices go out without any mirror.
     """
     notes = list(find_unlisted(picture, now, named)[1])
-    for mirror in picture.roster.mirrors if picture.roster else ():
+    for mirror in picture.roster.mirrors:
         if mirror.state is rosters.MirrorState.INACTIVE and mirror.role is not rosters.MirrorRole.BACKUP:
             since = f" ({format_since(mirror.since, now)})" if mirror.since else ""
             way_out = f"to change that: vcsreplicator roster join {mirror.name}"
             notes.append(f"mirror {mirror.name} is inactive{since}, so no notice waits for it; {way_out}")
         notes += _note_deactivated(picture, mirror)
-    if picture.roster is not None and picture.roster.allow_empty:
+    if picture.roster.allow_empty:
         way_out = "to hold them again: vcsreplicator roster allow-empty no --yes"
         notes.append(f"notices of a repository that no mirror gates go out; {way_out}")
     return tuple(notes)

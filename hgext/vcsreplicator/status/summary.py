@@ -182,7 +182,7 @@ def _list_late(picture: Picture, now: float, expected: Expectations) -> Iterator
 
 def list_mirrors(picture: Picture, lags: Mapping[str, MirrorLags]) -> Iterator[MirrorLine]:
     """Yield the mirrors whose lags were measured."""
-    known = {mirror.name: mirror.state.value for mirror in picture.roster.mirrors} if picture.roster else {}
+    known = {mirror.name: mirror.state.value for mirror in picture.roster.mirrors}
     carried = Counter(mirror for mirror, _ in picture.acks)
     detached = Counter(ack.mirror for ack in picture.detached())
     for name, lacks in lags.items():

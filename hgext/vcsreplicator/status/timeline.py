@@ -83,7 +83,7 @@ def _list_mirror_steps(
         yield TimelineStep(stage=Stage.APPLIED, text=f"applied on {name}", at=proof.applied_at, mirror=name)
         yield TimelineStep(stage=Stage.SERVED, text=f"served by {name}", at=proof.served_at, mirror=name)
     for ack in picture.levels(state.repository):
-        known = picture.roster.mirror(ack.mirror) if picture.roster else None
+        known = picture.roster.mirror(ack.mirror)
         if ack.mirror not in proofs and not (known and known.state is MirrorState.REMOVED):
             yield _describe_level(picture, ack, event, now)
 

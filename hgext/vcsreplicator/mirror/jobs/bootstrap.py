@@ -127,7 +127,7 @@ def bootstrap(
 
 
 def _make_known(picture: Picture, name: str, ask: Ask, rules: Rules | None, *, backup: bool) -> None:
-    known = picture.roster.mirror(name) if picture.roster else None
+    known = picture.roster.mirror(name)
     if known is None or known.state is MirrorState.REMOVED:
         ask(Verb.ADD, rules)
     elif backup and known.role is not MirrorRole.BACKUP:

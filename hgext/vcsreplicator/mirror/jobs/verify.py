@@ -99,7 +99,7 @@ def is_included(picture: Picture, mirror: str, state: RepositoryState) -> bool:
 
     A mirror that is not in the roster, because it has not joined yet, has no rules.
     """
-    known = picture.roster.mirror(mirror) if picture.roster else None
+    known = picture.roster.mirror(mirror)
     return not state.deleted and (known is None or known.carries(state.path))
 
 
