@@ -4,9 +4,9 @@
 import contextlib
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,6 @@ import click
 from ..config import Config
 from ..dashboard.asked.question import StatusQuestion, ask
 from ..log import Log
-from ..log.aside import ask_aside
 from ..log.opening import identify_log
 from ..relay.settings import RelaySettings
 from ..status.findings import REPORTED_WITHIN, Expectations, finding_of, sort_findings
@@ -128,10 +127,19 @@ def _find_full_blobs(config: Config) -> Finding | None:
 
 
 def _describe_full(folder: str, what: str) -> Finding | None:
-    measured = ask_aside("disk", lambda: os.statvfs(folder))
-    if not wait([measured], PATIENCE).done:
+    found = list[os.statvfs_result]()
+
+    def measure() -> None:
+        with contextlib.suppress(OSError):
+            found.append(os.statvfs(folder))
+
+    # Not `ask_aside`, which costs each check the time to load futures.
+    thread = threading.Thread(target=measure, name="disk", daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if thread.is_alive():
         text = f"{folder}: its disk does not answer: {what}"
-    elif measured.exception() is None and (lacking := _find_lacking(measured.result())):
+    elif found and (lacking := _find_lacking(found[0])):
         text = f"{folder}: no {lacking} left on its disk: {what}; free some {lacking}"
     else:
         return None
