@@ -20,6 +20,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
+from mercurial import util
 from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
 
@@ -70,7 +71,7 @@ class AppendFile:
         """
         size = self.tail(tr)
         self.last(tr)
-        blocks = join(map(self._encode, payloads), _WRITTEN)
+        blocks = util.increasingchunks(map(self._encode, payloads), min=_WRITTEN, max=_WRITTEN)
         first = next(blocks, None)
         if first is None:
             return size
@@ -243,19 +244,6 @@ def open_regular(path: bytes | str, flags: int) -> int:
         os.close(file)
         raise OSError(errno.EINVAL, "Not a file", os.fsdecode(path))
     return file
-
-
-def join(pieces: Iterable[bytes], least: int) -> Iterator[bytes]:
-    """Yield the pieces in blocks of at least this many bytes, but for the last."""
-    block, size = list[bytes](), 0
-    for piece in pieces:
-        block.append(piece)
-        size += len(piece)
-        if size >= least:
-            yield b"".join(block)
-            block, size = [], 0
-    if block:
-        yield b"".join(block)
 
 
 def _read_block(file: int, start: int, size: int) -> bytes:

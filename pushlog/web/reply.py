@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from mercurial import util
 
-from ..store.appendfile import join
 from .lookup import FoundPushes, Lookup
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ _STARTS = ("startdate", "fromchange", "startID", "afterID")
 def send(web: requestcontext, body: Iterator[bytes]) -> Iterable[bytes]:
     """Stream ``body`` in pieces of about 32 KiB."""
     if web.req.method != b"HEAD":
-        web.res.setbodygen(join(body, 32 * 1024))
+        web.res.setbodygen(util.increasingchunks(body, min=32 * 1024, max=32 * 1024))
     return web.res.sendresponse()
 
 

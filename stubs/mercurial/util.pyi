@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar, overload
 
 _K = TypeVar("_K")
@@ -25,6 +25,7 @@ class _compressionengines:
 urlreq: _urlreq
 compengines: _compressionengines
 
+def increasingchunks(source: Iterable[bytes], min: int = 1024, max: int = 65536) -> Iterator[bytes]: ...
 def nogc(func: _Function) -> _Function: ...
 def sizetoint(s: bytes) -> int: ...
 def tryunlink(f: bytes) -> bool: ...
