@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mercurial import templatefilters, templatefuncs, templateutil
+from mercurial import templatefilters, templatefuncs, templater, templateutil
 
 if TYPE_CHECKING:
     from mercurial.templater import engine
@@ -124,7 +124,7 @@ def shown(value: _Tree) -> _Tree:
     if operator == b"|":
         return _escape_filtered(value, value[1], value[2][1])
     if operator == b"func":
-        return _escape_called(value, value[1][1], _read_arguments(value))
+        return _escape_called(value, value[1][1], templater.getlist(value[2]))
     return _make_call(_ITEM, value)
 
 
@@ -150,15 +150,6 @@ def _escape_called(value: _Tree, name: bytes, arguments: list[_Tree]) -> _Tree:
     if name == b"sub" and len(arguments) == 3 and (arguments[1][0] != b"string" or _MARKUP.search(arguments[1][1])):
         return _make_call(name, arguments[0], *safe[1:])  # its replacement is the site's own markup
     return _make_call(_TEXT, value)
-
-
-def _read_arguments(call: _Tree) -> list[_Tree]:
-    """Return the arguments of a call, from pairs of all but the last and the last."""
-    rest, found = call[2], []
-    while rest is not None and rest[0] == b"list":
-        rest, last = rest[1:]
-        found.append(last)
-    return [*([] if rest is None else [rest]), *reversed(found)]
 
 
 def _make_call(name: bytes, *arguments: _Tree) -> _Tree:

@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
+def getlist(x: tuple[Any, ...] | None) -> list[tuple[Any, ...]]: ...
+
 class loader:
     _parse: Callable[[bytes], tuple[Any, ...]]
 
