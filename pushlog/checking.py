@@ -7,6 +7,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mercurial import error, scmutil
@@ -194,7 +195,7 @@ def _show_all(log: Pushlog, connection: sqlite3.Connection) -> Iterator[entry.Pu
 def _rebuild_database(log: Pushlog) -> None:
     """Replace the database by a complete one; an interrupt leaves the former."""
     new = log.path + ".new"
-    _remove(new)
+    Path(new).unlink(missing_ok=True)
     try:
         with contextlib.closing(log.open_for_writing(new, spills=True, synchronous="NORMAL")) as connection:
             with contextlib.suppress(TornRecord):
@@ -203,18 +204,13 @@ def _rebuild_database(log: Pushlog) -> None:
             database.set_state(connection, log.file.tail(), log.fingerprint())
             boot.note(connection, is_synced=True)
             connection.execute("COMMIT")
-        _remove(log.path + "-journal")  # it belongs to the old database
+        Path(log.path + "-journal").unlink(missing_ok=True)  # it belongs to the old database
         os.replace(new, log.path)
         disk.sync_folder(os.fsencode(os.path.dirname(log.path)))
     except BaseException:
-        _remove(new)
-        _remove(new + "-journal")
+        Path(new).unlink(missing_ok=True)
+        Path(new + "-journal").unlink(missing_ok=True)
         raise
-
-
-def _remove(file: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(file)
 
 
 def _open_session(log: Pushlog, tr: Transaction) -> PushlogTransaction:
