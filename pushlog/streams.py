@@ -17,23 +17,18 @@ from . import seams, versions
 if TYPE_CHECKING:
     from mercurial.bundle2 import bundleoperation, unbundlepart
 
-_installed = False
 
-
+@functools.cache
 def refuse_pushed() -> None:
     """Guard every kind of part that is a stream, once per process.
 
     Clones and pulls still bring them (`tests/hg/master/stream.t`).
     """
-    global _installed
-    if _installed:
-        return
     versions.initialize()  # a program that only loads extensions has no parts yet, and would get unguarded ones later
     streams = {name: handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")}
     if not streams:
         raise seams.MissingSeam("mercurial.bundle2.parthandlermapping has no part that is a stream")
     bundle2.parthandlermapping.update({name: _guard_handler(handler) for name, handler in streams.items()})
-    _installed = True
 
 
 def _guard_handler(handler: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

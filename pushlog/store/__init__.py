@@ -6,10 +6,12 @@ Pushes are in a file that commits with Mercurial's transaction, and in the SQLit
 
 from __future__ import annotations
 
+import functools
+
 _JOURNAL = f"{__package__}.journal"
-_completes_journals = False
 
 
+@functools.cache
 def complete_journals() -> None:
     """Wrap what `journal` completes, once per process, for every repository in it.
 
@@ -17,8 +19,5 @@ def complete_journals() -> None:
     """
     from .. import seams
 
-    global _completes_journals
-    if not _completes_journals:
-        seams.wrap("mercurial.transaction", "transaction.endgroup", seams.loading(_JOURNAL, "endgroup"))
-        seams.wrap("mercurial.transaction", "rollback", seams.loading(_JOURNAL, "rollback"))
-        _completes_journals = True
+    seams.wrap("mercurial.transaction", "transaction.endgroup", seams.loading(_JOURNAL, "endgroup"))
+    seams.wrap("mercurial.transaction", "rollback", seams.loading(_JOURNAL, "rollback"))
