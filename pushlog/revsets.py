@@ -7,6 +7,7 @@ because it has a member in every push: its cost grows with the members taken. Th
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -37,14 +38,12 @@ _BLOCK = 64
 def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
     """Select the members of `pushhead()`."""
     revsetlang.getargs(x, 0, 0, _(b"pushhead takes no arguments"))
-    log = Pushlog(repo)
-    return _select_matching(
-        log,
-        subset,
-        lambda push, node: push.nodes[-1] == node,
-        lambda connection: (push.nodes[-1] for push in _read_pushes(connection) if push.nodes),
-        is_lazy=True,
-    )
+
+    def nodes(connection: sqlite3.Connection) -> Iterator[str]:
+        pushes = database.pushes(connection, 0, database.last_id(connection))
+        return (push.nodes[-1] for push in pushes if push.nodes)
+
+    return _select_matching(repo, subset, lambda push, node: push.nodes[-1] == node, nodes, is_lazy=True)
 
 
 def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
@@ -56,9 +55,8 @@ def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
     except OverflowError:
         raise error.ParseError(_(b"pushdate: a number of days is too large")) from None
     earliest, latest = (max(-database.LARGEST, min(end, database.LARGEST)) for end in _find_bounds(matches))
-    log = Pushlog(repo)
     return _select_matching(
-        log,
+        repo,
         subset,
         lambda push, _node: matches(push.date),
         lambda connection: database.nodes_pushed_between(connection, earliest, latest, matches),
@@ -70,9 +68,8 @@ def pushuser(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
     (string,) = revsetlang.getargs(x, 1, 1, _(b"pushuser requires one argument"))
     pattern = revsetlang.getstring(string, _(b"pushuser requires a string argument"))
     matches = versions.substring_matcher(pattern)
-    log = Pushlog(repo)
     return _select_matching(
-        log,
+        repo,
         subset,
         lambda push, _node: matches(local(push.user)),
         lambda connection: database.nodes_pushed_by(
@@ -85,9 +82,9 @@ def pushid(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> 
     """Select the members of `pushid(number)`."""
     (number,) = revsetlang.getargs(x, 1, 1, _(b"pushid requires one argument"))
     wanted = revsetlang.getinteger(number, _(b"pushid expects a number"))
-    log = Pushlog(repo)
+    is_possible = abs(wanted) <= database.LARGEST  # for any other, the sqlite3 module raises OverflowError
     return _select_nodes(
-        log, subset, lambda connection: database.nodes(connection, wanted) if database.holds(wanted) else ()
+        Pushlog(repo), subset, lambda connection: database.nodes(connection, wanted) if is_possible else ()
     )
 
 
@@ -123,7 +120,7 @@ def _find_revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable
 
 
 def _select_matching(
-    log: Pushlog,
+    repo: localrepository,
     subset: abstractsmartset,
     matches: Callable[[Push, str], bool],
     nodes: Callable[[sqlite3.Connection], Iterable[str]],
@@ -135,41 +132,37 @@ def _select_matching(
     Few revisions are checked one by one; for many, all ``nodes`` that match are found. With ``is_lazy`` they are found only
     once many are asked for.
     """
+    log = Pushlog(repo)
     few = [revision for _place, revision in zip(range(_SMALL + 1), subset, strict=False)]
     if len(few) <= _SMALL:
         return _select_nodes(log, subset, lambda connection: _choose_nodes(log, connection, few, matches))
     if is_lazy:
-        return subset.filter(_PushFilter(log, matches, nodes), condrepr=b"pushlog", cache=False)
+        return subset.filter(_filter_lazily(log, matches, nodes), condrepr=b"pushlog", cache=False)
     return _select_nodes(log, subset, nodes)
 
 
-class _PushFilter:
-    """A filter of revisions by their push.
+def _filter_lazily(
+    log: Pushlog, matches: Callable[[Push, str], bool], nodes: Callable[[sqlite3.Connection], Iterable[str]]
+) -> Callable[[int], bool]:
+    """Return a filter of revisions by their push.
 
     It checks them block by block; once many are asked for, it finds all that match at once.
     """
 
-    def __init__(
-        self,
-        log: Pushlog,
-        matches: Callable[[Push, str], bool],
-        nodes: Callable[[sqlite3.Connection], Iterable[str]],
-    ):
-        self._log, self._matches, self._nodes = log, matches, nodes
-        self._blocks: dict[int, set[int]] = {}
-        self._all: set[int] | None = None
+    @functools.cache
+    def find_block(number: int) -> set[int]:
+        block = range(number * _BLOCK, (number + 1) * _BLOCK)
+        return _find_revisions(log, lambda connection: _choose_nodes(log, connection, block, matches))
 
-    def __call__(self, revision: int) -> bool:
-        number = revision // _BLOCK
-        if self._all is None and number not in self._blocks:
-            if len(self._blocks) < _SMALL // _BLOCK:
-                block = range(number * _BLOCK, (number + 1) * _BLOCK)
-                self._blocks[number] = _find_revisions(
-                    self._log, lambda connection: _choose_nodes(self._log, connection, block, self._matches)
-                )
-            else:
-                self._all = _find_revisions(self._log, self._nodes)
-        return revision in (self._blocks[number] if self._all is None else self._all)
+    @functools.cache
+    def find_all() -> set[int]:
+        return _find_revisions(log, nodes)
+
+    def is_match(revision: int) -> bool:
+        is_among_few = find_block.cache_info().currsize <= _SMALL // _BLOCK
+        return revision in (find_block(revision // _BLOCK) if is_among_few else find_all())
+
+    return is_match
 
 
 def _choose_nodes(
@@ -177,21 +170,15 @@ def _choose_nodes(
 ) -> Iterator[str]:
     """Yield those of ``revisions`` that are changesets and whose push ``matches``."""
     to_node, length = log.repo.changelog.node, len(log.repo.changelog)
-    pushes: dict[int, Push | None] = {}
+    read_push = functools.cache(functools.partial(database.push, connection))
     for revision in revisions:
         if not 0 <= revision < length:
             continue
         node = hex(to_node(revision)).decode("ascii")
         number = database.push_id_of(connection, node)
-        if number is not None and number not in pushes:
-            pushes[number] = database.push(connection, number)
-        push = None if number is None else pushes[number]
+        push = None if number is None else read_push(number)
         if push is not None and matches(push, node):
             yield node
-
-
-def _read_pushes(connection: sqlite3.Connection) -> Iterator[Push]:
-    return database.pushes(connection, 0, database.last_id(connection))
 
 
 def _find_bounds(matches: Callable[[float], bool]) -> tuple[int, int]:

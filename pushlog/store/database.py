@@ -255,14 +255,6 @@ def nodes_pushed_between(
     )
 
 
-def holds(number: int) -> bool:
-    """Return whether SQLite can hold this number.
-
-    For one that it cannot hold, the sqlite3 module raises OverflowError.
-    """
-    return abs(number) <= LARGEST
-
-
 def is_node(value: object) -> TypeGuard[str]:
     """Return whether a node column, which tools may write, holds a hash."""
     return isinstance(value, str) and _compiled(_NODE).fullmatch(value) is not None
