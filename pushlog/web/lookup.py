@@ -23,7 +23,7 @@ from ..store.entry import Push
 from ..store.storage import Pushlog
 from . import query
 from .answers import Answers
-from .query import Query, ResolvedQuery
+from .query import PushWindow, Query
 
 if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import requestcontext
@@ -39,7 +39,7 @@ class FoundPushes:
     """The pushes of a request: ids ascending; more follow after `next_id`."""
 
     query: Query
-    window: ResolvedQuery
+    window: PushWindow
     ids: array[int]
     next_id: int | None
     last_push_id: int
@@ -163,7 +163,7 @@ class Lookup:
             raise common.ErrorResponse(common.HTTP_NOT_FOUND, message.encode())
         return number or 0
 
-    def _read_page(self, connection: sqlite3.Connection, asked: Query, window: ResolvedQuery) -> array[int]:
+    def _read_page(self, connection: sqlite3.Connection, asked: Query, window: PushWindow) -> array[int]:
         """Return a page of the newest pushes; emptied ones count on it."""
         skipped = (asked.page - 1) * query.PAGE_SIZE
         sql, arguments = query.select_newest_ids(window)
@@ -181,13 +181,13 @@ class Lookup:
         """Return whether pushes that were asked for come before those of this page."""
         if len(found.ids) < query.PAGE_SIZE:
             return False
-        sql, arguments = query.select_newest_ids(dataclasses.replace(found.window, limit=found.ids[0] - 1))
+        sql, arguments = query.select_newest_ids([*found.window, ("id < ?", [found.ids[0]])])
         with self._connect() as connection:
             ids = (number for (number,) in connection.execute(sql, arguments))
             return any(True for _ in self._select_on_branch(connection, found.query, ids))
 
     def _read_all(
-        self, connection: sqlite3.Connection, asked: Query, window: ResolvedQuery
+        self, connection: sqlite3.Connection, asked: Query, window: PushWindow
     ) -> tuple[array[int], int | None]:
         """Return every non-empty push of the window, up to the configured number."""
         rows = connection.execute(*query.select_ids(window))

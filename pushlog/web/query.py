@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from ..store.database import LARGEST
 from . import dates
 
 # Pushes of a page.
 PAGE_SIZE = 10
-# The largest number that SQLite holds.
-_LARGEST = (1 << 63) - 1
+# Conditions in SQL that a push meets, each with its values.
+PushWindow = list[tuple[str, Sequence[int | str]]]
 
 
 class BadRequest(ValueError):
@@ -61,20 +62,18 @@ def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query
     The last value of a parameter counts, except for user and changeset.
     """
     last = {name: values[-1] for name, values in parameters.items() if values}
-    users, changesets = tuple(parameters.get("user", ())), tuple(parameters.get("changeset", ()))
-    start = _parse_bound(last, "startdate", "fromchange", "startID", now)
-    is_paged = start is None and not users and not changesets
-    return Query(
-        start=start,
+    query = Query(
+        start=_parse_bound(last, "startdate", "fromchange", "startID", now),
         after_id=parse_number("afterID", last["afterID"]) if "afterID" in last else None,
-        end=None if is_paged else _parse_bound(last, "enddate", "tochange", "endID", now),
-        users=users,
-        changesets=changesets,
+        users=tuple(parameters.get("user", ())),
+        changesets=tuple(parameters.get("changeset", ())),
         branch=last.get("branch", ""),
         is_tips_only=last.get("tipsonly") == "1",
         is_full="full" in last,
         page=_parse_page(page),
     )
+    end = None if query.is_paged else _parse_bound(last, "enddate", "tochange", "endID", now)
+    return dataclasses.replace(query, end=end)
 
 
 def parse_version(parameters: Mapping[str, Sequence[str]]) -> int:
@@ -112,98 +111,67 @@ def parse_number(name: str, text: str) -> int:
         number = int(text)
     except ValueError:
         raise BadRequest(f"{name} parameter must be an integer, got {text[:100]!a}") from None
-    return max(-_LARGEST, min(number, _LARGEST))
+    return max(-LARGEST, min(number, LARGEST))
 
 
 def _parse_page(text: str) -> int:
     return max(1, min(int(text), 1 << 40)) if text.isascii() and text.isdigit() and len(text) < 20 else 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedQuery:
-    """A query with every changeset resolved to the id of its push."""
+def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | None) -> PushWindow:
+    """Return the conditions of a query, its changesets resolved to push ids.
 
-    after_id: int | None = None
-    up_to_id: int | None = None
-    after_date: int | None = None
-    before_date: int | None = None
-    users: tuple[str, ...] = ()
-    pushes: tuple[int, ...] | None = None
-    # The last push id that may be shown.
-    limit: int | None = None
-
-
-def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | None) -> ResolvedQuery:
-    """Resolve the changesets of a query to push ids.
-
-    ``push_id_of(parameter, changeset)`` returns the id of its push, 0 if it was never pushed; its exceptions pass.
+    ``push_id_of(parameter, changeset)`` returns the id of its push, 0 if it was never pushed; its exceptions pass. ``limit`` is the
+    last push id that may be shown.
     """
     start, end = query.start, query.end
-    after_id, up_to_id = query.after_id, None
+    window: PushWindow = []
     if start is not None and start.kind != "date":
-        after_id = start.value if start.kind == "id" else push_id_of("fromchange", start.text)
+        window.append(("id > ?", [start.value if start.kind == "id" else push_id_of("fromchange", start.text)]))
+    elif query.after_id is not None:
+        window.append(("id > ?", [query.after_id]))
     if end is not None and end.kind != "date":
-        up_to_id = end.value if end.kind == "id" else push_id_of("tochange", end.text)
-    pushes = None
+        window.append(("id <= ?", [end.value if end.kind == "id" else push_id_of("tochange", end.text)]))
+    if start is not None and start.kind == "date":
+        window.append(("date > ?", [start.value]))
+    if end is not None and end.kind == "date":
+        window.append(("date < ?", [end.value]))
+    if limit is not None:
+        window.append(("id <= ?", [limit]))
+    if query.users:
+        window.append((f"user IN ({_join_marks(query.users)})", query.users))
     if query.changesets:
-        pushes = tuple(sorted({push_id_of("changeset", name) for name in query.changesets}))
-    return ResolvedQuery(
-        after_id=after_id,
-        up_to_id=up_to_id,
-        after_date=start.value if start is not None and start.kind == "date" else None,
-        before_date=end.value if end is not None and end.kind == "date" else None,
-        users=query.users,
-        pushes=pushes,
-        limit=limit,
-    )
+        pushes = sorted({push_id_of("changeset", name) for name in query.changesets})
+        window.append((f"id IN ({_join_marks(pushes)})", pushes))
+    return window
 
 
-def conditions(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
-    """Return the WHERE clause of a window on `pushlog` alone, and its arguments."""
-    clauses: list[str] = []
-    arguments: list[int | str] = []
-
-    def add(clause: str, *values: int | str) -> None:
-        clauses.append(clause)
-        arguments.extend(values)
-
-    for clause, value in (
-        ("id > ?", window.after_id),
-        ("id <= ?", window.up_to_id),
-        ("date > ?", window.after_date),
-        ("date < ?", window.before_date),
-        ("id <= ?", window.limit),
-    ):
-        if value is not None:
-            add(clause, value)
-    if window.users:
-        add(f"user IN ({_join_marks(window.users)})", *window.users)
-    if window.pushes is not None:
-        add(f"id IN ({_join_marks(window.pushes)})", *window.pushes)
-    return (" WHERE " + " AND ".join(clauses) if clauses else ""), tuple(arguments)
-
-
-def select_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
+def select_ids(window: PushWindow) -> tuple[str, list[int | str]]:
     """Return SQL for the ids of a window's non-empty pushes, ascending.
 
     It uses an index of date or user if the window has either.
     """
-    where, arguments = conditions(window)
-    where += (" AND " if where else " WHERE ") + "EXISTS (SELECT 1 FROM changesets WHERE pushid = pushlog.id)"
-    by_other_index = window.users or window.after_date is not None or window.before_date is not None
-    return f"SELECT id FROM pushlog{where} ORDER BY {'+id' if by_other_index else 'id'}", arguments
+    by_other_index = any(condition.startswith(("date", "user")) for condition, _values in window)
+    where, values = _join_conditions([*window, ("EXISTS (SELECT 1 FROM changesets WHERE pushid = pushlog.id)", ())])
+    return f"SELECT id FROM pushlog{where} ORDER BY {'+id' if by_other_index else 'id'}", values
 
 
-def select_newest_ids(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
+def select_newest_ids(window: PushWindow) -> tuple[str, list[int | str]]:
     """Return SQL for the ids of a window, newest first."""
-    where, arguments = conditions(window)
-    return f"SELECT id FROM pushlog{where} ORDER BY id DESC", arguments
+    where, values = _join_conditions(window)
+    return f"SELECT id FROM pushlog{where} ORDER BY id DESC", values
 
 
-def count(window: ResolvedQuery) -> tuple[str, tuple[int | str, ...]]:
+def count(window: PushWindow) -> tuple[str, list[int | str]]:
     """Return SQL for the number of pushes in a window."""
-    where, arguments = conditions(window)
-    return f"SELECT count(*) FROM pushlog{where}", arguments
+    where, values = _join_conditions(window)
+    return f"SELECT count(*) FROM pushlog{where}", values
+
+
+def _join_conditions(window: PushWindow) -> tuple[str, list[int | str]]:
+    """Return the WHERE clause of a window on `pushlog` alone, and its values."""
+    where = " AND ".join(condition for condition, _values in window)
+    return f" WHERE {where}" if where else "", [value for _condition, values in window for value in values]
 
 
 def _join_marks(values: Sequence[int | str]) -> str:

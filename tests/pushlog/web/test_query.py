@@ -115,35 +115,56 @@ def connection():
         yield connection
 
 
-bounds = st.none() | st.integers(-1, 12)
-date_bounds = st.none() | st.integers(-1, 400)
+numbers = st.none() | st.integers(-1, 12)
+bounds = st.one_of(
+    st.none(),
+    st.builds(lambda number: query.Bound(kind="id", value=number), st.integers(-1, 12)),
+    st.builds(lambda number: query.Bound(kind="change", text=f"change of {number}"), st.integers(0, 12)),
+    st.builds(lambda date: query.Bound(kind="date", value=date), st.integers(-1, 400)),
+)
 users = st.lists(st.sampled_from(["a", "b", "c", "it's <b>", "", "'; drop table pushlog; --"]), max_size=3)
 
 
 @given(
-    after=bounds, up_to=bounds, since=date_bounds, before=date_bounds, names=users, limit=bounds,
-    pushes=st.none() | st.lists(st.integers(0, 10), max_size=4),
+    start=bounds, after=numbers, end=bounds, names=users, limit=numbers, pushes=st.lists(st.integers(0, 10), max_size=4)
 )  # fmt: skip
-def test_a_window_finds_exactly_its_pushes(connection, after, up_to, since, before, names, limit, pushes):
-    window = query.ResolvedQuery(
+def test_a_window_finds_exactly_its_pushes(connection, start, after, end, names, limit, pushes):
+    named = []
+
+    def push_id_of(parameter, text):
+        named.append(parameter)
+        return int(text.removeprefix("change of "))
+
+    asked = query.Query(
+        start=start,
         after_id=after,
-        up_to_id=up_to,
-        after_date=since,
-        before_date=before,
+        end=end,
         users=tuple(names),
-        pushes=None if pushes is None else tuple(pushes),
-        limit=limit,
+        changesets=tuple(f"change of {number}" for number in pushes),
     )
+    window = query.window(asked, push_id_of, limit)
+
+    def number_of(bound):
+        return bound.value if bound.kind == "id" else int(bound.text.removeprefix("change of "))
+
+    def is_after_start(push):
+        if start is None or start.kind == "date":
+            return (start is None or push.date > start.value) and (after is None or push.id > after)
+        return push.id > number_of(start)
+
+    def is_before_end(push):
+        if end is None:
+            return True
+        return push.date < end.value if end.kind == "date" else push.id <= number_of(end)
+
     wanted = [
         push.id
         for push in PUSHES
-        if (after is None or push.id > after)
-        and (up_to is None or push.id <= up_to)
-        and (since is None or push.date > since)
-        and (before is None or push.date < before)
+        if is_after_start(push)
+        and is_before_end(push)
         and (not names or push.user in names)
         and (limit is None or push.id <= limit)
-        and (pushes is None or push.id in pushes)
+        and (not pushes or push.id in pushes)
     ]
     filled = [push.id for push in PUSHES if push.nodes]
     ascending = [number for (number,) in connection.execute(*query.select_ids(window))]
@@ -151,20 +172,24 @@ def test_a_window_finds_exactly_its_pushes(connection, after, up_to, since, befo
     assert ascending == [number for number in wanted if number in filled]
     assert newest == wanted[::-1]
     assert connection.execute(*query.count(window)).fetchone() == (len(wanted),)
+    changes = {"fromchange": start, "tochange": end}
+    ends = [name for name, bound in changes.items() if bound is not None and bound.kind == "change"]
+    assert named[: len(ends)] == ends
+    assert set(named[len(ends) :]) == ({"changeset"} if pushes else set())
 
 
 @pytest.mark.parametrize(
-    ("window", "index"),
+    ("asked", "index"),
     [
-        (query.ResolvedQuery(after_id=5, up_to_id=9), "INTEGER PRIMARY KEY"),
-        (query.ResolvedQuery(after_date=5), "pushlog_date"),
-        (query.ResolvedQuery(users=("a",)), "pushlog_user"),
-        (query.ResolvedQuery(users=("a",), after_id=3), "pushlog_user"),
-        (query.ResolvedQuery(pushes=(1, 2)), "INTEGER PRIMARY KEY"),
+        (parse(startID="5", endID="9"), "INTEGER PRIMARY KEY"),
+        (parse(startdate="5"), "pushlog_date"),
+        (parse(user="a"), "pushlog_user"),
+        (parse(user="a", startID="3"), "pushlog_user"),
+        (parse(changeset=["1", "2"]), "INTEGER PRIMARY KEY"),
     ],
 )
-def test_a_window_is_found_by_an_index(connection, window, index):
-    sql, arguments = query.select_ids(window)
+def test_a_window_is_found_by_an_index(connection, asked, index):
+    sql, arguments = query.select_ids(query.window(asked, lambda _parameter, name: int(name), None))
     plan = " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", arguments))
     assert index in plan
     assert "SCAN pushlog" not in plan
