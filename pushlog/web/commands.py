@@ -18,7 +18,7 @@ from .. import pushed, seams
 from . import children, escaping, feed, page, policy, waiting
 from .lookup import FoundPushes, Lookup
 from .query import Query
-from .reply import forget_tag, link_next, send
+from .reply import find_pushes, send
 
 if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import requestcontext
@@ -89,17 +89,14 @@ def pushes(web: requestcontext) -> Iterable[bytes]:
     ``wait=ID`` answers once that push is served, or after a few seconds.
     """
     lookup = Lookup(web)
-    version = lookup.version()
     waiting.wait_for_push(web, lookup)
-    found = lookup.find()
-    forget_tag(web, lookup)
-    link_next(web, found, b"json-pushes")
+    found = find_pushes(web, lookup, b"json-pushes")
     web.res.headers[b"Content-Type"] = b"application/json"
-    return send(web, _stream_json(lookup, found, version))
+    return send(web, _stream_json(lookup, found))
 
 
-def _stream_json(lookup: Lookup, found: FoundPushes, version: int) -> Iterator[bytes]:
-    yield (f'{{\n"lastpushid": {found.last_push_id},\n"pushes": {{' if version == 2 else "{").encode("ascii")
+def _stream_json(lookup: Lookup, found: FoundPushes) -> Iterator[bytes]:
+    yield (f'{{\n"lastpushid": {found.last_push_id},\n"pushes": {{' if lookup.version == 2 else "{").encode("ascii")
     lookup.answers.expect(len(found.ids))
     # Characters that the first member lacks.
     separators = 2
@@ -108,7 +105,7 @@ def _stream_json(lookup: Lookup, found: FoundPushes, version: int) -> Iterator[b
         yield members[separators:].encode("ascii")
         separators = 0
     lookup.answers.finish()
-    yield b"}\n}" if version == 2 else b"}"
+    yield b"}\n}" if lookup.version == 2 else b"}"
 
 
 def _list_members(lookup: Lookup, ids: Iterator[int], query: Query) -> Iterator[str]:
@@ -149,10 +146,7 @@ def pushlog(web: requestcontext) -> Iterable[bytes]:
     Pushes as an Atom feed, one entry per changeset; the parameters of ``json-pushes`` apply.
     """
     lookup = Lookup(web)
-    lookup.version()
-    found = lookup.find()
-    forget_tag(web, lookup)
-    link_next(web, found, b"pushlog")
+    found = find_pushes(web, lookup, b"pushlog")
     web.res.headers[b"Content-Type"] = b"application/atom+xml"
     return send(web, feed.atom(web, lookup, found))
 
@@ -165,10 +159,7 @@ def pushloghtml(web: requestcontext) -> Iterable[bytes]:
     Pushes as a page to read and search; the parameters of ``json-pushes`` apply.
     """
     lookup = Lookup(web, is_form=True)
-    lookup.version()
-    found = lookup.find()
-    forget_tag(web, lookup)
-    link_next(web, found, b"pushloghtml")
+    found = find_pushes(web, lookup, b"pushloghtml")
     return page.send(web, lookup, found)
 
 

@@ -59,22 +59,14 @@ class Lookup:
             for key, values in web.req.qsparams.asdictoflists().items()
             if any(values) or not is_form
         }
+        self.version = query.parse_version(self.parameters)
         self._limit = web_limit(web.repo)
         self._most = web.configint(b"pushlog", b"maxpushes")
-
-    def version(self) -> int:
-        try:
-            return query.parse_version(self.parameters)
-        except query.BadRequest as problem:
-            raise common.ErrorResponse(common.HTTP_SERVER_ERROR, str(problem).encode()) from problem
 
     def find(self) -> FoundPushes:
         """Return the ids asked for; a mistake of the client is answered with 400 or 404."""
         page = self.parameters.get("node", ["1"])[-1]
-        try:
-            asked = query.parse(self.parameters, page, int(time.time()))
-        except query.BadRequest as problem:
-            raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
+        asked = query.parse(self.parameters, page, int(time.time()))
         if asked.branch and not self._everything.branchmap().hasbranch(local(asked.branch)):
             raise error.RepoLookupError(b"unknown revision '%s'" % local(asked.branch))
         with self._connect() as connection:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from mercurial.hgweb import common
+
 from ..store.database import LARGEST
 from . import dates
 
@@ -21,8 +23,11 @@ PAGE_SIZE = 10
 PushWindow = list[tuple[str, Sequence[int | str]]]
 
 
-class BadRequest(ValueError):
+class BadRequest(common.ErrorResponse):
     """A parameter that cannot be understood; the text is for the user."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(common.HTTP_BAD_REQUEST, text.encode())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +82,16 @@ def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query
 
 
 def parse_version(parameters: Mapping[str, Sequence[str]]) -> int:
-    """Return 1 or 2; raises `BadRequest` for anything else."""
+    """Return 1 or 2; raises `ErrorResponse` for anything else."""
     values = parameters.get("version")
     if not values:
         return 1
     try:
         version = int(values[-1])
     except ValueError:
-        raise BadRequest("version parameter must be an integer") from None
+        raise common.ErrorResponse(common.HTTP_SERVER_ERROR, b"version parameter must be an integer") from None
     if version not in (1, 2):
-        raise BadRequest("version parameter must be 1 or 2")
+        raise common.ErrorResponse(common.HTTP_SERVER_ERROR, b"version parameter must be 1 or 2")
     return version
 
 

@@ -23,17 +23,18 @@ def send(web: requestcontext, body: Iterator[bytes]) -> Iterable[bytes]:
     return web.res.sendresponse()
 
 
-def forget_tag(web: requestcontext, lookup: Lookup) -> None:
-    """Remove the entity tag where the answer depends on the time of asking, too."""
+def find_pushes(web: requestcontext, lookup: Lookup, command: bytes) -> FoundPushes:
+    """Find the pushes of a request, and correct the headers of its answer.
+
+    The URL at which a shortened answer goes on is in a header. An answer that depends on the time of asking, too, has no
+    entity tag.
+    """
+    found = lookup.find()
     if {"startdate", "enddate"} & lookup.parameters.keys():
         del web.res.headers[b"ETag"]
-
-
-def link_next(web: requestcontext, found: FoundPushes, command: bytes) -> None:
-    """Put the URL at which a shortened answer goes on into a header."""
-    url = next_url(web, found, command)
-    if url:
+    if url := next_url(web, found, command):
         web.res.headers[b"Link"] = b'<%s>; rel="next"' % url
+    return found
 
 
 def address(web: requestcontext) -> bytes:

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mercurial.hgweb import common
-
 from . import query
 from .lookup import Lookup
 
@@ -78,10 +76,7 @@ def wait_for_push(web: requestcontext, lookup: Lookup) -> None:
     asked = lookup.parameters.get("wait", [""])[-1]
     if not asked or _WAITED in web.req.rawenv:
         return
-    try:
-        number = query.parse_number("wait", asked)
-    except query.BadRequest as problem:
-        raise common.ErrorResponse(common.HTTP_BAD_REQUEST, str(problem).encode()) from problem
+    number = query.parse_number("wait", asked)
     end = time.monotonic() + web.configint(b"pushlog", b"maxwait", untrusted=False)
     allowed: Any = web.req.rawenv.get(_WAITERS, MOST)
     if lookup.last_shown() >= number or not _places.take(min(MOST, allowed)):
