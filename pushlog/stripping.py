@@ -55,18 +55,18 @@ def settle(ui: Ui, log: Pushlog) -> None:
     repo = log.repo
     try:
         with repo.lock(), repo.transaction(b"pushlog") as tr:
-            session = session_of(log, tr)
-            for node in session.removed:
+            derived = session_of(log, tr).derived
+            for node in derived.removed:
                 ui.status(b"changeset will be deleted from pushlog: %s\n" % node.encode())
-            for node in session.renumbered:
+            for node in derived.renumbered:
                 ui.status(b"changeset rev will be updated in pushlog: %s\n" % node.encode())
     except sqlite3.Error as problem:
         ui.warn(b"pushlog2.db lags behind, the next push repairs it: %s\n" % str(problem).encode())
         return
-    if session.removed:
-        names = ", ".join(session.removed).encode()
-        ui.log(b"pushlog", b"deleted %d changesets from pushlog: %s\n", len(session.removed), names)
-    if session.renumbered:
-        ui.log(b"pushlog", b"reordered %d changesets in pushlog\n", len(session.renumbered))
+    if derived.removed:
+        names = ", ".join(derived.removed).encode()
+        ui.log(b"pushlog", b"deleted %d changesets from pushlog: %s\n", len(derived.removed), names)
+    if derived.renumbered:
+        ui.log(b"pushlog", b"reordered %d changesets in pushlog\n", len(derived.renumbered))
     # Rolling back that transaction would bring the rows back.
     versions.remove_undo_files(repo)

@@ -29,27 +29,18 @@ LOST_HINT = (
 )
 
 
-# Plain classes: every push makes them anew, and a NamedTuple takes five times as long to make.
-class Adoption:
-    """The pushes of a database that the file lacks.
-
-    They are those up to the id ``last`` that are not ``known``. There may be a million, so they are read when they are written.
-    """
-
-    __slots__ = ("known", "last")
-
-    def __init__(self, last: int, known: frozenset[int]) -> None:
-        self.last, self.known = last, known
+# The last id of a database that the file lacks, and the ids up to it that the file has.
+Adoption = tuple[int, set[int]]
 
 
+# A plain class: every push makes it anew, and a NamedTuple takes five times as long to make.
 class Derived:
     """The differences found while bringing SQLite up to date.
 
-    The file must record ``facts``, by push id, after the pushes of ``adoption``. ``removed`` are the changesets that the note calls
-    removed; ``renumbered`` those that have another revision number now.
+    The file must record ``facts``, by push id, after the pushes of ``adoption``, which may be a million, so that they are read when
+    they are written. ``removed`` are the changesets that the note calls removed; ``renumbered`` those that have another revision
+    number now.
     """
-
-    __slots__ = ("adoption", "facts", "removed", "renumbered")
 
     def __init__(self) -> None:
         self.facts: dict[int, entry.Fact] = {}
@@ -169,7 +160,7 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
 
     used = database.next_id(connection) - 1
     last = database.last_id(connection)
-    known = set()
+    known = set[int]()
     for fact in log.facts(0, tr):
         database.apply(connection, fact, log.revision_of)
         known.add(fact.id)
@@ -177,7 +168,7 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
     pushes = database.pushes(connection, 0, last)
     collections.deque(progress.show_pushes(log.repo.ui, b"reading pushlog2.db", pushes, last), maxlen=0)
     unused: list[entry.Fact] = [entry.Deleted(id=used)] if used > max([last, *known]) else []
-    return Adoption(last=last, known=frozenset(known)), unused
+    return (last, known), unused
 
 
 def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:

@@ -50,8 +50,6 @@ class PushlogTransaction:
     def __init__(self, log: Pushlog, tr: Transaction, *, reads_all: bool = False):
         self._log = log
         self._reads_all = reads_all
-        self._facts: dict[int, entry.Fact] = {}
-        self._adoption: derivation.Adoption | None = None
         # How many facts the file got, once this is finalized.
         self.appended = 0
         # Superseded by facts from the beginning.
@@ -60,11 +58,8 @@ class PushlogTransaction:
         self.push: entry.Push | None = None
         # Whether it records pushes of another server, which a pull brought.
         self.has_fetched = False
-        # Changesets that are gone, by the note, and those that have another revision number now.
-        self.removed: list[str] = []
-        self.renumbered: list[str] = []
         self._note = log.note()
-        self.connection = self._open(tr)
+        self.connection, self.derived = self._open(tr)
         tr.addfinalize(RESERVING, self._log.file.reserve)
         tr.addfinalize(b"pushlog", self._finalize)
         tr.addpostclose(b"!pushlog", self._commit)
@@ -72,9 +67,9 @@ class PushlogTransaction:
         # Mercurial 6.3 calls nothing at the end of a transaction that wrote nothing.
         log.repo._afterlock(lambda _success: self.connection.close())
 
-    def record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
+    def record(self, user: str, date: int, nodes: tuple[str, ...]) -> None:
         """Record a push under the next id, or more changesets of this one."""
-        return self._on_sound_database(lambda: self._record(user, date, nodes))
+        self.push = self._on_sound_database(lambda: self._record(user, date, nodes))
 
     def _record(self, user: str, date: int, nodes: tuple[str, ...]) -> entry.Push:
         if self.push is None:
@@ -82,7 +77,6 @@ class PushlogTransaction:
         else:
             push = self.push.with_nodes(self.push.nodes + nodes)
         self._take_push(push)
-        self.push = push
         return push
 
     def recorded(self, number: int) -> entry.Push | None:
@@ -102,7 +96,7 @@ class PushlogTransaction:
 
     def _insert(self, push: entry.Push) -> None:
         database.insert_new(self.connection, push, self._log.revision_of)
-        self._facts[push.id] = push
+        self.derived.facts[push.id] = push
 
     def take(self, push: entry.Push) -> None:
         """Record a push of a server; its changesets leave the pushes that had them here."""
@@ -128,10 +122,10 @@ class PushlogTransaction:
         except sqlite3.DatabaseError as error:
             if not self._can_derive_again(error):
                 raise
-        facts = list(self._facts.values())
+        facts = list(self.derived.facts.values())
         self.connection.close()
         self._set_aside()
-        self.connection = self._open(self._log.open_transaction())
+        self.connection, self.derived = self._open(self._log.open_transaction())
         for fact in facts:
             self.put(fact)
         return work()
@@ -156,50 +150,43 @@ class PushlogTransaction:
     def put(self, fact: entry.Fact) -> None:
         """Make a push exactly this, in place of its earlier record."""
         database.apply(self.connection, fact, self._log.revision_of)
-        self._facts[fact.id] = fact
+        self.derived.facts[fact.id] = fact
 
     def _list_facts(self) -> Iterator[entry.Fact]:
         """Yield the facts to append to the file, in bounded memory."""
         yield from self._claims
-        if self._adoption is not None:
+        if self.derived.adoption is not None:
             from . import progress
 
-            last, known = self._adoption.last, self._adoption.known
+            last, known = self.derived.adoption
             adopted = database.pushes(self.connection, 0, last)
             for push in progress.show_pushes(self._log.repo.ui, b"adopting pushlog2.db", adopted, last):
-                if push.id not in known and push.id not in self._facts:
+                if push.id not in known and push.id not in self.derived.facts:
                     yield push
-        yield from self._facts.values()
+        yield from self.derived.facts.values()
 
     def _encode_facts(self) -> Iterator[bytes]:
         for fact in self._list_facts():
             self.appended += 1
             yield entry.encode(fact)
 
-    def _open(self, tr: Transaction) -> sqlite3.Connection:
+    def _open(self, tr: Transaction) -> tuple[sqlite3.Connection, derivation.Derived]:
         connection = None
         try:
             synchronous = "NORMAL" if disk.is_to_sync(tr) else "OFF"
             connection = self._log.open_for_writing(self._log.path, synchronous=synchronous)
-            derived = derivation.derive(self._log, connection, tr, self._note, reads_all=self._reads_all)
-        except sqlite3.DatabaseError as error:
+            return connection, derivation.derive(self._log, connection, tr, self._note, reads_all=self._reads_all)
+        except BaseException as error:
             if connection is not None:
                 connection.close()
             if not self._can_derive_again(error):
                 raise
-            self._set_aside()
-            return self._open(tr)
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            raise
-        self._facts, self._adoption = derived.facts, derived.adoption
-        self.removed, self.renumbered = derived.removed, derived.renumbered
-        return connection
+        self._set_aside()
+        return self._open(tr)
 
-    def _can_derive_again(self, error: sqlite3.DatabaseError) -> bool:
-        is_damage = not isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError)
-        return is_damage and self._log.file.tail() > 0
+    def _can_derive_again(self, error: BaseException) -> bool:
+        is_passing = isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError)
+        return isinstance(error, sqlite3.DatabaseError) and not is_passing and self._log.file.tail() > 0
 
     def _set_aside(self) -> None:
         """Move a damaged database aside; the next one is derived from the file."""
