@@ -6,6 +6,7 @@ The newest push comes first, and its last changeset first.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterator
@@ -54,22 +55,17 @@ def atom(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterator[by
     """Yield the document in pieces, in the encoding that it declares."""
     name = encoding.encoding.decode("ascii")
     base = escape(address(web).decode("ascii"))
-    updated = None
-    for push in lookup.pushes(reversed(found.ids)):
-        if updated is None:
-            updated = _format_time(push.date)
-            yield _encode_text(_make_head(web, name, base, updated), name)
+    repository = escape(web.reponame.decode("utf-8", "replace"))
+    pushes = lookup.pushes(reversed(found.ids))
+    newest = list(itertools.islice(pushes, 1))
+    updated = _format_time(newest[0].date if newest else int(time.time()))
+    head = _HEAD.format(encoding=name, base=base, repository=repository, updated=updated)
+    yield head.encode(name, "xmlcharrefreplace")
+    for push in itertools.chain(newest, pushes):
         for changeset in reversed(lookup.answers.changesets(push, found.query)):
             if not changeset.is_hidden:
-                yield _encode_text(_make_entry(lookup, push, changeset, base), name)
-    if updated is None:
-        yield _encode_text(_make_head(web, name, base, _format_time(int(time.time()))), name)
+                yield _make_entry(lookup, push, changeset, base).encode(name, "xmlcharrefreplace")
     yield b"\n</feed>\n"
-
-
-def _make_head(web: requestcontext, encoding_name: str, base: str, updated: str) -> str:
-    repository = escape(web.reponame.decode("utf-8", "replace"))
-    return _HEAD.format(encoding=encoding_name, base=base, repository=repository, updated=updated)
 
 
 def _make_entry(lookup: Lookup, push: Push, changeset: Pushed, base: str) -> str:
@@ -89,7 +85,3 @@ def _format_time(epoch: int) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
     except (OverflowError, ValueError, OSError):
         return "1970-01-01T00:00:00Z"
-
-
-def _encode_text(text: str, name: str) -> bytes:
-    return text.encode(name, "xmlcharrefreplace")

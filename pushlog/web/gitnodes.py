@@ -72,13 +72,10 @@ class GitNodes:
         """Keep the lookups; without permission to write, do nothing."""
         if not self._found:
             return
-        with contextlib.suppress(OSError):
-            file = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
-            try:
-                for first, records in _group_runs(self._found):
-                    os.pwrite(file, records, first * _RECORD)
-            finally:
-                os.close(file)
+        flags = os.O_WRONLY | os.O_CREAT  # all other records stay
+        with contextlib.suppress(OSError), open(open_regular(self._path, flags), "wb", buffering=0) as file:
+            for first, records in _group_runs(self._found):
+                os.pwrite(file.fileno(), records, first * _RECORD)
         self._found = {}
 
     def _read_record(self, revision: int) -> bytes:
@@ -93,12 +90,8 @@ class GitNodes:
         return block[place * _RECORD : (place + 1) * _RECORD]
 
     def _read_block(self, number: int) -> bytes:
-        with contextlib.suppress(OSError):
-            file = open_regular(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return os.pread(file, _BLOCK_RECORDS * _RECORD, number * _BLOCK_RECORDS * _RECORD)
-            finally:
-                os.close(file)
+        with contextlib.suppress(OSError), open(self._path, "rb", buffering=0, opener=open_regular) as file:
+            return os.pread(file.fileno(), _BLOCK_RECORDS * _RECORD, number * _BLOCK_RECORDS * _RECORD)
         return b""
 
     def _look_up(self, revision: int, node: bytes) -> str | None:
