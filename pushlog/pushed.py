@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mercurial import templateutil
+from mercurial import encoding, templateutil
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 
@@ -45,8 +47,6 @@ def find_push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
 
 def local(text: str) -> bytes:
     """Encode text of the pushlog as Mercurial shows it."""
-    from mercurial import encoding
-
     return encoding.tolocal(text.encode("utf-8", "replace"))
 
 
@@ -55,15 +55,13 @@ def entry(orig: Any, repo: localrepository, ctx: changectx) -> dict[bytes, Any]:
 
     They are pushid, pushuser, pushdate, pushnodes and pushhead, looked up when shown.
     """
-    found: list[Push | None] = []
 
-    def show(value: Any) -> Any:
-        def shown(_context: Any, _mapping: Any) -> Any:
-            if not found:
-                found.append(push_of(repo, ctx.changectx().node() if hasattr(ctx, "changectx") else ctx.node()))
-            return b"" if found[0] is None else value(found[0])
+    @functools.cache
+    def find() -> Push | None:
+        return push_of(repo, ctx.changectx().node() if hasattr(ctx, "changectx") else ctx.node())
 
-        return shown
+    def show(value: Callable[[Push], Any]) -> Any:
+        return lambda _context, _mapping: b"" if (push := find()) is None else value(push)
 
     return {
         **orig(repo, ctx),
