@@ -28,7 +28,7 @@ from mercurial.utils import stringutil
 
 from . import api, wire
 from .store import database, entry, progress
-from .store.session import PushlogTransaction, session_of
+from .store.session import session_of
 from .store.storage import Pushlog
 
 if TYPE_CHECKING:
@@ -187,17 +187,12 @@ def _record_pushes(log: Pushlog, pullop: pulloperation, pushes: list[entry.Push]
     try:
         for push in progress.show_count(log.repo.ui, b"recording pushes", pushes, len(pushes)):
             session = session or session_of(log, pullop.gettransaction())
-            _record_push(log, session, push)
+            present = tuple(node for node in push.nodes if log.revision_of(node) is not None)
+            if present != push.nodes:
+                session.remember(push)
+            session.take(push.with_nodes(present))
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot record pushes: %s" % str(problem).encode()) from problem
-
-
-def _record_push(log: Pushlog, session: PushlogTransaction, push: entry.Push) -> None:
-    present = tuple(node for node in push.nodes if log.revision_of(node) is not None)
-    if present != push.nodes:
-        session.remember(push)
-        push = push.with_nodes(present)
-    session.take(push)
 
 
 def _find_unrecorded(log: Pushlog) -> set[str]:
