@@ -53,11 +53,13 @@ class Answers:
         """Return the changesets of ``push`` that the query asks for, in the push's order."""
         pushed = [changeset for node in push.nodes if (changeset := self._find_pushed(node)) is not None]
         if query.branch:
-            pushed = [changeset for changeset in pushed if self.branch_of(changeset.revision) == query.branch]
+            branch_of = self._everything.revbranchcache().branchinfo
+            pushed = [changeset for changeset in pushed if text(branch_of(changeset.revision)[0]) == query.branch]
         return pushed[-1:] if query.is_tips_only else pushed
 
-    def branch_of(self, revision: int) -> str:
-        return text(self._everything.revbranchcache().branchinfo(revision)[0])
+    def visible(self, push: Push, query: Query) -> list[Pushed]:
+        """Return those of `changesets` that are not hidden, newest first."""
+        return [changeset for changeset in reversed(self.changesets(push, query)) if not changeset.is_hidden]
 
     def json(self, push: Push, query: Query) -> str | None:
         """Return a push as JSON text, None if there is nothing in it to show.

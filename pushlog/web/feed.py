@@ -62,9 +62,8 @@ def atom(web: requestcontext, lookup: Lookup, found: FoundPushes) -> Iterator[by
     head = _HEAD.format(encoding=name, base=base, repository=repository, updated=updated)
     yield head.encode(name, "xmlcharrefreplace")
     for push in itertools.chain(newest, pushes):
-        for changeset in reversed(lookup.answers.changesets(push, found.query)):
-            if not changeset.is_hidden:
-                yield _make_entry(lookup, push, changeset, base).encode(name, "xmlcharrefreplace")
+        for changeset in lookup.answers.visible(push, found.query):
+            yield _make_entry(lookup, push, changeset, base).encode(name, "xmlcharrefreplace")
     yield b"\n</feed>\n"
 
 

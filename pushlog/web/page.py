@@ -174,14 +174,9 @@ def _label_pages(page: int, last: int, around: Iterable[int]) -> list[tuple[byte
 def _show_pushes(
     context: engine, web: requestcontext, lookup: Lookup, found: FoundPushes
 ) -> Iterator[dict[bytes, Any]]:
-    place = 0
-    for push in lookup.pushes(reversed(found.ids)):
-        shown = _select_visible(lookup, found, push)
-        if not shown:
-            continue
-        place += 1
+    pushes = (each for each in _list_pushes(lookup, found) if each[1])
+    for place, (push, shown, is_merge) in enumerate(pushes, 1):
         common = _make_push_values(push, place)
-        is_merge = len(shown) > 1 and lookup.answers.context(shown[0]).p2().rev() >= 0
         rows = shown[:1] if is_merge else shown[:ROLLED_UP_FROM]
         rolled = shown[len(rows) :]
         common[b"span"] = len(rows) + bool(rolled)
@@ -194,11 +189,11 @@ def _show_pushes(
         }
 
 
-def _select_visible(lookup: Lookup, found: FoundPushes, push: Push) -> list[Pushed]:
-    """Return the visible changesets of a push, newest first."""
-    return [
-        changeset for changeset in reversed(lookup.answers.changesets(push, found.query)) if not changeset.is_hidden
-    ]
+def _list_pushes(lookup: Lookup, found: FoundPushes) -> Iterator[tuple[Push, list[Pushed], bool]]:
+    """Yield each push, its visible changesets, newest first, and whether it is a merge."""
+    for push in lookup.pushes(reversed(found.ids)):
+        shown = lookup.answers.visible(push, found.query)
+        yield push, shown, len(shown) > 1 and lookup.answers.context(shown[0]).p2().rev() >= 0
 
 
 def _make_push_values(push: Push, place: int) -> dict[bytes, Any]:
@@ -234,9 +229,7 @@ def _show_entries(
 
     ``push`` is only in the first entry of a push. Of a merge, the first entry has ``mergerollup`` and the others have ``hidden``.
     """
-    for place, push in enumerate(lookup.pushes(reversed(found.ids))):
-        shown = _select_visible(lookup, found, push)
-        is_merge = len(shown) > 1 and lookup.answers.context(shown[0]).p2().rev() >= 0
+    for place, (push, shown, is_merge) in enumerate(_list_pushes(lookup, found)):
         for number, changeset in enumerate(shown):
             values = {
                 **webutil.changelistentry(web, web.repo[changeset.revision]),
