@@ -110,8 +110,7 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
                 _open_session(log, tr)
         after = _read_file(log)
         _rebuild_database(log)
-    changed = [number for number, old in before.items() if after.get(number) != old]
-    changed += [number for number in after if number not in before]
+    changed = [number for number in before.keys() | after if before.get(number) != after.get(number)]
     for number in sorted(changed):
         ui.write(b"push #%d: %s\n" % (number, _name_change(before.get(number), after.get(number))))
     if changed:
@@ -188,8 +187,7 @@ def _read_file(log: Pushlog) -> dict[int, int]:
 
 def _show_all(log: Pushlog, connection: sqlite3.Connection) -> Iterator[entry.Push]:
     """Yield all pushes of the database, with a bar."""
-    last = database.last_id(connection)
-    return progress.show_pushes(log.repo.ui, b"reading pushlog2.db", database.pushes(connection, 0, last), last)
+    return progress.show_pushes(log.repo.ui, b"reading pushlog2.db", connection, database.last_id(connection))
 
 
 def _rebuild_database(log: Pushlog) -> None:

@@ -226,10 +226,9 @@ def _with_changesets(rows: list[tuple[int, bytes, object]], nodes: Iterable[tupl
 def restated_without(connection: sqlite3.Connection, removed: Iterable[str]) -> list[Fact]:
     """Return the pushes that contain ``removed`` changesets, without them."""
     gone = set(removed)
-    numbers = {push_id_of(connection, node) for node in gone} - {None}
     return [
         found.with_nodes(node for node in found.nodes if node not in gone)
-        for number in sorted(filter(None, numbers))
+        for number in sorted(filter(None, {push_id_of(connection, node) for node in gone}))
         if (found := push(connection, number)) is not None
     ]
 

@@ -76,7 +76,7 @@ def derive(
                 state = restart.check(log, connection, tr, state)
                 edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
             kept = None if note.get("size") == log.file.tail(tr) else {fact.id for fact in edits}
-            late, recovered = _apply_new_facts(log, connection, tr, *state, kept, is_suspect=is_suspect)
+            late, recovered = _apply_new_facts(log, connection, tr, state, kept)
             derived.facts.update({push.id: push for push in recovered})
     except UnknownVersion as other:
         hint = b"use the version that wrote it; or move the file away, and what pushlog2.db has counts"
@@ -97,32 +97,23 @@ def derive(
 
 
 def _apply_new_facts(
-    log: Pushlog,
-    connection: sqlite3.Connection,
-    tr: Transaction,
-    position: int,
-    fingerprint: int,
-    kept: set[int] | None,
-    *,
-    is_suspect: bool,
+    log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int], kept: set[int] | None
 ) -> tuple[set[int], list[entry.Push]]:
-    """Apply what was appended after ``position``.
-
-    Returns its ids, and recovered pushes.
+    """Apply what was appended after ``state``; return its ids, and recovered pushes.
 
     If SQLite comes from another or a longer file, everything is applied again, and no ids are returned. A push other than those
-    ``kept`` would be lost by that: it is recovered if the file lost its end in a power cut, which may be where ``is_suspect``, and
-    Abort is raised otherwise. If ``kept`` is None, the file is as a rollback left it, and loses nothing.
+    ``kept`` would be lost by that: it is recovered if the file may have lost its end in a power cut, and Abort is raised otherwise.
+    If ``kept`` is None, the file is as a rollback left it, and loses nothing.
     """
-    is_descended = position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
-    facts = list(log.facts(position if is_descended else 0, tr))
+    is_descended = log.is_source_of(state, tr)
+    facts = list(log.facts(state[0] if is_descended else 0, tr))
     lost: list[entry.Push] = []
     if not is_descended:
         if kept is not None:
             lost = list(_find_lost(log, connection, tr, facts, kept))
         known = {fact.id for fact in facts}
         for push in lost:
-            if push.id in known or not is_suspect:
+            if push.id in known or not boot.is_suspect(connection):
                 raise error.Abort(LOST % push.id, hint=LOST_HINT)
             log.repo.ui.warn(RECOVERED % push.id)
         database.clear(connection)
@@ -165,8 +156,7 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
         database.apply(connection, fact, log.revision_of)
         known.add(fact.id)
     # Damage is found here, where callers expect it, and not when the pushes are written.
-    pushes = database.pushes(connection, 0, last)
-    collections.deque(progress.show_pushes(log.repo.ui, b"reading pushlog2.db", pushes, last), maxlen=0)
+    collections.deque(progress.show_pushes(log.repo.ui, b"reading pushlog2.db", connection, last), maxlen=0)
     unused: list[entry.Fact] = [entry.Deleted(id=used)] if used > max([last, *known]) else []
     return (last, known), unused
 

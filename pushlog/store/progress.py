@@ -8,16 +8,17 @@ from typing import TypeVar
 
 from mercurial.ui import ui as Ui
 
-from . import entry
+from . import database, entry
+from .connections import sqlite3
 from .storage import Pushlog
 
 _Item = TypeVar("_Item")
 
 
-def show_pushes(ui: Ui, topic: bytes, pushes: Iterable[entry.Push], last: int) -> Iterator[entry.Push]:
-    """Yield the pushes up to the id ``last``, and show how far they are."""
+def show_pushes(ui: Ui, topic: bytes, connection: sqlite3.Connection, last: int) -> Iterator[entry.Push]:
+    """Yield the pushes of a database up to the id ``last``, and show how far they are."""
     with ui.makeprogress(topic, unit=b"pushes", total=last) as progress:
-        for push in pushes:
+        for push in database.pushes(connection, 0, last):
             progress.update(push.id)
             yield push
 

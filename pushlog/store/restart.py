@@ -38,7 +38,7 @@ def check(
     """
     if problem := connections.damage(connection):
         raise sqlite3.DatabaseError(problem)
-    if not _is_descended(log, tr, state):
+    if not log.is_source_of(state, tr):
         return state
     edits = [database.fact(connection, number) for number in database.edited_ids(connection)]
     if not _find_difference(log, connection, tr, state[0], {fact.id for fact in edits}):
@@ -75,7 +75,7 @@ def mend(log: Pushlog) -> None:
             state = database.state(connection)
             if state is None or not boot.is_suspect(connection):
                 return
-            if _is_descended(log, None, check(log, connection, None, state)):
+            if log.is_source_of(check(log, connection, None, state)):
                 boot.note(connection, is_synced=True)
                 connection.execute("COMMIT")
 
@@ -95,7 +95,7 @@ def is_sound(log: Pushlog, connection: sqlite3.Connection) -> bool:
     try:
         has_loss = (
             connections.damage(connection) != ""
-            or not _is_descended(log, None, state)
+            or not log.is_source_of(state)
             or _find_difference(log, connection, None, state[0], edited)
         )
     except (sqlite3.DatabaseError, TornRecord):
@@ -103,12 +103,6 @@ def is_sound(log: Pushlog, connection: sqlite3.Connection) -> bool:
     if not has_loss:
         _sound[log.path] = present
     return not has_loss
-
-
-def _is_descended(log: Pushlog, tr: Transaction | None, state: tuple[int, int]) -> bool:
-    """Return whether a database in this state comes from the file as it is."""
-    position, fingerprint = state
-    return position <= log.file.tail(tr) and log.fingerprint(tr, before=position) == fingerprint
 
 
 def _find_difference(

@@ -159,8 +159,7 @@ class PushlogTransaction:
             from . import progress
 
             last, known = self.derived.adoption
-            adopted = database.pushes(self.connection, 0, last)
-            for push in progress.show_pushes(self._log.repo.ui, b"adopting pushlog2.db", adopted, last):
+            for push in progress.show_pushes(self._log.repo.ui, b"adopting pushlog2.db", self.connection, last):
                 if push.id not in known and push.id not in self.derived.facts:
                     yield push
         yield from self.derived.facts.values()

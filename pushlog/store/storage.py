@@ -68,11 +68,8 @@ class Pushlog:
         if session is not None:
             yield session.connection
             return
-        connection = self._open_readable()
-        try:
+        with contextlib.closing(self._open_readable()) as connection:
             yield connection
-        finally:
-            connection.close()
 
     def open_for_writing(self, path: str, *, spills: bool = False, synchronous: str = "OFF") -> sqlite3.Connection:
         """Connect for writing, a new file with the mode of Mercurial's own.
@@ -102,6 +99,11 @@ class Pushlog:
         """Return a checksum of the last record (that ends at ``before``), 0 without one."""
         last = self.file.last(tr, before=before)
         return 0 if last is None else zlib.crc32(last.payload)
+
+    def is_source_of(self, state: tuple[int, int], tr: Transaction | None = None) -> bool:
+        """Return whether a database in this state comes from the file as it is."""
+        position, fingerprint = state
+        return position <= self.file.tail(tr) and self.fingerprint(tr, before=position) == fingerprint
 
     def facts(self, start: int = 0, tr: Transaction | None = None) -> Iterator[entry.Fact]:
         """Yield the facts from byte ``start`` on; raise `TornRecord` at damage."""
