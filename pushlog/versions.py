@@ -18,7 +18,6 @@ from mercurial import util
 
 if TYPE_CHECKING:
     from mercurial.hgweb import hgweb_mod_inner as hgweb_mod_inner
-    from mercurial.hgweb import hgwebdir_mod_inner as hgwebdir_mod_inner
     from mercurial.localrepo import localrepository
     from mercurial.repo import factory as factory
     from mercurial.smartset import abstractsmartset
@@ -54,11 +53,7 @@ _MOVED = {
     "mercurial.revset_predicates": "mercurial.revset",
 }
 # Name in this module → module of 7.2.
-_OFFERED = {
-    "factory": "mercurial.repo.factory",
-    "hgweb_mod_inner": "mercurial.hgweb.hgweb_mod_inner",
-    "hgwebdir_mod_inner": "mercurial.hgweb.hgwebdir_mod_inner",
-}
+_OFFERED = {"factory": "mercurial.repo.factory", "hgweb_mod_inner": "mercurial.hgweb.hgweb_mod_inner"}
 
 
 def is_older_than(version: tuple[int, int]) -> bool:

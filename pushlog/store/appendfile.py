@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import stat
@@ -62,6 +63,8 @@ class AppendFile:
         self._vfs = vfs
         self._magic = magic
         self._limit = limit
+        self._encode = functools.partial(frames.encode, magic)
+        self._decode_frame = functools.partial(frames.decode, name, magic)
 
     def append(self, tr: Transaction, payloads: Iterable[bytes]) -> int:
         """Append records under ``tr`` and return the file's new size.
@@ -180,12 +183,6 @@ class AppendFile:
         if self._limit is not None and size > self._limit:
             raise TornRecord(self.name, position, f"a record of {size} bytes")
         return size
-
-    def _encode(self, payload: bytes) -> bytes:
-        return frames.encode(self._magic, payload)
-
-    def _decode_frame(self, block: bytes, position: int, start: int) -> FramedPayload:
-        return frames.decode(self.name, self._magic, block, position, start)
 
     @contextlib.contextmanager
     def _open(self, tr: Transaction | None) -> Iterator[tuple[int, int]]:

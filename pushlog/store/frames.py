@@ -33,9 +33,6 @@ class TornRecord(Exception):
 
     def __init__(self, name: bytes, offset: int, reason: str):
         super().__init__(f"{os.fsdecode(name)}: damaged record at byte {offset}: {reason}")
-        self.name = name
-        self.offset = offset
-        self.reason = reason
 
 
 class UnknownVersion(TornRecord):
