@@ -221,9 +221,7 @@ class Pushlog:
         return connection
 
     def _hide_removed(self, connection: sqlite3.Connection) -> None:
-        removed = self.removed_nodes()
-        if removed:
-            database.overlay(connection, database.restated_without(connection, removed), self.revision_of)
+        database.overlay(connection, database.restated_without(connection, self.removed_nodes()), self.revision_of)
 
 
 def _is_suspect(connection: sqlite3.Connection) -> bool:

@@ -30,8 +30,7 @@ def parse(text: str, now: int) -> int:
     if words == "now":
         return now
     if words in ("today", "yesterday"):
-        there = time.localtime(now)
-        day = datetime.date(there.tm_year, there.tm_mon, there.tm_mday) - datetime.timedelta(words == "yesterday")
+        day = datetime.date.fromtimestamp(now) - datetime.timedelta(words == "yesterday")
         return _make_epoch(day.year, day.month, day.day)
     match = _AGO.fullmatch(words)
     if match is None or (match[1] != "last" and not match[3]):

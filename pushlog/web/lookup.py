@@ -65,8 +65,7 @@ class Lookup:
 
     def find(self) -> FoundPushes:
         """Return the ids asked for; a mistake of the client is answered with 400 or 404."""
-        page = self.parameters.get("node", ["1"])[-1]
-        asked = query.parse(self.parameters, page, int(time.time()))
+        asked = query.parse(self.parameters, int(time.time()))
         if asked.branch and not self._everything.branchmap().hasbranch(local(asked.branch)):
             raise error.RepoLookupError(b"unknown revision '%s'" % local(asked.branch))
         with self._connect() as connection:

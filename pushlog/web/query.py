@@ -61,7 +61,7 @@ class Query:
         return self.start is None and not self.users and not self.changesets
 
 
-def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query:
+def parse(parameters: Mapping[str, Sequence[str]], now: int) -> Query:
     """Return the query of a request; raises `BadRequest`.
 
     The last value of a parameter counts, except for user and changeset.
@@ -75,7 +75,7 @@ def parse(parameters: Mapping[str, Sequence[str]], page: str, now: int) -> Query
         branch=last.get("branch", ""),
         is_tips_only=last.get("tipsonly") == "1",
         is_full="full" in last,
-        page=_parse_page(page),
+        page=_parse_page(last.get("node", "1")),
     )
     end = None if query.is_paged else _parse_bound(last, "enddate", "tochange", "endID", now)
     return dataclasses.replace(query, end=end)

@@ -32,25 +32,9 @@ _WAITED = b"pushlog.waited"
 _WAITERS = b"pushlog.waiters"
 
 
-class _Places:
-    """The places of requests that wait."""
-
-    def __init__(self) -> None:
-        self._lock, self._taken = threading.Lock(), 0
-
-    def take(self, limit: int) -> bool:
-        """Take a place unless this many are taken; return whether it is taken."""
-        with self._lock:
-            is_free = self._taken < limit
-            self._taken += is_free
-            return is_free
-
-    def give_back(self) -> None:
-        with self._lock:
-            self._taken -= 1
-
-
-_places = _Places()
+_lock = threading.Lock()
+# The requests of this process that wait; written with the lock.
+_waiting: set[Lookup] = set()
 
 
 class PushArrived(Exception):
@@ -79,14 +63,19 @@ def wait_for_push(web: requestcontext, lookup: Lookup) -> None:
     number = query.parse_number("wait", asked)
     end = time.monotonic() + web.configint(b"pushlog", b"maxwait", untrusted=False)
     allowed: Any = web.req.rawenv.get(_WAITERS, MOST)
-    if lookup.last_shown() >= number or not _places.take(min(MOST, allowed)):
+    if lookup.last_shown() >= number:
         return
+    with _lock:
+        if len(_waiting) >= min(MOST, allowed):
+            return
+        _waiting.add(lookup)
     try:
         while lookup.last_served() < number:
             if time.monotonic() >= end:
                 return
             time.sleep(PAUSE)
     finally:
-        _places.give_back()
+        with _lock:
+            _waiting.remove(lookup)
     web.req.rawenv[_WAITED] = b"1"
     raise PushArrived

@@ -17,7 +17,7 @@ NOW = 1_700_000_000
 
 def parse(**parameters):
     given_values = {name: value if isinstance(value, list) else [value] for name, value in parameters.items()}
-    return query.parse(given_values, "1", NOW)
+    return query.parse(given_values, NOW)
 
 
 def test_without_a_start_an_end_means_nothing():
@@ -51,7 +51,7 @@ def test_versions(text, version):
     ("page", "number"), [("2", 2), ("0", 1), ("x", 1), ("-1", 1), ("9" * 30, 1), ("²", 1), ("", 1)]
 )
 def test_a_page_that_is_no_number_is_the_first(page, number):
-    assert query.parse({}, page, NOW).page == number
+    assert parse(node=page).page == number
 
 
 @pytest.mark.parametrize(
