@@ -18,7 +18,7 @@ from mercurial.ui import ui as Ui
 
 from .store import boot, connections, database, disk, entry, progress, statements
 from .store.appendfile import TornRecord
-from .store.session import PushlogTransaction, session_of
+from .store.session import session_of
 from .store.storage import Pushlog
 
 # The topic of the bar while the file is read.
@@ -152,8 +152,9 @@ def _check_file(log: Pushlog) -> TornRecord | None:
 
 def _import_database(ui: Ui, log: Pushlog) -> int:
     with log.repo.transaction(b"repairpushlog") as tr:
-        session = _open_session(log, tr)
-    ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % session.appended)
+        _open_session(log, tr)
+    recorded = sum(1 for _fact in log.facts())
+    ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % recorded)
     return 0
 
 
@@ -211,8 +212,8 @@ def _rebuild_database(log: Pushlog) -> None:
         raise
 
 
-def _open_session(log: Pushlog, tr: Transaction) -> PushlogTransaction:
+def _open_session(log: Pushlog, tr: Transaction) -> None:
     try:
-        return session_of(log, tr, reads_all=True)
+        session_of(log, tr, reads_all=True)
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot write pushlog2.db: %s" % str(problem).encode()) from problem

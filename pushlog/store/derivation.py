@@ -29,24 +29,20 @@ LOST_HINT = (
 )
 
 
-# The last id of a database that the file lacks, and the ids up to it that the file has.
-Adoption = tuple[int, set[int]]
-
-
 # A plain class: every push makes it anew, and a NamedTuple takes five times as long to make.
 class Derived:
     """The differences found while bringing SQLite up to date.
 
-    The file must record ``facts``, by push id, after the pushes of ``adoption``, which may be a million, so that they are read when
-    they are written. ``removed`` are the changesets that the note calls removed; ``renumbered`` those that have another revision
-    number now.
+    The file must record ``facts``, by push id. Before them it must record ``adoption``: the pushes of a database up to that id that
+    are not among those ids. There may be a million, so they are read when they are written. ``removed`` are the changesets that the
+    note calls removed; ``renumbered`` those that have another revision number now.
     """
 
     def __init__(self) -> None:
         self.facts: dict[int, entry.Fact] = {}
         self.removed: list[str] = []
         self.renumbered: list[str] = []
-        self.adoption: Adoption | None = None
+        self.adoption: tuple[int, set[int]] | None = None
 
 
 def derive(
@@ -67,8 +63,7 @@ def derive(
         if reads_all:
             collections.deque(log.facts(0, tr), maxlen=0)
         if state is None or log.file.tail(tr) == 0:
-            derived.adoption, unused = _adopt_database(log, connection, tr)
-            derived.facts.update({fact.id: fact for fact in unused})
+            _adopt_database(log, connection, tr, derived)
         else:
             if is_suspect:
                 from . import restart
@@ -142,11 +137,8 @@ def _find_lost(
             yield push.with_nodes(nodes)
 
 
-def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transaction) -> tuple[Adoption, list[entry.Fact]]:
-    """Take over a database that is not derived from the file.
-
-    Returns the pushes and the facts about ids without a push that the file lacks. Where both have a push, the file's fact wins.
-    """
+def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, derived: Derived) -> None:
+    """Take over a database that is not derived from the file; the file's facts win."""
     from . import progress
 
     used = database.next_id(connection) - 1
@@ -157,8 +149,9 @@ def _adopt_database(log: Pushlog, connection: sqlite3.Connection, tr: Transactio
         known.add(fact.id)
     # Damage is found here, where callers expect it, and not when the pushes are written.
     collections.deque(progress.show_pushes(log.repo.ui, b"reading pushlog2.db", connection, last), maxlen=0)
-    unused: list[entry.Fact] = [entry.Deleted(id=used)] if used > max([last, *known]) else []
-    return (last, known), unused
+    derived.adoption = last, known
+    if used > max([last, *known]):
+        derived.facts[used] = entry.Deleted(id=used)
 
 
 def _salvage_file(log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int] | None) -> None:

@@ -50,8 +50,6 @@ class PushlogTransaction:
     def __init__(self, log: Pushlog, tr: Transaction, *, reads_all: bool = False):
         self._log = log
         self._reads_all = reads_all
-        # How many facts the file got, once this is finalized.
-        self.appended = 0
         # Superseded by facts from the beginning.
         self._claims: list[entry.Fact] = []
         # The push that this transaction is, if it is one.
@@ -164,11 +162,6 @@ class PushlogTransaction:
                     yield push
         yield from self.derived.facts.values()
 
-    def _encode_facts(self) -> Iterator[bytes]:
-        for fact in self._list_facts():
-            self.appended += 1
-            yield entry.encode(fact)
-
     def _open(self, tr: Transaction) -> tuple[sqlite3.Connection, derivation.Derived]:
         connection = None
         try:
@@ -199,7 +192,7 @@ class PushlogTransaction:
         """
         log = self._log
         try:
-            size = log.file.append(tr, self._encode_facts())
+            size = log.file.append(tr, map(entry.encode, self._list_facts()))
             database.set_state(self.connection, size, log.fingerprint(tr))
             boot.note(self.connection, is_synced=disk.is_to_sync(tr))
         except sqlite3.Error as problem:
