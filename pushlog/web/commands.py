@@ -66,9 +66,7 @@ def templater(orig: Any, web: requestcontext, req: Any) -> Any:
     that name the push themselves stay as they are. A nonce is for pages that have scripts: with one, hgweb gives no entity tag.
     """
     templates = orig(web, req)
-    is_html = escaping.guard(templates)
-    if is_html:
-        page.link_page(templates)
+    is_html = escaping.guard(templates, page.add_link)
     if not is_html or req.qsparams.get(b"cmd") in _NO_PAGES:
         web.nonce = None
     if templates.defaults.get(b"style") == b"json":

@@ -47,15 +47,16 @@ _ITEM, _TEXT, _JOINED = b"pushlogitem", b"pushlogtext", b"pushlogjoined"
 _Tree = tuple[Any, ...]
 
 
-def guard(templates: Any) -> bool:
-    """Let templates escape pushers' text; return whether they make HTML."""
+def guard(templates: Any, change_html: Callable[[bytes], bytes] = bytes) -> bool:
+    """Let templates escape pushers' text, and change those of HTML; return if it is."""
     kind = templates.render(b"mimetype", {b"encoding": b""}) if b"mimetype" in templates else b"text/html"
     if b"html" not in kind and b"xml" not in kind:
         return False
     loader = templates._loader
     parse: Callable[[bytes], _Tree] = loader._parse
-    loader._parse = lambda source: escaped(parse(source))
-    return b"html" in kind
+    is_html = b"html" in kind
+    loader._parse = lambda source: escaped(parse(change_html(source) if is_html else source))
+    return is_html
 
 
 def register() -> None:

@@ -12,7 +12,7 @@ import copy
 import importlib.resources
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import encoding, templateutil
@@ -80,17 +80,11 @@ def add_templates(templates: Any) -> None:
             templates.cache[name] = read_resource(f"{name.decode()}.tmpl").rstrip(b"\n")
 
 
-def link_page(templates: Any) -> None:
+def add_link(source: bytes) -> bytes:
     """Let Mercurial's navigation link to our page beside each link to the graph.
 
     A template that names the pushlog itself, as ours do, stays as it is.
     """
-    loader = templates._loader
-    parse: Callable[[bytes], Any] = loader._parse
-    loader._parse = lambda source: parse(add_link(source))
-
-
-def add_link(source: bytes) -> bytes:
     return source if b"pushlog" in source else _GRAPH_LINK.sub(rb"\1pushloghtml\2pushlog\3\g<0>", source)
 
 
