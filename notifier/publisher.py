@@ -13,20 +13,19 @@ import itertools
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
 from hgext.vcsreplicator.log import Log
-from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
 
 from .courier import Courier
 from .database import alone
-from .settings import NotifierSettings, read
+from .settings import NotifierSettings
 from .state import StateDatabase
 from .window import RETRY
-
-__all__ = ["NotifierSettings", "read", "run"]
 
 # Seconds that readiness waits for destinations to have tried to connect; one that hangs does not hold up the others.
 STARTED_WITHIN = 5.0
@@ -34,14 +33,7 @@ STARTED_WITHIN = 5.0
 logger = structlog.get_logger()
 
 
-def run(
-    settings: NotifierSettings,
-    log: Log,
-    *,
-    stop: threading.Event,
-    ready: Callable[[], None],
-    clock: Clock | None = None,
-) -> None:
+def run(settings: NotifierSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Deliver until `stop` is set, then drain for some seconds.
 
     Calls `ready` once every destination has connected or failed to; each one that hangs delays that by `STARTED_WITHIN` seconds
@@ -60,70 +52,54 @@ def run(
                 held.close()
                 if stop.wait(delay):
                     return
-        _run_couriers(settings, log, stop=stop, ready=ready, clock=clock or SystemClock())
+        _run_couriers(settings, log, stop=stop, ready=ready)
 
 
-def _run_couriers(
-    settings: NotifierSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock
-) -> None:
-    couriers_stop = threading.Event()
-    threads = [
-        _CourierThread(
-            Courier(name, destination, settings, log, clock, stop=couriers_stop),
-            couriers_stop=couriers_stop,
-            service_stop=stop,
-        )
+def _run_couriers(settings: NotifierSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
+    couriers_stop, clock = threading.Event(), SystemClock()
+    couriers = [
+        Courier(name, destination, settings, log, clock, stop=couriers_stop)
         for name, destination in settings.destinations.items()
     ]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.courier.started.wait(STARTED_WITHIN)
-        if not couriers_stop.is_set():
-            ready()
-        stop.wait()
-    finally:
-        couriers_stop.set()
-        for thread in threads:
-            thread.courier.wake()
-        for thread in threads:
-            thread.join()
-    for thread in threads:
-        if thread.fatal is not None:
-            raise thread.fatal
+    with ThreadPoolExecutor(max(1, len(couriers)), thread_name_prefix="notifier") as threads:
+        at_work = [threads.submit(_keep_at_work, courier, stop) for courier in couriers]
+        try:
+            for courier in couriers:
+                courier.started.wait(STARTED_WITHIN)
+            if not couriers_stop.is_set():
+                ready()
+            stop.wait()
+        finally:
+            couriers_stop.set()
+            for courier in couriers:
+                courier.wake()
+    for each in at_work:
+        each.result()
 
 
-class _CourierThread(threading.Thread):
-    """A thread that keeps one courier at work.
+def _keep_at_work(courier: Courier, service_stop: threading.Event) -> None:
+    """Keep a courier at work until it is stopped.
 
-    It reports errors, and starts the courier again after a while. BadConfig and Fenced end all couriers instead, by
-    `couriers_stop`, and the service, by `service_stop`.
+    Reports errors, and starts the courier again after a while. BadConfig and Fenced end all couriers instead, and the service.
     """
-
-    def __init__(self, courier: Courier, *, couriers_stop: threading.Event, service_stop: threading.Event) -> None:
-        super().__init__(name=f"notifier-{courier.name}")
-        self.courier = courier
-        self.fatal: ReplicationError | None = None
-        self._couriers_stop, self._service_stop = couriers_stop, service_stop
-
-    def run(self) -> None:
-        structlog.contextvars.bind_contextvars(destination=self.courier.name)
-        failures = 0
-        while not self._couriers_stop.is_set():
-            began = self.courier.clock.monotonic()
+    structlog.contextvars.bind_contextvars(destination=courier.name)
+    failures = 0
+    try:
+        while not courier.stop.is_set():
+            began = courier.clock.monotonic()
             try:
-                self.courier.run()
-            except (BadConfig, Fenced) as error:
-                self.fatal = error
-                self._couriers_stop.set()
-                self._service_stop.set()
+                courier.run()
+            except (BadConfig, Fenced):
+                courier.stop.set()
+                service_stop.set()
+                raise
             except Exception as error:
-                failures = 1 if self.courier.clock.monotonic() - began > 60 else failures + 1
+                failures = 1 if courier.clock.monotonic() - began > 60 else failures + 1
                 if isinstance(error, Unavailable):
                     logger.error("destination cannot begin", reason=str(error), failures=failures)
                 else:
                     is_a_bug = not isinstance(error, ReplicationError)
                     logger.error("courier failed", reason=str(error), kind=type(error).__name__, exc_info=is_a_bug)
-                self._couriers_stop.wait(RETRY.delay(failures, random.random()))
-        self.courier.started.set()
+                courier.stop.wait(RETRY.delay(failures, random.random()))
+    finally:
+        courier.started.set()

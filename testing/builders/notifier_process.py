@@ -15,26 +15,26 @@ from pathlib import Path
 
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
-from notifier import publisher
+from notifier import publisher, settings
 from notifier.reading import group
 
 
 def main() -> None:
     tables = json.loads(Path(sys.argv[1]).read_text())
-    settings = publisher.read(tables, sys.argv[1])
+    made = settings.read(tables, sys.argv[1])
     until = int(sys.argv[3]) if len(sys.argv) > 3 else None
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with open_log(sys.argv[2], creates=True) as log:
 
         def watch() -> None:
-            groups = [group(name) for name in settings.destinations]
+            groups = [group(name) for name in made.destinations]
             while not stop.wait(0.02):
                 if until is not None and all(log.stored(each, NOTICES).get(0, 0) >= until for each in groups):
                     stop.set()
 
         threading.Thread(target=watch, daemon=True).start()
-        publisher.run(settings, log, stop=stop, ready=lambda: print("ready", flush=True))
+        publisher.run(made, log, stop=stop, ready=lambda: print("ready", flush=True))
 
 
 if __name__ == "__main__":
