@@ -2,7 +2,7 @@
 """Condition of one destination, as `destination list` and the metrics show it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import structlog
@@ -37,15 +37,6 @@ class PartedDestination(Protocol):
         """Return what is wrong with which part; raise Unavailable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failure:
-    """A failure of the destination or of one delivery, and when it began."""
-
-    reason: str
-    since: float
-    is_permanent: bool
-
-
 class DestinationCondition:
     """The condition of a destination: whether it answers, and what waits for it.
 
@@ -60,15 +51,16 @@ class DestinationCondition:
         self._reported_at = self._stored_at = float("-inf")
         self._stored: Mapping[str, object] = {}
         self._began_at = since
-        self._outage: _Failure | None = None
-        self._failed: dict[int, _Failure] = {}
+        self._outage: ServiceTrouble | None = None
+        self._failed: dict[int, ServiceTrouble] = {}
         self._rival_since: float | None = None
         self._unread_since: float | None = None
 
-    def note_outage(self, error: Exception) -> None:
-        """Count the whole destination as unavailable."""
+    def note_outage(self, error: Exception) -> float:
+        """Count the whole destination as unavailable; return since when it is."""
         self._outage = self._describe_failure(error, self._outage)
         self._availability.note_failure()
+        return self._outage.since
 
     def note_failure(self, number: int, error: Exception) -> None:
         """Count this delivery as failed until it is settled."""
@@ -87,30 +79,21 @@ class DestinationCondition:
             self._note_recovery()
 
     def _note_recovery(self) -> None:
-        if self._failure is None:
+        if self.trouble is None:
             logger.info("delivering again")
 
-    def _describe_failure(self, error: Exception, former: _Failure | None) -> _Failure:
+    def _describe_failure(self, error: Exception, former: ServiceTrouble | None) -> ServiceTrouble:
         since = self._began_at if former is None else former.since
-        return _Failure(
-            reason=str(error),
+        return ServiceTrouble(
+            text=str(error),
             since=self._clock.now() if since is None else since,
             is_permanent=isinstance(error, BadConfig),
         )
 
     @property
-    def _failure(self) -> _Failure | None:
+    def trouble(self) -> ServiceTrouble | None:
+        """The failure that is reported, its text the reason; None if nothing fails."""
         return self._outage or next(iter(self._failed.values()), None)
-
-    @property
-    def trouble(self) -> str | None:
-        """The reason of the failure that is reported; None if nothing fails."""
-        return None if self._failure is None else self._failure.reason
-
-    @property
-    def since(self) -> float | None:
-        """When the failure that is reported began."""
-        return None if self._failure is None else self._failure.since
 
     def report(
         self,
@@ -135,6 +118,7 @@ class DestinationCondition:
         for number in [number for number in self._failed if not window.holds(number)]:  # an operator skipped it
             self.note_settled(number)
         parts = [*self._describe_rival(rival), *self._find_parts(destination)]
+        trouble = self.trouble
         oldest = window.oldest
         age = 0.0 if oldest is None else max(0.0, self._clock.now() - oldest.created)
         WAITING.labels(self._name).set(window.waiting)
@@ -146,8 +130,8 @@ class DestinationCondition:
             "waiting": window.waiting,
             "oldest": None if oldest is None else oldest.id,
             "oldest_age": round(age, 1),
-            "trouble": self.trouble,
-            "since": self.since,
+            "trouble": None if trouble is None else trouble.text,
+            "since": None if trouble is None else trouble.since,
             "parts": [{"trouble": part.text, "since": part.since} for part in parts],
             "replays": list(replays),
         }
@@ -162,11 +146,10 @@ class DestinationCondition:
             self._stored, self._stored_at = condition, now
 
     def _list_own(self) -> list[ServiceTrouble]:
-        failure = self._failure
-        if failure is None:
+        if (trouble := self.trouble) is None:
             return []
-        text = f"destination {self._name} is failing: {failure.reason}; see: vcsreplicator destination list"
-        return [ServiceTrouble(text=text, since=failure.since, is_permanent=failure.is_permanent)]
+        text = f"destination {self._name} is failing: {trouble.text}; see: vcsreplicator destination list"
+        return [replace(trouble, text=text)]
 
     def _find_parts(self, destination: object) -> Sequence[ServiceTrouble]:
         """Return which parts fail, if there are any, or that this is not known."""

@@ -113,8 +113,7 @@ class Courier:
             if stored is not None:  # Kafka forgets a position that is not stored for a week
                 self._store(stored, mark)
             condition = DestinationCondition(self.name, self.log, state, self.clock, since=self._failing_since)
-            condition.note_outage(error)
-            self._failing_since = condition.since
+            self._failing_since = condition.note_outage(error)
             condition.report(Window(self.settings.patience), stored, mark)
 
     def _first_position(self, state: StateDatabase) -> int:
