@@ -14,7 +14,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.records import DESTINATION_KEY, ServiceTrouble
 
-from .destination import Availability
+from .destination import DOWN
 from .state import StateDatabase
 from .window import Window
 
@@ -46,7 +46,7 @@ class DestinationCondition:
 
     def __init__(self, name: str, log: Log, state: StateDatabase, clock: Clock, *, since: float | None = None) -> None:
         self._name, self._state, self._clock = name, state, clock
-        self._availability = Availability(name)
+        self._down = DOWN.labels(name)  # begins at 0, so that an alert has a series before the first failure
         self._reporter = ServiceReporter(log, f"{DESTINATION_KEY}{name}")
         self._reported_at = self._stored_at = float("-inf")
         self._stored: Mapping[str, object] = {}
@@ -59,7 +59,7 @@ class DestinationCondition:
     def note_outage(self, error: Exception) -> float:
         """Count the whole destination as unavailable; return since when it is."""
         self._outage = self._describe_failure(error, self._outage)
-        self._availability.note_failure()
+        self._down.set(1)
         return self._outage.since
 
     def note_failure(self, number: int, error: Exception) -> None:
@@ -73,7 +73,7 @@ class DestinationCondition:
 
     def note_answer(self) -> None:
         """Count the destination as available."""
-        self._availability.note_answer()
+        self._down.set(0)
         was_away, self._outage, self._began_at = self._outage is not None, None, None
         if was_away:
             self._note_recovery()

@@ -64,24 +64,6 @@ def check_common(settings: "DestinationSettings") -> None:
         raise ValueError(f"start-at: expected beginning or end, got {quote_value(settings.start_at)}")
 
 
-class Availability:
-    """Whether a destination, or what decode, poll or work wait for, answers.
-
-    It is a flag for alerts, and begins as available; any thread may use it.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._flag = DOWN.labels(name)
-
-    def note_failure(self) -> None:
-        """Count it as unavailable until it answers."""
-        self._flag.set(1)
-
-    def note_answer(self) -> None:
-        """Count it as available until it fails."""
-        self._flag.set(0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOutcome:
     """The result of the delivery `number`.

@@ -11,7 +11,7 @@ the log once if the input is a topic. A stop ends after the batch that is under 
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 from prometheus_client import Counter
@@ -20,7 +20,7 @@ from hgext.vcsreplicator.log import RENEW_EVERY, NewRecord
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
 
-from ..destination import Availability
+from ..destination import DOWN
 from .decoding import Decoded, Tools, decode, reject_refused, reject_repeat
 from .rejection import DecodeReject
 from .rejects import error_record
@@ -62,7 +62,6 @@ class DecodeLoop:
     repeats: Repeats
     tools: Tools
     clock: Clock
-    availability: Availability = field(default_factory=lambda: Availability(GROUP))
 
     def work(self, stop: threading.Event) -> None:
         """Decode batches until `stop` is set.
@@ -81,9 +80,9 @@ class DecodeLoop:
                 waiting.extend(self.source.read(BLINK, BATCH))
             if waiting:
                 self._deliver(self._decode_batch(waiting))
-                self.availability.note_answer()
+                DOWN.labels(GROUP).set(0)
             elif self.clock.monotonic() - opened >= QUIET:
-                self.availability.note_answer()
+                DOWN.labels(GROUP).set(0)
         self.source.finish()
 
     def _decode_batch(self, waiting: deque[RawArrival]) -> list[DecodedArrival]:

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.words.clock import Clock, SystemClock
 from hgext.vcsreplicator.words.errors import Expired, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ..destination import Availability
+from ..destination import DOWN
 from ..raw import raw_topic
 from .decoding import Tools
 from .documents import load_schemas
@@ -62,7 +62,7 @@ def run(
         from .queues import check_broker  # its client takes a tenth of a second to load
 
         check_broker(settings)
-    is_ready, failures, availability = False, 0, Availability(GROUP)
+    is_ready, failures, down = False, 0, DOWN.labels(GROUP)
     with contextlib.closing(open_repeats(settings, clock)) as repeats:
         while not stop.is_set():
             began = clock.monotonic()
@@ -78,7 +78,7 @@ def run(
                     logger.info("stopped before all was delivered", reason=str(error))
                     return
                 failures = 1 if clock.monotonic() - began > _WELL_AFTER else failures + 1
-                availability.note_failure()
+                down.set(1)
                 delay = RECONNECT.delay(failures, random.random())
                 logger.warning("decoding waits", reason=str(error), retry_in=round(delay, 1))
                 stop.wait(delay)

@@ -22,7 +22,7 @@ from hgext.vcsreplicator.words.errors import Rejected, ReplicationError
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..amqp.channel import ConfirmedChannel
-from ..destination import Availability, take_all
+from ..destination import DOWN, take_all
 from ..hgpush.message import QueuedPush, to_body
 from ..hgpush.queue import open_queue, push_message
 from .following import Followed
@@ -84,7 +84,7 @@ class PushSender(threading.Thread):
 
     def run(self) -> None:
         channel, state, failures = open_queue("poll", self._settings, self._settings.queue, self._clock), None, 0
-        availability = Availability("poll")
+        down = DOWN.labels("poll")
         unsent: list[_Item] = []
         unconfirmed: dict[int, _Item] = {}
         confirmed: list[_Item] = []
@@ -116,10 +116,10 @@ class PushSender(threading.Thread):
                         raise trouble
                     failures = 0
                     if not unsent and not unconfirmed:
-                        availability.note_answer()
+                        down.set(0)
                 except ReplicationError as error:
                     failures += 1
-                    availability.note_failure()
+                    down.set(1)
                     delay = RECONNECT.delay(failures, random.random())
                     logger.warning("pushes not sent", reason=str(error), retry_in=round(delay, 1))
                     self._ended.wait(delay)

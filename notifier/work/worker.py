@@ -25,7 +25,7 @@ from ..amqp.channel import declare_queues
 from ..amqp.connection import BrokerRefusal
 from ..amqp.consumer import QueueConsumer, body_of
 from ..amqp.settings import check_credentials
-from ..destination import Availability
+from ..destination import DOWN
 from ..hgpush.message import LARGEST
 from .backlog import MessageBacklog, TakenMessage
 from .clones import Clones, CloneUnavailable
@@ -98,7 +98,7 @@ class PushRecorder:
         self._parked = ParkedMessages(database, settings.park_bytes)
         self._is_parking_full = False
         self._letters = DeadLetters(settings, self._clock)
-        self._failures, self._availability = 0, Availability("work")
+        self._failures, self._down = 0, DOWN.labels("work")
 
     def run(self, stop: threading.Event) -> None:
         """Work until the event is set.
@@ -114,7 +114,7 @@ class PushRecorder:
                     stop.wait(TURN)
                     continue
                 self._failures += 1
-                self._availability.note_failure()
+                self._down.set(1)
                 delay = RECONNECT.delay(self._failures, random.random())
                 logger.warning("not working", reason=str(error), retry_in=round(delay, 1))
                 stop.wait(delay)
@@ -146,7 +146,7 @@ class PushRecorder:
             WAITING.set(0)
             self._backlog.restore(self._parked.load())
             self._failures = 0
-            self._availability.note_answer()
+            self._down.set(0)
             logger.info("consuming", queue=settings.place)
             while not stop.is_set():
                 for arrived in consumer.receive(BUSY_BLINK if self._under_way else BLINK):
@@ -243,7 +243,7 @@ class PushRecorder:
             messages = self._under_way.pop(future)
             error = future.exception()
             if error is None:
-                self._availability.note_answer()
+                self._down.set(0)
                 if self._backlog.settle(messages):
                     self._finish(messages, consumer)
             elif not stop.is_set():
@@ -264,10 +264,10 @@ class PushRecorder:
         if isinstance(error, Unavailable | BadConfig):  # the database is away, or an operator must see to it
             is_alone = isinstance(error, CloneUnavailable)
             delay = self._settings.retry.longest if is_alone else RECONNECT.delay(5, random.random())
-            (self._availability.note_answer if is_alone else self._availability.note_failure)()
+            self._down.set(0 if is_alone else 1)
             self._backlog.put_off(messages, now + delay, is_alone=is_alone)
             return
-        self._availability.note_answer()
+        self._down.set(0)
         FAILED.inc()
         if self._backlog.fail(messages, now, random.random()):
             [message] = messages

@@ -18,11 +18,16 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.log import NOTICES, Log
 from hgext.vcsreplicator.log import NewRecord as LogMessage
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
-from notifier.destination import Availability, Threads
+from notifier.condition import DestinationCondition
+from notifier.database import NOWHERE
+from notifier.destination import Threads
 from notifier.message import messages
+from notifier.state import StateDatabase
 from notifier.window import Delivery
+from testing.builders.memorylog import MemoryLog
 from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
 from testing.builders.notifying import PUBLIC, Notifier, Scripted
 from testing.builders.receivers import (
@@ -367,13 +372,15 @@ def read_flag(name: str) -> float | None:
 
 
 def test_a_destination_is_down_from_a_failure_to_the_next_answer_and_no_other_with_it() -> None:
-    one, other = Availability("one"), Availability("other")
+    state = StateDatabase(NOWHERE)
+    one, other = (DestinationCondition(name, MemoryLog(), state, SystemClock()) for name in ("one", "other"))
     assert (read_flag("one"), read_flag("other")) == (0.0, 0.0), "an alert needs a series before the first failure"
-    one.note_failure()
-    one.note_failure()
+    one.note_outage(Unavailable("away"))
+    one.note_outage(Unavailable("away"))
     assert (read_flag("one"), read_flag("other")) == (1.0, 0.0)
-    other.note_failure()
+    other.note_outage(Unavailable("away"))
     one.note_answer()
     assert (read_flag("one"), read_flag("other")) == (0.0, 1.0)
     other.note_answer()
     assert read_flag("other") == 0.0
+    state.close()
