@@ -50,37 +50,37 @@ class Kind(enum.StrEnum):
     REPLAY = "replay"
 
 
-class StateDatabase:
+class StateDatabase(Database):
     """The database, made when missing; each thread opens its own connection.
 
     Opening it raises BadConfig or Unavailable; once it is open, methods raise Unavailable. A request of `requests` has one of Kind.
     """
 
     def __init__(self, path: str) -> None:
-        self._db = Database(path, "notifier.state", _SCHEMA)
-        self.requests = RequestTable(self._db.rows, "destination")
+        super().__init__(path, "notifier.state", _SCHEMA)
+        self.requests = RequestTable(self.rows, "destination")
 
     def answer_skip(self, number: int, result: str, *, now: float, skipped: str, offset: int) -> None:
         """Record the result of a skip with the message's id and its notice's offset."""
-        with self._db.writing():
-            self._db.run(_SKIP, (skipped, offset, number))
+        with self.writing():
+            self.run(_SKIP, (skipped, offset, number))
             self.requests.answer(number, result, now=now)
 
     def skipped(self, destination: str, position: int) -> set[str]:
         """Return the ids of skipped messages from a position on; none may be sent."""
-        return {message for (message,) in self._db.rows(_SKIPPED, (destination, position))}
+        return {message for (message,) in self.rows(_SKIPPED, (destination, position))}
 
     def paused(self, destination: str) -> bool:
         """Return whether the last pause or resume that was carried out is a pause."""
-        return self._db.rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
+        return self.rows(_LAST_PAUSE, (destination,)) == [(Kind.PAUSE.value,)]
 
     def record_condition(self, destination: str, content: Mapping[str, Any], *, now: float) -> None:
         """Record the status of a destination, for `destination list`."""
-        self._db.run(_RECORD_CONDITION, (destination, now, json.dumps(content, sort_keys=True)))
+        self.run(_RECORD_CONDITION, (destination, now, json.dumps(content, sort_keys=True)))
 
     def conditions(self) -> dict[str, dict[str, Any]]:
         """Return the last status of each destination, with its `time`."""
-        return {name: {**json.loads(content), "time": time} for name, time, content in self._db.rows(_CONDITIONS)}
+        return {name: {**json.loads(content), "time": time} for name, time, content in self.rows(_CONDITIONS)}
 
     def replay_of(self, destination: str, number: int) -> tuple[int, int] | None:
         """Return how many records a replay has read, of how many, as last reported.
@@ -98,11 +98,8 @@ class StateDatabase:
 
         The repository gets it at the first call; no other repository ever gets it.
         """
-        if not (rows := self._db.rows(_NUMBER_OF, (repository,))):
-            self._db.run(_NUMBER, (repository,))
-            rows = self._db.rows(_NUMBER_OF, (repository,))
+        if not (rows := self.rows(_NUMBER_OF, (repository,))):
+            self.run(_NUMBER, (repository,))
+            rows = self.rows(_NUMBER_OF, (repository,))
         [(number,)] = rows
         return int(number)
-
-    def close(self) -> None:
-        self._db.close()

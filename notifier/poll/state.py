@@ -19,42 +19,35 @@ CREATE TABLE IF NOT EXISTS repositories (
 """
 _ADD = "INSERT INTO repositories (url, last) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _ALL = "SELECT number, url, last, tip FROM repositories"
-_ONE = "SELECT number, url, last, tip FROM repositories WHERE url = ?"
 _ADVANCE = "UPDATE repositories SET last = ?, tip = ? WHERE number = ?"
-_REMOVE = "DELETE FROM repositories WHERE number = ?"
+_BEGIN_ANEW = "REPLACE INTO repositories (url, last) VALUES (?, 0) RETURNING number, url, last, tip"
 
 
-class PollDatabase:
+class PollDatabase(Database):
     """The database, created if missing; used by the thread that opened it.
 
     To open it raises BadConfig or Unavailable. Every other call may raise Unavailable.
     """
 
     def __init__(self, path: str) -> None:
-        self._db = Database(path, KEY, _SCHEMA)
+        super().__init__(path, KEY, _SCHEMA)
 
     def add(self, urls: Sequence[str], last: int) -> list[Followed]:
         """Give each new repository a number and this position; return all of `urls`."""
-        with self._db.writing():
-            self._db.run_all(_ADD, [(url, last) for url in urls])
-            known = {row[1]: _read_followed(row) for row in self._db.rows(_ALL)}
+        with self.writing():
+            self.run_all(_ADD, [(url, last) for url in urls])
+            known = {row[1]: _read_followed(row) for row in self.rows(_ALL)}
         return [known[url] for url in urls]
 
     def advance(self, positions: Iterable[Followed]) -> None:
         """Store these positions; durable on return."""
-        with self._db.writing():
-            self._db.run_all(_ADVANCE, [(each.last, each.tip, each.number) for each in positions])
+        with self.writing():
+            self.run_all(_ADVANCE, [(each.last, each.tip, each.number) for each in positions])
 
     def begin_anew(self, followed: Followed) -> Followed:
         """Give the repository at this URL a new number, with nothing sent."""
-        with self._db.writing():
-            self._db.run(_REMOVE, (followed.number,))
-            self._db.run(_ADD, (followed.url, 0))
-            [row] = self._db.rows(_ONE, (followed.url,))
+        [row] = self.rows(_BEGIN_ANEW, (followed.url,))
         return _read_followed(row)
-
-    def close(self) -> None:
-        self._db.close()
 
 
 def _read_followed(row: Sequence[Any]) -> Followed:

@@ -440,7 +440,7 @@ def test_request_that_fails_unforeseen_is_answered_and_the_next_is_carried_out(
 def _write_request(turns: Turns, kind: str, argument: str) -> int:
     """A row as another version or a damaged disk may leave it."""
     number = turns.ask(Kind.SKIP)
-    turns.state._db.run("UPDATE requests SET kind = ?, argument = ? WHERE id = ?", (kind, argument, number))
+    turns.state.run("UPDATE requests SET kind = ?, argument = ? WHERE id = ?", (kind, argument, number))
     return number
 
 

@@ -294,6 +294,7 @@ def test_two_destinations_never_share_a_file(sections: dict[str, Any], complaint
 
 
 def test_databases_are_synced_at_every_commit(tmp_path: Path) -> None:
-    for opened in (Deliveries(str(tmp_path / "d.db")), StateDatabase(str(tmp_path / "s.db"))):
-        with closing(opened):
-            assert opened._db.rows("PRAGMA synchronous") == [(2,)]  # FULL
+    deliveries, state = Deliveries(str(tmp_path / "d.db")), StateDatabase(str(tmp_path / "s.db"))
+    with closing(deliveries), closing(state):
+        for opened in (deliveries._db, state):
+            assert opened.rows("PRAGMA synchronous") == [(2,)]  # FULL
