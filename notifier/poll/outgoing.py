@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Rejected, ReplicationError
+from hgext.vcsreplicator.words.errors import ReplicationError
 from hgext.vcsreplicator.words.retry import RECONNECT
 
-from ..amqp.channel import ConfirmedChannel
+from ..amqp.frames import OutgoingMessage
 from ..destination import DOWN, take_all
 from ..hgpush.message import QueuedPush, to_body
 from ..hgpush.queue import open_queue, push_message
@@ -40,8 +40,10 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class _Item:
+    """A message, and what to remember of the repository once it is confirmed."""
+
     followed: Followed
-    pushes: Sequence[QueuedPush] = ()
+    message: OutgoingMessage | None = None
     is_anew: bool = False
     done: "Future[Followed]" = field(default_factory=Future)
 
@@ -63,7 +65,12 @@ class PushSender(threading.Thread):
 
         Raises Rejected if the message is larger than receivers take.
         """
-        return await self._perform_item(_Item(followed=followed, pushes=pushes))
+        source, queue = self._settings.source, self._settings.queue
+        message_id = f"{source}-{followed.number}-{pushes[0].id}"
+        headers = {"source": source, "repository": followed.url}
+        body = to_body(followed.number, pushes)
+        message = push_message(queue, message_id, body, headers, int(self._clock.now()))
+        return await self._perform_item(_Item(followed=followed.after(pushes[-1]), message=message))
 
     async def begin_at(self, followed: Followed) -> Followed:
         """Remember this position of the repository, without a message."""
@@ -73,7 +80,7 @@ class PushSender(threading.Thread):
         """Give the repository a new number, with nothing sent."""
         return await self._perform_item(_Item(followed=followed, is_anew=True))
 
-    async def _perform_item(self, item: "_Item") -> Followed:
+    async def _perform_item(self, item: _Item) -> Followed:
         self._asked.put(item)
         return await asyncio.wrap_future(item.done)
 
@@ -96,16 +103,12 @@ class PushSender(threading.Thread):
                     channel.start()
                     state = state or PollDatabase(self._settings.state)
                     while unsent and not channel.is_blocked:
-                        if not unsent[0].pushes:
+                        if unsent[0].message is None:
                             confirmed.append(unsent.pop(0))
                             continue
                         number = next(numbers)
-                        try:
-                            self._send(channel, number, unsent[0])
-                        except Rejected as error:
-                            _refuse(unsent.pop(0), error)
-                        else:
-                            unconfirmed[number] = unsent.pop(0)
+                        channel.send(number, unsent[0].message)
+                        unconfirmed[number] = unsent.pop(0)
                     trouble: ReplicationError | None = None
                     for outcome in channel.outcomes(BUSY_BLINK if unconfirmed or channel.is_blocked else 0):
                         item = unconfirmed.pop(outcome.number)
@@ -128,35 +131,18 @@ class PushSender(threading.Thread):
             if state is not None:
                 state.close()
 
-    def _send(self, channel: ConfirmedChannel, number: int, item: _Item) -> None:
-        followed, settings = item.followed, self._settings
-        message_id = f"{settings.source}-{followed.number}-{item.pushes[0].id}"
-        headers = {"source": settings.source, "repository": followed.url}
-        body = to_body(followed.number, item.pushes)
-        channel.send(number, push_message(settings.queue, message_id, body, headers, int(self._clock.now())))
-
 
 def _remember(state: PollDatabase, confirmed: list[_Item]) -> None:
     """Store the positions of the repositories, then report them to the poller.
 
     Raises Unavailable. Then the rest of the list is not reported, and the next call stores it.
     """
-    moved = [_move_on(item) for item in confirmed if not item.is_anew]
+    moved = [item.followed for item in confirmed if not item.is_anew]
     if moved:
         state.advance(moved)
     while confirmed:
         item = confirmed[-1]
-        now = state.begin_anew(item.followed) if item.is_anew else _move_on(item)
+        now = state.begin_anew(item.followed) if item.is_anew else item.followed
         confirmed.pop()
         if item.done.set_running_or_notify_cancel():
             item.done.set_result(now)
-
-
-def _refuse(item: _Item, error: Rejected) -> None:
-    """Report to the poller that this cannot be sent."""
-    if item.done.set_running_or_notify_cancel():
-        item.done.set_exception(error)
-
-
-def _move_on(item: _Item) -> Followed:
-    return item.followed.after(item.pushes[-1]) if item.pushes else item.followed
