@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.service import asgi
-from hgext.vcsreplicator.words.clock import Clock, SystemClock
+from hgext.vcsreplicator.words.clock import SystemClock
 
 from ..raw import raw_topic
 from .application import EdgeApplication
@@ -49,13 +49,7 @@ logger = structlog.get_logger()
 
 
 def run(
-    settings: EdgeSettings,
-    log: Log,
-    *,
-    address: tuple[str, int],
-    stop: threading.Event,
-    ready: Callable[[], None],
-    clock: Clock | None = None,
+    settings: EdgeSettings, log: Log, *, address: tuple[str, int], stop: threading.Event, ready: Callable[[], None]
 ) -> None:
     """Serve until `stop`: then accept no more, finish what is under way, and return.
 
@@ -67,7 +61,7 @@ def run(
         intake = EdgeIntake(log, raw_topic(settings.topic), disk, settings.log_timeout)
         intake.prepare()
         stack.enter_context(intake.running())
-        application = EdgeApplication(settings, intake, clock or SystemClock())
+        application = EdgeApplication(settings, intake, SystemClock())
         protocol: Any = functools.partial(EdgeConnection, settings)
         config = asgi.configure(
             application,

@@ -55,11 +55,9 @@ REPLACED = Gauge("vcsreplicator_poll_replaced_repositories", "Repositories that 
 logger = structlog.get_logger()
 
 
-def run(
-    settings: PollSettings, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
-) -> None:
+def run(settings: PollSettings, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Poll until `stop`; BadConfig, or Unavailable if the state is so at start."""
-    clock = clock or SystemClock()
+    clock = SystemClock()
     check_credentials(settings, "poll")
     with alone(settings.state, KEY, "poller"):
         with closing(PollDatabase(settings.state)) as state:

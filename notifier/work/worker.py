@@ -58,9 +58,7 @@ WAITING = Gauge("vcsreplicator_work_waiting_flag", "1 while another worker has t
 logger = structlog.get_logger()
 
 
-def run(
-    settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
-) -> None:
+def run(settings: WorkSettings, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Work until `stop` is set.
 
     Raises BadConfig, or Unavailable if the database or the folder of clones is unavailable at start.
@@ -73,7 +71,7 @@ def run(
             database.migrate()
         database.check()
         check_credentials(settings, "work")
-        with closing(PushRecorder(settings, database, reporter, clock or SystemClock())) as worker:
+        with closing(PushRecorder(settings, database, reporter, SystemClock())) as worker:
             ready()
             worker.run(stop)
 
