@@ -130,22 +130,16 @@ def _require_mapping(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _underscore_keys(value: Any) -> Any:
-    """Return the table with keys as members are named, free mappings as they are."""
-    return {name.replace("-", "_"): _underscore_below(name, member) for name, member in value.items()}
-
-
 _FREE = {"urls", "headers", "outputs"}
 _NAMED = {"subscriptions"}
 
 
-def _underscore_below(name: str, value: Any) -> Any:
-    if name in _FREE:
+def _underscore_keys(value: Any, name: str = "") -> Any:
+    """Return the table `name` with keys as members, free mappings as they are."""
+    if name in _FREE or not isinstance(value, Mapping | list):
         return value
-    if isinstance(value, Mapping):
-        if name not in _NAMED:
-            return _underscore_keys(value)
-        return {key: _underscore_keys(item) if isinstance(item, Mapping) else item for key, item in value.items()}
     if isinstance(value, list):
-        return [_underscore_keys(item) if isinstance(item, Mapping) else item for item in value]
-    return value
+        return [_underscore_keys(item) for item in value]
+    if name in _NAMED:
+        return {key: _underscore_keys(item) for key, item in value.items()}
+    return {key.replace("-", "_"): _underscore_keys(item, key) for key, item in value.items()}
