@@ -147,7 +147,7 @@ class Window:
             entry.attempt += 1
             entry.in_flight = True
             self._in_flight += 1
-            begun.append(self._describe_delivery(entry))
+            begun.append(self.delivery(entry.number))
         return begun
 
     def settle(self, number: int) -> Message:
@@ -242,7 +242,15 @@ class Window:
 
     def delivery(self, number: int) -> Delivery:
         """Return the current or last attempt of a message that is not settled."""
-        return self._describe_delivery(self._entries[number])
+        entry = self._entries[number]
+        message = entry.message
+        last = self._queues[message.repo_url, entry.queues[0][1]][-1].message
+        return Delivery(
+            number=number,
+            message=message,
+            attempt=entry.attempt,
+            has_successor=last.repository != message.repository,
+        )
 
     def holds(self, number: int) -> bool:
         """Return whether this delivery is not settled yet."""
@@ -308,16 +316,6 @@ class Window:
     def _is_first(self, entry: _Entry) -> bool:
         """Return whether no message is left that must be sent before this one."""
         return all(self._queues[name][0] is entry for name in entry.queues)
-
-    def _describe_delivery(self, entry: _Entry) -> Delivery:
-        message = entry.message
-        last = self._queues[message.repo_url, entry.queues[0][1]][-1].message
-        return Delivery(
-            number=entry.number,
-            message=message,
-            attempt=entry.attempt,
-            has_successor=last.repository != message.repository,
-        )
 
     def _end_attempt(self, entry: _Entry) -> None:
         if entry.in_flight:
