@@ -81,11 +81,7 @@ def make_app(settings: WorkSettings) -> Any:
 def _add_task(app: Any, settings: WorkSettings) -> Any:
     """Add the task that records a push, and return it."""
     recorder = TaskRecorder(settings)
-
-    def close(**_: Any) -> None:
-        recorder.close()
-
-    signals.worker_process_shutdown.connect(close, weak=False)
+    signals.worker_process_shutdown.connect(recorder.close, weak=False)
 
     @app.task(name="vcsreplicator.record_push", shared=False, acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
     def record_push(source: str, number: int, url: str, push: Mapping[str, Any], attempt: int = 0) -> None:
@@ -99,14 +95,12 @@ def _add_task(app: Any, settings: WorkSettings) -> Any:
 
         try:
             recorder.record(repository, found)
-        except (Unavailable, BadConfig) as error:  # away, or an operator must see to it: no retry is used
-            logger.warning("push not recorded", repository=url, reason=str(error)[:300])
-            with _sent_or_put_back():
-                try_again(attempt, settings.retry.longest)
         except Exception as error:
             logger.warning("push not recorded", repository=url, reason=str(error)[:300])
             with _sent_or_put_back():
-                if attempt < settings.max_hg_retries:
+                if isinstance(error, Unavailable | BadConfig):  # away, or an operator must see to it: no retry is used
+                    try_again(attempt, settings.retry.longest)
+                elif attempt < settings.max_hg_retries:
                     try_again(attempt + 1, settings.retry.delay(attempt + 1, random.random()))
                 else:
                     _keep_dead(app, settings, to_body(number, [found]), error, headers_of(repository))
@@ -217,8 +211,11 @@ class TaskRecorder:
         database, hg = self._opened
         record_pushes(database, self._clones, hg, repository, [push], self._settings.repositories)
 
-    def close(self) -> None:
-        """Close the database and end the command server, if they were opened."""
+    def close(self, **_: Any) -> None:
+        """Close the database and end the command server, if they were opened.
+
+        Takes, and ignores, what Celery tells of the end of a process.
+        """
         if self._opened is not None:
             for opened in self._opened:
                 opened.close()
