@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import structlog
 
@@ -165,12 +165,6 @@ class DiskQueue:
         """Release the folder; what is queued stays for the next start."""
         self._close_tail()
         os.close(self._lock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _open_segments(self) -> deque[_Segment]:
         try:

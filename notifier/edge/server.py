@@ -57,7 +57,7 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(asgi.bind(*address, "edge.listen"))
-        disk = stack.enter_context(DiskQueue(settings.queue, settings.max_queue_bytes))
+        disk = stack.enter_context(contextlib.closing(DiskQueue(settings.queue, settings.max_queue_bytes)))
         intake = EdgeIntake(log, raw_topic(settings.topic), disk, settings.log_timeout)
         intake.prepare()
         stack.enter_context(intake.running())

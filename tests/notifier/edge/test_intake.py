@@ -5,6 +5,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def submitted(log: Log, folder: Path, values: Sequence[bytes], *, limit: int = 1
     async def submit(intake: EdgeIntake) -> list[Outcome]:
         return await asyncio.gather(*map(intake.submit, values))
 
-    with DiskQueue(str(folder), limit) as disk:
+    with closing(DiskQueue(str(folder), limit)) as disk:
         intake = EdgeIntake(log, TOPIC, disk, 1.0)
         with intake.running():
             return asyncio.run(submit(intake))
@@ -83,7 +84,7 @@ def test_while_the_log_is_away_messages_wait_on_disk_and_follow_in_order(tmp_pat
     assert submitted(log, tmp_path, values(0, 50)) == [Outcome.TAKEN] * 50
     assert log.values() == []
     log.mood = lambda messages: None
-    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
         eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == values(0, 50)
 
@@ -94,7 +95,7 @@ def test_new_messages_do_not_overtake_the_queue(tmp_path: Path, log: Moody) -> N
     assert submitted(log, tmp_path, values(5, 10)) == [Outcome.TAKEN] * 5
     log.mood = lambda messages: None
     submitted(log, tmp_path, values(10, 15))
-    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
         eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == values(0, 15)
 
@@ -105,7 +106,7 @@ def test_a_log_that_hangs_delays_only_the_first_batch(tmp_path: Path, log: Moody
             assert await intake.submit(value) is Outcome.TAKEN
 
     log.mood = fail
-    with DiskQueue(str(tmp_path), 10**6) as disk:
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk:
         disk.append([b"first"])
         intake = EdgeIntake(log, TOPIC, disk, 1.0)
         with intake.running():
@@ -121,7 +122,7 @@ def test_an_append_whose_outcome_is_unknown_may_repeat_and_never_loses(tmp_path:
         raise Unavailable("the answer was lost")
 
     log.mood = append_and_fail
-    with DiskQueue(str(tmp_path), 10**6) as disk:
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk:
         intake = EdgeIntake(log, TOPIC, disk, 1.0)
         with intake.running():
             assert asyncio.run(intake.submit(b"x")) is Outcome.TAKEN
@@ -145,7 +146,7 @@ def test_a_queued_message_that_the_log_refuses_is_set_aside(tmp_path: Path, log:
     log.mood = fail
     submitted(log, tmp_path, [b"a", b"x" * 101, b"b"])
     log.mood = refuse_large
-    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
         eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == [b"a", b"b"]
     assert (tmp_path / "rejected.log").exists()
@@ -166,7 +167,7 @@ def test_while_a_refused_message_cannot_be_set_aside_the_others_are_sent_once(
         set_aside(queue, value)
 
     monkeypatch.setattr(DiskQueue, "set_aside", fill_disk)
-    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
         eventually(lambda: disk.is_empty, "the queue is drained", timeout=PATIENCE)
     assert failures == [3]
     assert log.values() == [b"a", b"b"]
@@ -177,12 +178,12 @@ def test_what_was_set_aside_is_sent_when_it_is_put_back_at_the_head_of_the_queue
     log.mood = fail
     submitted(log, tmp_path, [b"x" * 101])
     log.mood = refuse_large
-    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
         eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == []
     (tmp_path / "rejected.log").rename(tmp_path / "0000000000.log")
     log.mood = lambda messages: None
-    with DiskQueue(str(tmp_path), 10**6) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk, EdgeIntake(log, TOPIC, disk, 1.0).running():
         eventually(lambda: disk.is_empty, "the queue is drained")
     assert log.values() == [b"x" * 101]
 
@@ -203,7 +204,7 @@ def test_a_bug_in_the_log_is_answered_and_does_not_stop_the_writer(tmp_path: Pat
     async def submit(intake: EdgeIntake) -> list[Outcome]:
         return [await intake.submit(b"a"), await intake.submit(b"b")]
 
-    with DiskQueue(str(tmp_path), 1000) as disk:
+    with closing(DiskQueue(str(tmp_path), 1000)) as disk:
         intake = EdgeIntake(log, TOPIC, disk, 1.0)
         with intake.running():
             assert asyncio.run(submit(intake)) == [Outcome.FAILED, Outcome.TAKEN]
@@ -217,7 +218,7 @@ def test_a_topic_that_vanished_is_made_again_and_loses_nothing(tmp_path: Path) -
         raise BadConfig("topic raw: not there")
 
     log.mood = vanish
-    with structlog.testing.capture_logs(), DiskQueue(str(tmp_path), 1000) as disk:
+    with structlog.testing.capture_logs(), closing(DiskQueue(str(tmp_path), 1000)) as disk:
         intake = EdgeIntake(log, TOPIC, disk, 1.0)
         intake.prepare()
         with intake.running():
@@ -228,7 +229,7 @@ def test_a_topic_that_vanished_is_made_again_and_loses_nothing(tmp_path: Path) -
 
 
 def test_the_edge_is_able_with_room_on_disk_or_with_the_log(tmp_path: Path, log: Moody) -> None:
-    with DiskQueue(str(tmp_path), 1000) as disk:
+    with closing(DiskQueue(str(tmp_path), 1000)) as disk:
         intake = EdgeIntake(log, TOPIC, disk, 1.0)
         assert intake.is_able()
         disk.append([b"x" * 990])
@@ -240,7 +241,7 @@ def test_the_edge_is_able_with_room_on_disk_or_with_the_log(tmp_path: Path, log:
 
 
 def test_the_edge_is_able_without_its_folder_while_the_log_takes_messages(tmp_path: Path, log: Moody) -> None:
-    with DiskQueue(str(tmp_path / "queue"), 10**6) as disk:
+    with closing(DiskQueue(str(tmp_path / "queue"), 10**6)) as disk:
         intake = EdgeIntake(log, TOPIC, disk, 1.0)
         (tmp_path / "queue").rename(tmp_path / "moved")
         assert intake.is_able()
@@ -264,7 +265,7 @@ def test_what_arrived_before_the_end_is_taken_though_no_request_waits(tmp_path: 
             await asyncio.sleep(0)
             task.cancel()
 
-    with DiskQueue(str(tmp_path), 10**6) as disk:
+    with closing(DiskQueue(str(tmp_path), 10**6)) as disk:
         intake = EdgeIntake(log, TOPIC, disk, 1.0)
 
         def run() -> None:
