@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
-from queue import SimpleQueue
 from typing import Any
 
 import structlog
@@ -85,13 +84,12 @@ class PushRecorder:
         self._clones.prepare()
         self._backlog = MessageBacklog(settings.retry, settings.max_hg_retries)
         self._pool = ThreadPoolExecutor(settings.at_once, thread_name_prefix="work")
-        self._servers: SimpleQueue[CommandServer] = SimpleQueue()
-        self._all_servers = [
+        self._servers = [
             CommandServer(timeout=settings.hg_timeout, memory=settings.hg_memory_bytes, ca_file=settings.hosts_ca_file)
             for _ in range(settings.at_once)
         ]
-        for server in self._all_servers:
-            self._servers.put(server)
+        # As many as threads, so that each finds one.
+        self._idle_servers = list(self._servers)
         self._under_way: dict[Future[None], list[TakenMessage]] = {}
         self._parked = ParkedMessages(database, settings.park_bytes)
         self._is_parking_full = False
@@ -119,10 +117,10 @@ class PushRecorder:
 
     def close(self) -> None:
         """Stop, and end Mercurial; messages that were not acknowledged come again."""
-        for server in self._all_servers:
+        for server in self._servers:
             server.end()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for server in self._all_servers:
+        for server in self._servers:
             server.close()
         self._letters.forget()
 
@@ -223,14 +221,14 @@ class PushRecorder:
 
     def _record(self, messages: Sequence[TakenMessage]) -> None:
         """Pull new changesets, and record them; in a thread."""
-        hg = self._servers.get()
+        hg = self._idle_servers.pop()
         try:
             pushes = {push.id: push for each in messages for push in each.message.pushes}
             repository, allowed = messages[-1].repository, self._settings.repositories
             record_pushes(self._database, self._clones, hg, repository, list(pushes.values()), allowed)
             RECORDED.inc(len(pushes))
         finally:
-            self._servers.put(hg)
+            self._idle_servers.append(hg)
 
     def _collect(self, consumer: QueueConsumer, stop: threading.Event) -> None:
         """Finish recorded messages, and plan retries.
