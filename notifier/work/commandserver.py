@@ -7,6 +7,7 @@ Clones come from other hosts. So Mercurial reads no configuration of a user, hos
 subrepositories. Our extension `confinement` lets a host name no other address, and ends Mercurial with the worker.
 """
 
+import contextlib
 import os
 import resource
 import select
@@ -167,14 +168,8 @@ class CommandServer:
         """End the process, and wait for its end."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    try:
-                        pipe.close()
-                    except OSError:
-                        pass  # what it had not read yet
+            with contextlib.suppress(OSError), process:  # the error is of what it had not read yet
+                process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
         hg = Path(sys.executable).with_name("hg")
