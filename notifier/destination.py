@@ -210,13 +210,9 @@ def take_all(waiting: "queue.SimpleQueue[T]", timeout: float, *, limit: int = sy
 
 
 def _judge_outcome(number: int, done: "Future[None]") -> DeliveryOutcome:
+    trouble: ReplicationError | None = None
     if done.cancelled():
-        return DeliveryOutcome(
-            number=number, error=Unavailable("the destination was closed before it sent the message")
-        )
-    error = done.exception()
-    if error is None:
-        return DeliveryOutcome(number=number)
-    return DeliveryOutcome(
-        number=number, error=judged(error) if isinstance(error, Exception) else Unavailable(repr(error))
-    )
+        trouble = Unavailable("the destination was closed before it sent the message")
+    elif (error := done.exception()) is not None:
+        trouble = judged(error) if isinstance(error, Exception) else Unavailable(repr(error))
+    return DeliveryOutcome(number=number, error=trouble)
