@@ -9,7 +9,6 @@ password = { command = ["pass", "show", "pulse"] }             # what it prints,
 import os
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.secrecy import read_secret
@@ -45,7 +44,7 @@ class Secret:
         """Return the present secret; BadConfig names `key` and place, never the content."""
         try:
             if self.file:
-                return self._from_file(Path(self.file))
+                return self._from_file(self.file)
             if self.command:
                 return self._from_command()
             if value := os.environ.get(self.env or ""):
@@ -54,9 +53,9 @@ class Secret:
         except BadConfig as error:
             raise BadConfig(f"{key}: {error}") from error
 
-    def _from_file(self, path: Path) -> str:
+    def _from_file(self, path: str) -> str:
         try:
-            return _decode_text(read_secret(str(path), MAX_SECRET), str(path))
+            return _decode_text(read_secret(path, MAX_SECRET), path)
         except OSError as error:
             raise BadConfig(f"{path} cannot be read: {error.strerror}") from error
 
