@@ -85,7 +85,7 @@ class Courier:
         with contextlib.ExitStack() as opened:
             opened.callback(destination.close)
             state = opened.enter_context(contextlib.closing(self._open_state()))
-            loop = _DeliveryLoop(self, destination, state, self._first_position(state))
+            loop = _DeliveryLoop(self, destination, state, self._find_start(state))
             opened.callback(loop.close)
             self._reader = loop.reader
             loop.work()
@@ -116,34 +116,29 @@ class Courier:
             self._failing_since = condition.note_outage(error)
             condition.report(Window(self.settings.patience), stored, mark)
 
-    def _first_position(self, state: StateDatabase) -> int:
-        stored = self.log.stored(group(self.name), NOTICES).get(0)
-        if stored is not None:
-            return stored
-        position, mark = self._find_reported(state)
+    def _find_start(self, state: StateDatabase) -> tuple[int, str | None]:
+        """Return the position to begin at, and its mark; both are stored."""
+        position, mark = self._find_position(state)
         if position is None:
             known = self.log.beginnings(NOTICES) if self.settings.start_at == "beginning" else self.log.ends(NOTICES)
             position = known[0]
-        self._store(position, mark)
-        return position
+            self._store(position, mark)
+        return position, mark
 
     def _find_position(self, state: StateDatabase) -> tuple[int | None, str | None]:
-        """Return the stored position and its mark; None at the very first start."""
+        """Return the stored position and its mark; None at the very first start.
+
+        If the log lost them (Kafka forgets them after a week without the notifier, and with the topic), those that were last
+        reported count, and are stored: some notices may repeat, and none is passed over.
+        """
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:
             return stored, self.log.metadata(group(self.name), NOTICES).get(0)
-        return self._find_reported(state)
-
-    def _find_reported(self, state: StateDatabase) -> tuple[int | None, str | None]:
-        """Return what was last reported of both; None at the very first start.
-
-        They count if the log lost the stored ones (Kafka forgets them after a week without the notifier, and with the topic): some
-        notices may repeat, and none is passed over.
-        """
         reported = state.conditions().get(self.name, {})
         position, mark = reported.get("position"), reported.get("mark")
         if position is not None:
             logger.warning("the log lost the position", position=position, reason="the last reported one counts")
+            self._store(position, mark)
         return position, mark
 
     def _store(self, position: int, mark: str | None) -> None:
@@ -153,7 +148,9 @@ class Courier:
 class _DeliveryLoop:
     """One destination at work, from its opening until it is closed."""
 
-    def __init__(self, courier: Courier, destination: Destination, state: StateDatabase, position: int) -> None:
+    def __init__(
+        self, courier: Courier, destination: Destination, state: StateDatabase, start: tuple[int, str | None]
+    ) -> None:
         self.courier, self.destination, self.state = courier, destination, state
         self.name, self.clock, self.log = courier.name, courier.clock, courier.log
         self.window = Window(courier.settings.patience)
@@ -163,7 +160,7 @@ class _DeliveryLoop:
             self.log,
             self.clock,
             courier.chance,
-            position=position,
+            start=start,
             window=self.window,
             rejects=self.rejects,
             state=state,

@@ -107,7 +107,7 @@ class NoticeReader:
         clock: Clock,
         chance: Callable[[], float],
         *,
-        position: int,
+        start: tuple[int, str | None],
         window: Window,
         rejects: Rejects,
         state: StateDatabase,
@@ -116,13 +116,13 @@ class NoticeReader:
         self._name, self._log, self._clock, self._chance = name, log, clock, chance
         self._window, self._rejects, self._state = window, rejects, state
         self._keeper = keeper
-        position, mark = self._find_start(position)
+        position, mark = self._find_start(*start)
         self._read_to = position
         self._taken: deque[NoticeMark] = deque()
         self._settled = self._unproven = self._read_mark(position, mark)
-        start = position if self._unproven is None else self._unproven.offset
+        begin = position if self._unproven is None else self._unproven.offset
         self._first_end = log.ends(NOTICES)[0]
-        self._reader = log.reader({(NOTICES, 0): start})
+        self._reader = log.reader({(NOTICES, 0): begin})
         self._untaken: deque[Record] = deque()
         self._stored_at = float("-inf")
         self._failures, self._rests_until = 0, 0.0
@@ -249,14 +249,13 @@ class NoticeReader:
             return RENEW_EVERY
         return STORE_EVERY if self._window.waiting else 0.0
 
-    def _find_start(self, stored: int) -> tuple[int, str | None]:
+    def _find_start(self, stored: int, mark: str | None) -> tuple[int, str | None]:
         """Return the position to begin at, and its mark.
 
         It is that of the destination's own database if this is older, with the mark there: offsets mean nothing after a loss in the
         log. If the log's is older (a kill between the two, a log from a copy), notices repeat. A database without a position, of
         an earlier release, is taken for complete.
         """
-        mark = self._log.metadata(group(self._name), NOTICES).get(0)
         if self._keeper is None:
             return stored, mark
         reached = self._keeper.read_reached()

@@ -91,7 +91,7 @@ class Turns:
 
     def begin(self) -> _DeliveryLoop:
         """As after a restart."""
-        return _DeliveryLoop(self.courier, self.destination, self.state, self.courier._first_position(self.state))
+        return _DeliveryLoop(self.courier, self.destination, self.state, self.courier._find_start(self.state))
 
     def take(self, turns: int = 1) -> None:
         for _ in range(turns):
@@ -119,7 +119,7 @@ def turns(tmp_path: Path) -> Iterator[Turns]:
 
 def test_counters_of_a_destination_begin_at_zero_so_that_an_alert_sees_the_first_reject(turns: Turns) -> None:
     turns.courier.name = "never seen before"
-    _DeliveryLoop(turns.courier, turns.destination, turns.state, 0)
+    _DeliveryLoop(turns.courier, turns.destination, turns.state, (0, None))
     for counter in ("delivered_messages", "failed_attempts", "rejected_messages"):
         name = f"vcsreplicator_notifier_{counter}_total"
         assert REGISTRY.get_sample_value(name, {"destination": "never seen before"}) == 0.0
