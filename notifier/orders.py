@@ -58,7 +58,7 @@ class Replay:
         self._begin = self._position = log.beginnings(NOTICES)[0]
         self._reader = log.reader({(NOTICES, 0): self._position})
         asked = datetime.datetime.fromtimestamp(request.asked_at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._mark = f"{request.who} {asked} #{request.id}"
+        self.mark = f"{request.who} {asked} #{request.id}"
 
     def records(self, room: int) -> list[Record]:
         """Return the next records that the request asks for, at most `room`."""
@@ -74,9 +74,6 @@ class Replay:
         else:
             [self._position] = self._reader.positions().values()
         return [record for record in found if record.offset < self._end and self._is_wanted(record)]
-
-    def marked(self, message: Message) -> Message:
-        return replace(message, replay=self._mark)
 
     @property
     def has_more(self) -> bool:
@@ -223,7 +220,7 @@ class Orders:
         replay.numbers = {number for number in replay.numbers if self.window.holds(number)}
         for record in replay.records(self.window.room):
             for message in self._read_messages(record):
-                replay.numbers.add(self.window.take_replay(replay.marked(message)))
+                replay.numbers.add(self.window.take_replay(replace(message, replay=replay.mark)))
                 replay.taken += 1
         if replay.finished:
             self._answer_request(replay.request, _describe_replay(replay))
