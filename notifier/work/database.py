@@ -82,21 +82,19 @@ class WorkDatabase:
         known = make_url(url)
         if password is not None:
             known = known.set(password=password.read("work.database-password"))
-        self._options: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if known.get_backend_name() == "sqlite":
             try:
                 own(str(known.database))
             except OSError as error:
                 raise BadConfig(f"{KEY}: {known.database}: {error.strerror}") from error
-            self._options["timeout"] = 30.0
+            options["timeout"] = 30.0
         else:
-            self._options |= {name: value for name, value in _PATIENCE.items() if name not in known.query}
+            options |= {name: value for name, value in _PATIENCE.items() if name not in known.query}
             if known.host and not is_loopback(known.host) and "sslmode" not in known.query:
-                self._options |= {"sslmode": "verify-full", "sslrootcert": "system"}
+                options |= {"sslmode": "verify-full", "sslrootcert": "system"}
         self._place = known.render_as_string(hide_password=True)
-        self._engine: Engine = create_engine(
-            known, connect_args=self._options, pool_pre_ping=True, hide_parameters=True
-        )
+        self._engine: Engine = create_engine(known, connect_args=options, pool_pre_ping=True, hide_parameters=True)
         prepare = _prepare_sqlite if self._engine.dialect.name == "sqlite" else _prepare_postgresql
         event.listen(self._engine, "connect", prepare)
         if password is not None and self._engine.dialect.name != "sqlite":
