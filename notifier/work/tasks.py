@@ -12,8 +12,8 @@ attempt cannot be sent.
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 import celery
@@ -97,13 +97,17 @@ def _add_task(app: Any, settings: WorkSettings) -> Any:
             recorder.record(repository, found)
         except Exception as error:
             logger.warning("push not recorded", repository=url, reason=str(error)[:300])
-            with _sent_or_put_back():
+            try:
                 if isinstance(error, Unavailable | BadConfig):  # away, or an operator must see to it: no retry is used
                     try_again(attempt, settings.retry.longest)
                 elif attempt < settings.max_hg_retries:
                     try_again(attempt + 1, settings.retry.delay(attempt + 1, random.random()))
                 else:
                     _keep_dead(app, settings, to_body(number, [found]), error, headers_of(repository))
+            except Exception as unsent:  # not confirmed: put this task back into its queue
+                logger.warning("not sent", reason=str(unsent)[:300])
+                time.sleep(BROKER_DELAY)
+                raise Reject(str(unsent), requeue=True) from unsent
 
     return record_push
 
@@ -220,17 +224,6 @@ class TaskRecorder:
             for opened in self._opened:
                 opened.close()
             self._opened = None
-
-
-@contextmanager
-def _sent_or_put_back() -> Iterator[None]:
-    """Put the task back into its queue if what the block sends is not confirmed."""
-    try:
-        yield
-    except Exception as error:
-        logger.warning("not sent", reason=str(error)[:300])
-        time.sleep(BROKER_DELAY)
-        raise Reject(str(error), requeue=True) from error
 
 
 def _keep_dead(
