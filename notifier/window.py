@@ -92,13 +92,14 @@ class Window:
 
     patience: Patience
     paused: bool = False
+    # The number of unconfirmed deliveries.
+    in_flight: int = 0
     _entries: OrderedDict[int, _Entry] = field(default_factory=OrderedDict)
     _queues: dict[tuple[str, str | None], deque[_Entry]] = field(default_factory=dict)
     _ready: deque[_Entry] = field(default_factory=deque)
     _waiting: list[tuple[float, int]] = field(default_factory=list)
     _open: OrderedDict[int, int] = field(default_factory=OrderedDict)
     _next_offset: int = 0
-    _in_flight: int = 0
     _down_until: float = 0.0
     _downs: int = 0
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -140,13 +141,13 @@ class Window:
             if entry is not None:  # skipped meanwhile
                 self._ready.append(entry)
         begun = []
-        while self._ready and self._in_flight < self.patience.in_flight:
+        while self._ready and self.in_flight < self.patience.in_flight:
             entry = self._ready.popleft()
             if entry.number not in self._entries:
                 continue
             entry.attempt += 1
             entry.in_flight = True
-            self._in_flight += 1
+            self.in_flight += 1
             begun.append(self.delivery(entry.number))
         return begun
 
@@ -270,11 +271,6 @@ class Window:
         return next((entry.message for entry in self._entries.values() if entry.message.replay is None), None)
 
     @property
-    def in_flight(self) -> int:
-        """The number of unconfirmed deliveries."""
-        return self._in_flight
-
-    @property
     def waiting(self) -> int:
         """The number of messages here that are not settled, sent or not."""
         return len(self._entries)
@@ -297,7 +293,7 @@ class Window:
 
         Events may make it earlier. None if only events give `next` something.
         """
-        if self.paused or not self._entries or self._in_flight >= self.patience.in_flight:
+        if self.paused or not self._entries or self.in_flight >= self.patience.in_flight:
             return None
         if self._ready:
             return self._down_until
@@ -320,7 +316,7 @@ class Window:
     def _end_attempt(self, entry: _Entry) -> None:
         if entry.in_flight:
             entry.in_flight = False
-            self._in_flight -= 1
+            self.in_flight -= 1
 
     def _postpone_entry(self, entry: _Entry, due: float) -> None:
         self._end_attempt(entry)
