@@ -102,7 +102,7 @@ class MessageBacklog:
 
         If so, the caller must acknowledge them, or take them out of the database. Otherwise their connection was lost.
         """
-        name, backlog = messages[0].name, self._find_backlog(messages)
+        name, backlog = messages[0].name, self._backlogs[messages[0].name]
         backlog.busy_since, backlog.failures, backlog.is_alone, backlog.due = None, 0, False, 0.0
         is_ours = messages[0].row is not None
         if not is_ours and list(backlog.waiting)[: len(messages)] == list(messages):
@@ -117,7 +117,7 @@ class MessageBacklog:
 
         If so, there is one message: the caller keeps it elsewhere and settles it.
         """
-        backlog = self._find_backlog(messages)
+        backlog = self._backlogs[messages[0].name]
         backlog.busy_since = None
         if len(messages) > 1:
             backlog.failures = 1  # which one it was shows when they are taken one by one
@@ -133,7 +133,7 @@ class MessageBacklog:
 
         A resource is unavailable. If only this repository needs it, the repository is parked, so that the others do not wait.
         """
-        backlog = self._find_backlog(messages)
+        backlog = self._backlogs[messages[0].name]
         backlog.busy_since, backlog.is_alone, backlog.due = None, is_alone, until
 
     def to_park(self, now: float) -> list[TakenMessage]:
@@ -178,9 +178,6 @@ class MessageBacklog:
             backlog.waiting.clear()
             if backlog.busy_since is None and not backlog.failures:
                 del self._backlogs[name]
-
-    def _find_backlog(self, messages: Sequence[TakenMessage]) -> _RepositoryBacklog:
-        return self._backlogs[messages[0].name]
 
     def _drop_if_empty(self, name: RepositoryName) -> None:
         backlog = self._backlogs[name]
