@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter
 
-from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, TooLarge
-from hgext.vcsreplicator.log import NewRecord as LogMessage
+from hgext.vcsreplicator.log import ERRORS, NOTICES, Log, NewRecord, TooLarge
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import ReplicationError, Unavailable
 from hgext.vcsreplicator.words.records import KEY_KEPT, ErrorRecord
@@ -89,4 +88,4 @@ class Rejects:
             REJECTED.labels(self.name).inc()
 
     def _append(self, record: ErrorRecord) -> None:
-        self.log.append([LogMessage(topic=ERRORS, key=record.key, value=to_json(record))])
+        self.log.append([NewRecord(topic=ERRORS, key=record.key, value=to_json(record))])

@@ -80,8 +80,7 @@ async def _poll(
     ready: Callable[[], None],
 ) -> None:
     asker = Asker(settings, clock)
-    poller = Poller(settings, asker, outgoing)
-    following = asyncio.create_task(poller.follow(known))
+    following = asyncio.create_task(Poller(settings, asker, outgoing).follow(known))
     ready()
     try:
         while not stop.is_set() and outgoing.is_alive() and not following.done():
