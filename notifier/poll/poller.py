@@ -8,6 +8,7 @@ less often, and the trouble holds up no other. While the broker is away, a repos
 import asyncio
 import random
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ class Poller:
         self, settings: PollSettings, asking: Asker, delivering: PushSender, chance: Callable[[], float] = random.random
     ) -> None:
         self._settings, self._asking, self._delivering, self._chance = settings, asking, delivering, chance
-        self._hosts: dict[str, Host] = {}
+        self._hosts = defaultdict[str, Host](lambda: Host(settings.per_host, chance))
 
     async def follow(self, known: Sequence[Followed]) -> None:
         """Follow these repositories until cancelled."""
@@ -175,8 +176,6 @@ class Poller:
 
     async def _ask(self, url: str, etag: str | None) -> Asked:
         origin = url.split("/")[2]
-        if origin not in self._hosts:
-            self._hosts[origin] = Host(self._settings.per_host, self._chance)
         result = "failed"
         try:
             async with self._hosts[origin].slot():
