@@ -55,8 +55,7 @@ class Memory:
         """Return the repository with this id, an empty one if it is not known."""
         found = self.repositories.get(name)
         if found is None:
-            found = self.repositories[name] = Repository(name)
-            found.is_refused = name in self.poison.refused
+            found = self.repositories[name] = Repository(name, is_refused=name in self.poison.refused)
         return found
 
     def batch(self, *, may_defer: bool = False) -> Outgoing:

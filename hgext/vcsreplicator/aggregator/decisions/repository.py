@@ -7,7 +7,7 @@ It has the state, the mirrors' levels, and the events that wait for their notice
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ...log import Record
 from ...words.event import Event
@@ -18,6 +18,7 @@ from .held import HeldEvent
 from .standing import Standing, compare, gating_at, is_applied, is_served, make_proof
 
 
+@dataclass(slots=True, eq=False)
 class Repository:
     """State, levels and queue of one repository.
 
@@ -26,38 +27,21 @@ class Repository:
     missing in the queue. `newest_at` is when its newest event came, by the monotonic clock; 0 if that was before this session.
     """
 
-    __slots__ = (
-        "_members",
-        "_newer_from",
-        "_standings",
-        "acks",
-        "id",
-        "is_incomplete",
-        "is_refused",
-        "is_stored_newer",
-        "newer",
-        "newest_at",
-        "queue",
-        "released",
-        "state",
-    )
-
-    def __init__(self, name: str) -> None:
-        self.id = name
-        self.state: RepositoryState | None = None
-        self.acks: dict[str, Ack] = {}
-        self.queue: deque[HeldEvent] = deque()
-        self.released = 0
-        self.newer: set[int] = set()
-        self._newer_from = -1
-        self.newest_at = 0.0
-        self.is_stored_newer = False
-        self.is_incomplete = False
-        # Whether it waits until a topic takes a record about it: its state stays the one in the log.
-        self.is_refused = False
-        # By version of the roster and path: the mirrors that must apply its events, and those of them that gate it.
-        self._members: tuple[int, str, tuple[Mirror, ...], tuple[Mirror, ...]] = (-1, "", (), ())
-        self._standings: dict[str, Standing] = {}
+    id: str
+    state: RepositoryState | None = None
+    acks: dict[str, Ack] = field(default_factory=dict)
+    queue: deque[HeldEvent] = field(default_factory=deque)
+    released: int = 0
+    newer: set[int] = field(default_factory=set)
+    newest_at: float = 0.0
+    is_stored_newer: bool = False
+    is_incomplete: bool = False
+    # Whether it waits until a topic takes a record about it: its state stays the one in the log.
+    is_refused: bool = False
+    _newer_from: int = -1
+    # By version of the roster and path: the mirrors that must apply its events, and those of them that gate it.
+    _members: tuple[int, str, tuple[Mirror, ...], tuple[Mirror, ...]] = (-1, "", (), ())
+    _standings: dict[str, Standing] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
