@@ -50,7 +50,8 @@ def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() ->
 def hear(fed: FedAggregation, name: str, **members: int) -> list[str]:
     beat = to_json(MirrorHeartbeat(mirror=name, time=1.0, positions={}, version="0.0.9", **members))
     fed.aggregation.levels.take(fed.record(ACKS, name, beat), fed.now)
-    return [alarm.text for alarm in alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)]
+    found = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
+    return [alarm.describe(0.0) for alarm in found]
 
 
 def test_a_mirror_that_does_not_say_from_where_it_can_serve_is_named_until_it_is_upgraded() -> None:
@@ -58,6 +59,6 @@ def test_a_mirror_that_does_not_say_from_where_it_can_serve_is_named_until_it_is
     assert hear(fed, "alpha", format=MIRROR_FORMAT) == []
     [text] = hear(fed, "beta")
     assert text.startswith("mirror of an older release beta: it does not say from which event on it can serve, ")
-    assert text.endswith("; upgrade it")
+    assert text.endswith("; upgrade it (since 1970-01-01 00:00:00 UTC)")
     assert hear(fed, "gamma") == [text]  # not in the roster
     assert hear(fed, "beta", format=MIRROR_FORMAT) == []

@@ -68,26 +68,19 @@ class Alarm:
     numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
     paths: tuple[str, ...] = field(default=(), compare=False)
 
-    @property
-    def text(self) -> str:
-        """The alarm in one line, for readers without the log lines."""
-        return self._write("")
-
     def describe(self, since: float) -> str:
-        """Return the text with the time since which the alarm lasts.
+        """Return the alarm in one line, with the time since which it lasts.
 
-        The alarms of waiting notices and of successors have that time in their text.
+        The alarms of waiting notices and of successors have that time in their story.
         """
-        return self._write(time.strftime(" (since %Y-%m-%d %H:%M:%S UTC)", time.gmtime(since)))
-
-    def _write(self, since: str) -> str:
+        lasts = time.strftime(" (since %Y-%m-%d %H:%M:%S UTC)", time.gmtime(since))
         begin = f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: "
         if self.story is not None:
-            return f"{begin}{self.story}{since if self.kind in (OLDER, UNREAD, TOO_LARGE) else ''}"
+            return f"{begin}{self.story}{lasts if self.kind in (OLDER, UNREAD, TOO_LARGE) else ''}"
         numbers = ", ".join(f"{value:g} {name}" for name, value in self.numbers.items())
         where = f" ({', '.join(self.paths)})" if self.paths else ""
         step = f"; {STEPS[self.kind]}" if self.kind in STEPS else ""
-        return f"{begin}{numbers}{where}{since}{step}"
+        return f"{begin}{numbers}{where}{lasts}{step}"
 
     @property
     def named(self) -> dict[str, object]:
@@ -112,16 +105,14 @@ class MirrorLag:
 class Waiting:
     """The notices that wait, for which mirrors, and for how many seconds.
 
-    `alone` counts the notices that wait because no mirror gates them, `repositories` the repositories that have such notices.
-    `newer` has the number of events of each repository that waits for a newer aggregator, `broken` that of each repository that
-    is stalled because decisions about it failed. `held` says by repository for how long its first notice has been the first,
-    `silent` by mirror for how long it sent no heartbeat, `successors` how long each waits. `forked` has the paths of the
-    repositories that forked.
+    `alone` has the number of notices of each repository that no mirror gates, `newer` that of events of each repository that waits
+    for a newer aggregator, `broken` that of each repository that is stalled because decisions about it failed. `held` says by
+    repository for how long its first notice has been the first, `silent` by mirror for how long it sent no heartbeat, `successors`
+    how long each waits. `forked` has the paths of the repositories that forked.
     """
 
     mirrors: Mapping[str, MirrorLag]
-    alone: int
-    repositories: int
+    alone: Sequence[int]
     newer: Sequence[int]
     broken: Sequence[int]
     held: Mapping[str, float]
@@ -152,7 +143,7 @@ def alarms(
         if aggregation.levels.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
             found.append(Alarm(kind=OLDER, mirror=name, story=OLDER_STEP))
     if waiting.alone:
-        numbers = {"held": waiting.alone, "repositories": waiting.repositories}
+        numbers = {"held": sum(waiting.alone), "repositories": len(waiting.alone)}
         found.append(Alarm(kind=NO_GATING, numbers=numbers))
     found += _alarm_held(aggregation, waiting, patience)
     for kind, events in ((NEWER, waiting.newer), (BROKEN, waiting.broken)):
@@ -202,18 +193,14 @@ def _alarm_refused(aggregation: Aggregation) -> Iterator[Alarm]:
     told = []
     for topic in sorted({each.topic for each in refused.values()}):
         largest = {name: each for name, each in refused.items() if each.topic == topic}
-        paths = sorted(_find_path(aggregation, name) for name in largest)
+        known = aggregation.repositories
+        paths = sorted(known[name].path if name in known else name for name in largest)
         more = f" and {len(paths) - NAMED} more wait" if len(paths) > NAMED else " wait"
         names = f"{', '.join(paths[:NAMED])}{more if len(paths) > 1 else ' waits'}"
         newest = max(largest.values(), key=lambda each: each.size)
         limit = "" if newest.limit is None else f" (it takes {newest.limit})"
         told.append(f"{names}, for topic {topic} refuses a message of {newest.size} bytes{limit}")
     yield Alarm(kind=TOO_LARGE, story=f"{'; '.join(told)}; correct max.message.bytes, see: vcsreplicator topics check")
-
-
-def _find_path(aggregation: Aggregation, name: str) -> str:
-    repository = aggregation.repositories.get(name)
-    return repository.path if repository is not None else name
 
 
 def _alarm_successors(aggregation: Aggregation, waiting: Waiting, patience: float) -> Iterator[Alarm]:
@@ -276,8 +263,7 @@ def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
     `silence` remembers the signs that were seen before.
     """
     mirrors = {one.name: MirrorLag() for one in aggregation.roster.mirrors if one.state is not MirrorState.REMOVED}
-    alone = repositories = 0
-    newer, broken, seconds, forked = [], [], {}, []
+    alone, newer, broken, seconds, forked = [], [], [], {}, []
     for repository in aggregation.repositories.values():
         if (state := repository.state) and state.fork and not state.deleted:
             forked.append(state.path)
@@ -296,7 +282,7 @@ def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
             continue
         gating = repository.gating(aggregation.roster)
         if not gating and not aggregation.roster.allow_empty:
-            alone, repositories = alone + len(repository.queue), repositories + 1
+            alone.append(len(repository.queue))
         for mirror in gating:
             ack = repository.ack(mirror.name)
             applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
@@ -307,7 +293,6 @@ def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
     return Waiting(
         mirrors=mirrors,
         alone=alone,
-        repositories=repositories,
         newer=newer,
         broken=broken,
         held=seconds,

@@ -1243,7 +1243,7 @@ def test_notices_that_wait_while_pushes_go_on_are_an_alarm_that_names_who_holds_
             fed.silence.heard(mirror, fed.now, fed.now)
         found = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
         fed.now += 10
-    assert [alarm.text for alarm in found] == [
+    assert [alarm.describe(0.0) for alarm in found] == [
         "notices held: 7 of x wait, for beta, the oldest for 60 s; see: vcsreplicator trace x"
     ]
 

@@ -124,7 +124,8 @@ def test_a_successor_waits_for_a_repository_that_waits_itself() -> None:
     fed.now += 1e6
     fed.commit()
     assert fed.state(successor).released == 0
-    texts = [each.text for each in alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 1e9)]
+    found = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 1e9)
+    texts = [alarm.describe(0.0) for alarm in found]
     assert any("of which a topic refuses a message for its size: raise the topic's" in text for text in texts)
     assert (
         f"message too large: x waits, for topic {NOTICES} refuses a message of 2000 bytes (it takes 1000); "

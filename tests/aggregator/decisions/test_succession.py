@@ -27,7 +27,7 @@ def waiting(fed: FedAggregation, *, after: float = 0.0) -> list[str]:
     """What the alarms tell of successors."""
     fed.now += after
     found = alarms(fed.aggregation, survey(fed.aggregation, fed.silence, fed.now), 60.0)
-    return [alarm.text for alarm in found if alarm.kind == SUCCESSOR]
+    return [alarm.describe(0.0) for alarm in found if alarm.kind == SUCCESSOR]
 
 
 def succeeded(fed: FedAggregation, path: str = "x") -> tuple[Chain, Chain]:
