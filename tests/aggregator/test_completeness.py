@@ -47,7 +47,7 @@ class Installation:
         self.former, self.successor = Chain(PATH), Chain(PATH, generation=2)
 
     def session(self) -> Session:
-        return Session.load(SETTINGS, self.log, self.log.transactor(GROUP), self.clock)
+        return Session(SETTINGS, self.log, self.log.transactor(GROUP), self.clock)
 
     def step(self, session: Session, seconds: float) -> None:
         """One step every five seconds, and one after the last of them."""

@@ -60,7 +60,7 @@ def log() -> CountingLog:
 
 
 def open_session(log: CountingLog) -> Session:
-    return Session.load(SETTINGS, log, log.transactor(GROUP), log._clock)
+    return Session(SETTINGS, log, log.transactor(GROUP), log._clock)
 
 
 def step(session: Session, clock: HandClock, times: int = 1) -> None:

@@ -65,7 +65,7 @@ def make_anew(url: str) -> Callable[[str], None]:
 def work(log: Log, until: Callable[[], bool]) -> None:
     """One life of an aggregator, which ends when this is true."""
     transactor = log.transactor(GROUP)
-    with closing(transactor), Session.load(SETTINGS, log, transactor, SystemClock()) as session:
+    with closing(transactor), Session(SETTINGS, log, transactor, SystemClock()) as session:
 
         def step() -> bool:
             session.step(0.02)
@@ -198,10 +198,10 @@ def test_a_level_that_is_invented_makes_the_log_read_again_once_and_is_set_aside
     begin = Rereading.begin
     monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
     send(log, chain.take(2))
-    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         session.step(0.0)
         session.commit()
-    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         for number in range(10):
             forged = chain.ack("alpha", 2)
             forged = type(forged)(**{**{n: getattr(forged, n) for n in forged.__slots__}, "applied": 10**9})
@@ -223,7 +223,7 @@ def test_events_that_mirrors_have_and_the_log_lacks_are_an_alarm_until_they_are_
     chain = Chain("one")
     events = chain.take(3)
     send(log, events[:1])
-    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
 
         def told() -> tuple[str, ...]:
             for _ in range(4):
@@ -259,7 +259,7 @@ def test_a_mirror_that_has_nothing_of_a_repository_has_no_event_that_the_log_lac
         served_at=0.0,
         detached="refused",
     )
-    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         log.append([NewRecord(topic=ACKS, key=f"alpha/{chain.repository}", value=to_json(ack))])
         for _ in range(6):
             clock.advance(5.0)
@@ -275,7 +275,7 @@ def test_levels_that_come_before_their_events_make_nothing_be_read_again(monkeyp
     clock, log = memory()
     monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
     chain = Chain("one")
-    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         for _ in range(5):
             [event] = chain.take(1)
             acknowledge(log, chain)
@@ -293,7 +293,7 @@ def test_a_mirror_that_is_always_ahead_of_the_log_by_one_makes_nothing_be_read_a
     clock, log = memory()
     monkeypatch.setattr(Rereading, "begin", lambda *_: pytest.fail("read again"))
     chain = Chain("one")
-    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         before = chain.take(1)
         for _ in range(5):
             acknowledge(log, chain)

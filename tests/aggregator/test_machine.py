@@ -329,7 +329,7 @@ class World(RuleBasedStateMachine):
     def opened(self) -> Session:
         while True:
             try:
-                return Session.load(self.settings, self.log, self.log.transactor(IDENTITY), self.clock)
+                return Session(self.settings, self.log, self.log.transactor(IDENTITY), self.clock)
             except Unavailable:
                 continue
 

@@ -52,7 +52,7 @@ class Halves(MemoryLog):
         self.leaderless |= {(EVENTS, partition) for partition in partitions or (SILENT,)}
 
     def session(self) -> Session:
-        return Session.load(SETTINGS, self, self.transactor(GROUP), self._clock)
+        return Session(SETTINGS, self, self.transactor(GROUP), self._clock)
 
     def step(self, session: Session, count: int = 3) -> None:
         for _ in range(count):
@@ -231,7 +231,7 @@ def test_a_stop_ends_the_search_for_the_partitions_that_answer(log: Halves) -> N
     log.fall_silent()
     log.ends = stop_at_first  # type: ignore[method-assign]
     with pytest.raises(ReadStopped):
-        Session.load(SETTINGS, log, log.transactor(GROUP), log._clock, stop=stop)
+        Session(SETTINGS, log, log.transactor(GROUP), log._clock, stop=stop)
     assert asked == [None]
 
 

@@ -47,7 +47,7 @@ class Installation:
 
     def start(self) -> Session:
         """What a start after a kill makes of the log."""
-        self.session = Session.load(self.settings, self.log, self.log.transactor(IDENTITY), self.clock)
+        self.session = Session(self.settings, self.log, self.log.transactor(IDENTITY), self.clock)
         return self.session
 
     def ack(self, chain: Chain, *, serving: int) -> None:

@@ -71,13 +71,13 @@ def test_a_start_ends_though_the_log_loses_records_while_it_is_read(topic: str) 
     chain = Chain("x")
     send(log, chain.take(3))
     ack(log, chain)
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         for _ in range(3):
             session.step(0.0)
             clock.advance(5.0)
     assert isinstance(log, Shrinking)
     log.topic = topic
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock):
+    with Session(SETTINGS, log, log.transactor(GROUP), clock):
         assert log.topic is None
 
 
@@ -88,7 +88,7 @@ def test_events_are_read_again_to_the_end_of_a_log_that_loses_records_meanwhile(
     log.acknowledge(GROUP, EVENTS, log.ends(EVENTS))
     ack(log, chain)
     assert isinstance(log, Shrinking)
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         log.topic = EVENTS
         for _ in range(2):  # the second heartbeat begins, and what was lost stays unseen by the other reader
             clock.advance(5.0)
@@ -122,7 +122,7 @@ def test_what_is_read_again_holds_up_neither_other_partitions_nor_the_sign_of_li
     skipped, other = chains[0], chains[1]
     send(log, skipped.take(10))
     log.acknowledge(GROUP, EVENTS, log.ends(EVENTS))
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         send(log, [*skipped.take(2), *other.take(2)])
         session.step(0.0)
         assert 0 in session._rereading
@@ -156,7 +156,7 @@ def other_history(log: MemoryLog, session: Session) -> Chain:
 
 def test_a_gap_where_the_log_was_filled_anew_is_no_loss_until_the_partition_is_read_again() -> None:
     clock, log = installation()
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         other, chain = other_history(log, session), Chain("x")
         send(log, [*chain.take(1), *other.events[2:], *chain.take(1)])  # the first stands before the position
         ack(log, chain)
@@ -172,7 +172,7 @@ def test_the_adoption_that_stands_where_the_log_was_filled_anew_is_found() -> No
     new.repository = old.repository
     send(log, old.take(2))
     ack(log, old)
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         session.step(0.0)
         session.step(0.0)
         log.lose(EVENTS, 0, 1)
@@ -186,7 +186,7 @@ def test_the_adoption_that_stands_where_the_log_was_filled_anew_is_found() -> No
 
 def test_events_that_stand_where_the_log_was_filled_anew_are_found_by_the_levels_of_mirrors() -> None:
     clock, log = installation()
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         other, chain = other_history(log, session), Chain("x")
         send(log, [*chain.take(2), *other.events[2:]])
         ack(log, chain)
@@ -200,7 +200,7 @@ def test_events_that_stand_where_the_log_was_filled_anew_are_found_by_the_levels
 def test_events_of_a_forked_repository_that_stand_where_the_log_was_filled_anew_are_found() -> None:
     clock, log = installation()
     chain = Chain("x")
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         [first] = chain.take(1)
         send(log, [first, replace(first, id="f" * 32), *chain.take(2)])
         session.step(0.0)
@@ -218,7 +218,7 @@ def test_a_fork_of_what_the_log_lost_unread_is_taken_first_and_named_with_the_ne
     clock, log = installation()
     chain, adopted = Chain("x"), Chain("x", incarnation=2)
     adopted.repository = chain.repository
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         other = other_history(log, session)
         send(log, [*chain.take(1), *other.events[2:]])  # before the position
         fork = replace(chain.events[0], id="f" * 32)
@@ -237,7 +237,7 @@ def test_a_fork_of_what_the_log_lost_unread_is_taken_first_and_named_with_the_ne
 def test_a_gap_behind_a_fork_stays_a_fork_when_the_whole_log_lacks_what_is_before_it() -> None:
     clock, log = installation()
     chain = Chain("x")
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         [first] = chain.take(1)
         send(log, [first, replace(first, id="f" * 32)])
         session.step(0.0)
@@ -252,7 +252,7 @@ def test_a_history_that_was_never_adopted_makes_the_log_read_again_once(monkeypa
     foreign.repository = chain.repository
     begin = Rereading.begin
     monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         send(log, chain.take(1))
         session.step(0.0)
         for _ in range(5):
@@ -271,7 +271,7 @@ def test_a_log_whose_oldest_records_expired_is_not_read_again_for_each_repositor
         chain.take(2)
         send(log, chain.take(1))
     ack(log, *chains)
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         for _ in range(4):
             session.step(0.0)
     assert [noticed(log, chain) for chain in chains] == [[3], [3], [3]]
@@ -301,7 +301,7 @@ def gap(log: MemoryLog, session: Session, chain: Chain) -> None:
 def test_each_record_is_read_again_once_however_many_gaps_come(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = installation()
     chains = [Chain(name) for name in "abcdef"]
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         for chain in chains:
             send(log, chain.take(5))
         session.step(0.0)
@@ -316,7 +316,7 @@ def test_each_record_is_read_again_once_however_many_gaps_come(monkeypatch: pyte
 def test_a_partition_is_read_from_its_beginning_if_the_log_lost_what_was_read_again_before() -> None:
     clock, log = installation()
     other, chain = Chain("other"), Chain("x")
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         send(log, other.take(4))
         session.step(0.0)
         gap(log, session, other)
@@ -333,7 +333,7 @@ def test_an_invented_level_that_grows_with_the_log_makes_it_read_again_once(monk
     chain, other, read_again = Chain("x"), Chain("other"), []
     begin = Rereading.begin
     monkeypatch.setattr(Rereading, "begin", lambda this, part: (read_again.append(part), begin(this, part))[1])
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         chain.take(20)
         for applied in range(10, 20):
             value = to_json(chain.ack("alpha", applied))
@@ -348,13 +348,13 @@ def test_an_invented_level_that_grows_with_the_log_makes_it_read_again_once(monk
 def test_a_fork_that_was_passed_unread_is_recorded_when_its_partition_is_read_again() -> None:
     clock, log = installation()
     chain = Chain("x")
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         send(log, chain.take(2))
         session.step(0.0)
     fork = replace(chain.events[1], id="f" * 32)
     send(log, [fork, *chain.take(1)])
     log.acknowledge(GROUP, EVENTS, log.ends(EVENTS))
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         send(log, chain.take(1))
         for _ in range(4):
             session.step(0.0)
@@ -370,7 +370,7 @@ def test_a_fork_is_recorded_at_the_end_of_a_log_that_lost_what_was_behind_it() -
     fork = replace(second, id="f" * 32)
     send(log, [first, second, fork, *chain.take(1)])
     log.acknowledge(GROUP, EVENTS, {0: 9})
-    with Session.load(SETTINGS, log, log.transactor(GROUP), clock) as session:
+    with Session(SETTINGS, log, log.transactor(GROUP), clock) as session:
         session.step(0.0)
         assert session.aggregation.repositories[chain.repository].last == 3
         [error] = log.records(ERRORS)

@@ -81,7 +81,7 @@ def flow(log: Log, requests: list[str], *, wait: float) -> Iterator[Flow]:
     """An aggregator whose new events wait so long for their release, and its heartbeat no shorter."""
     ask(log, Verb.ADD, "alpha")
     settings = AggregatorSettings(group_time=wait, beat=wait)
-    with Session.load(settings, log, log.transactor(IDENTITY), SystemClock()) as session:
+    with Session(settings, log, log.transactor(IDENTITY), SystemClock()) as session:
         eventually(lambda: session.step(0.1) or session.aggregation.roster.mirrors, "the mirror is known")
         yield Flow(log, session, requests)
 

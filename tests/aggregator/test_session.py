@@ -38,7 +38,7 @@ def test_a_long_backlog_delays_no_sign_of_life_and_no_release_of_others() -> Non
     send(log, backlog.take(200))
     acknowledge(log, backlog.ack("alpha", 200))
     settings = AggregatorSettings(batch=10, beat=1.0)
-    with Session.load(settings, log, log.transactor(GROUP), clock) as session:
+    with Session(settings, log, log.transactor(GROUP), clock) as session:
         session.step(0.0)  # alpha is active
         session.step(0.0)
         assert len(notices(log)) == 10
@@ -63,7 +63,7 @@ def test_a_long_replacement_of_a_history_delays_no_sign_of_life(monkeypatch: pyt
     log.create(topics(partitions=1))
     send(log, old.take(200))
     transactor = log.transactor(GROUP)
-    with Session.load(AggregatorSettings(), log, transactor, clock) as session:
+    with Session(AggregatorSettings(), log, transactor, clock) as session:
         session.step(0.0)
         send(log, [new.next(Type.SYNC, detail={"reason": "adopted"})])
         before, commit = clock.now(), transactor.commit
@@ -90,7 +90,7 @@ def test_levels_that_cannot_be_read_are_recorded_once_however_often_the_aggregat
         log.append(
             [NewRecord(topic=ACKS, key=f"alpha/{life}", value=b"rubbish")]
         )  # it stands there when the life begins
-        with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
             log.append([NewRecord(topic=ACKS, key=f"beta/{life}", value=b"rubbish")])  # it comes while it lasts
             session.step(0.0)
             session.commit()
@@ -104,7 +104,7 @@ def test_levels_that_cannot_be_read_are_recorded_also_in_a_log_that_was_made_ane
     log.create(topics(partitions=1))
     log.acknowledge(GROUP, ACKS, {0: 1000})
     log.append([NewRecord(topic=ACKS, key="alpha/x", value=b"rubbish")])
-    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         session.commit()
     assert len(log.records(ERRORS)) == 1
 
@@ -119,9 +119,9 @@ def test_many_levels_that_cannot_be_read_are_recorded_in_transactions_of_bounded
     log.append([NewRecord(topic=ACKS, key=f"alpha/{number}", value=b"rubbish") for number in range(100)])
     log.fail_commits = [True]  # the first one takes effect, and the aggregator does not learn it
     with pytest.raises(Unavailable):
-        Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock)
+        Session(AggregatorSettings(), log, log.transactor(GROUP), clock)
     assert 0 < len(log.records(ERRORS)) < 50
-    with Session.load(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
         session.commit()
     assert len(log.records(ERRORS)) == 100
 
@@ -132,7 +132,7 @@ def test_what_waits_for_the_next_transaction_waits_for_no_group_time(monkeypatch
     log = MemoryLog(clock)
     log.create(topics(partitions=1))
     ask(log, Verb.ALLOW_EMPTY, allow=True)
-    with Session.load(AggregatorSettings(group_time=3600.0), log, log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(group_time=3600.0), log, log.transactor(GROUP), clock) as session:
         session.step(0.0)
         send(log, [chain.next() for chain in chains])
         for _ in chains:
@@ -174,7 +174,7 @@ def replace_repository(number: int, *, is_written: bool) -> tuple[KillingLog, li
             known = log.state(chain)
             acknowledge(log, chain.ack("alpha", len(chain.events), known.released if known else 0))
         try:
-            session = session or Session.load(settings, log, log.transactor(GROUP), clock)
+            session = session or Session(settings, log, log.transactor(GROUP), clock)
             session.step(0.0)
         except Unavailable:
             session = None

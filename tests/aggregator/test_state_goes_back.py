@@ -70,7 +70,7 @@ class Installation:
         ]
 
     def _opened(self) -> Session:
-        return Session.load(SETTINGS, self.log, self.log.transactor(GROUP), self.clock)
+        return Session(SETTINGS, self.log, self.log.transactor(GROUP), self.clock)
 
 
 def chained(chain: Chain, *, first: int = 0) -> list[tuple[str, int, str | None]]:

@@ -41,7 +41,7 @@ def test_an_aggregator_takes_over_from_an_older_one_and_says_what_it_writes() ->
     log.append([NewRecord(topic=STATE, key=IDENTITY, value=b'{"time":1.0,"roster":0,"held":0}')])
     stop = threading.Event()
     run(AggregatorSettings(), log, stop=stop, ready=stop.set, clock=clock)
-    with Session.load(AggregatorSettings(), log, log.transactor(IDENTITY), clock) as session:
+    with Session(AggregatorSettings(), log, log.transactor(IDENTITY), clock) as session:
         session.step(0.0)
     [beat] = [record.value for record in log.records(STATE) if record.key == IDENTITY]
     assert json.loads(beat or b"")["format"] == AGGREGATOR_FORMAT

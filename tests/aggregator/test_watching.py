@@ -40,7 +40,7 @@ class Silent(MemoryLog):
         return super().ends(topic, partitions)
 
     def session(self) -> Session:
-        return Session.load(SETTINGS, self, self.transactor(GROUP), self.clock)
+        return Session(SETTINGS, self, self.transactor(GROUP), self.clock)
 
     def step(self, session: Session) -> None:
         session.step(0.0)

@@ -70,7 +70,7 @@ def test_the_aggregator_alarms_a_mirror_after_60_seconds_of_its_own_clock_and_no
     machines.beat()
     machines.advance(10.0)
     clock = machines.of_aggregator
-    with Session.load(AggregatorSettings(), machines.log, machines.log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), machines.log, machines.log.transactor(GROUP), clock) as session:
         for _ in range(20):
             machines.beat(aggregator=False)
             session.step(0.0)
@@ -91,7 +91,7 @@ def test_the_aggregator_alarms_a_mirror_after_60_seconds_of_its_own_clock_and_no
 def test_a_mirror_that_never_spoke_has_time_since_the_aggregator_began(machines: Machines) -> None:
     machines.advance(10 * HOUR)
     clock = machines.of_aggregator
-    with Session.load(AggregatorSettings(), machines.log, machines.log.transactor(GROUP), clock) as session:
+    with Session(AggregatorSettings(), machines.log, machines.log.transactor(GROUP), clock) as session:
         session.step(0.0)
         machines.advance(59.0)
         session.step(0.0)

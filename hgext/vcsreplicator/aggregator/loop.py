@@ -56,7 +56,7 @@ def run(
                 transactor = log.transactor(IDENTITY)
             else:
                 transactor.renew()
-            with Session.load(settings, log, transactor, clock, poison, silence, stop, state) as session:
+            with Session(settings, log, transactor, clock, poison, silence, stop, state) as session:
                 sessions[:] = [session]
                 if not announced:
                     _report_ready(log, ready)

@@ -41,7 +41,6 @@ from ..words.clock import Clock, Silence
 from ..words.wire import names_of
 from .ahead import AheadLevels
 from .completeness import Completeness
-from .decisions.aggregation import Aggregation
 from .decisions.memory import RecordOutcome
 from .decisions.outgoing import Outgoing
 from .decisions.poison import Poison
@@ -67,9 +66,8 @@ class Session:
     leave out.
     """
 
-    @classmethod
-    def load(
-        cls,
+    def __init__(
+        self,
         settings: AggregatorSettings,
         log: Log,
         transactor: Transactor,
@@ -78,57 +76,35 @@ class Session:
         silence: Silence | None = None,
         stop: threading.Event | None = None,
         state: Table | None = None,
-    ) -> "Session":
+    ) -> None:
         """Read the whole log, and begin a session.
 
         The transactor must be made before: then what an older aggregator did is done.
         """
-        began, stop = clock.monotonic(), stop or threading.Event()
-        aggregation = load(log, limit=settings.batch, poison=poison, stop=stop, state=state)
-        session = cls(settings, log, transactor, clock, aggregation, silence or Silence(began), stop)
-        try:
-            session._catch_up()
-        except BaseException:
-            session.close()
-            raise
-        took = round(clock.monotonic() - began, 3)
-        logger.info("loaded", repositories=len(aggregation.repositories), held=aggregation.held, seconds=took)
-        return session
-
-    def __init__(
-        self,
-        settings: AggregatorSettings,
-        log: Log,
-        transactor: Transactor,
-        clock: Clock,
-        aggregation: Aggregation,
-        silence: Silence,
-        stop: threading.Event,
-    ) -> None:
+        began = clock.monotonic()
         self._settings, self._transactor, self._clock = settings, transactor, clock
-        self._log, self._stop, self.aggregation = log, stop, aggregation
+        self._log, self._stop = log, stop or threading.Event()
+        self.aggregation = aggregation = load(log, limit=settings.batch, poison=poison, stop=self._stop, state=state)
         self._reader: Reader | None = None
         self._parked: dict[int, list[Record]] = {}
         self._first = clock.monotonic()
-        self._rereading = Rereading(log, self.aggregation, self.commit)
-        self._ahead = AheadLevels(self.aggregation, log, self._rereading)
-        self._completeness = Completeness(self.aggregation, log, clock, settings.beat)
-        self._watch = Watch(
-            self.aggregation,
-            log,
-            clock,
-            silence,
-            self._ahead,
-            self._completeness,
-            self.commit,
-            beat=settings.beat,
-            patience=settings.silence,
-        )
+        self._rereading = Rereading(log, aggregation, self.commit)
+        self._ahead = AheadLevels(aggregation, log, self._rereading)
+        self._completeness = Completeness(aggregation, log, clock, settings.beat)
+        silence = silence or Silence(began)
+        self._watch = Watch(settings, aggregation, log, clock, silence, self._ahead, self._completeness, self.commit)
         self._refusals = RefusalWatch(aggregation.poison, log, clock, settings.beat)
         # Whether what topics refused for its size is to be tried again, with the next session.
         self._is_try_due = False
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)
+        try:
+            self._catch_up()
+        except BaseException:
+            self.close()
+            raise
+        took = round(clock.monotonic() - began, 3)
+        logger.info("loaded", repositories=len(aggregation.repositories), held=aggregation.held, seconds=took)
 
     def __enter__(self) -> "Session":
         return self

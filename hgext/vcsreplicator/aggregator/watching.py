@@ -32,6 +32,7 @@ from .completeness import Completeness
 from .decisions.aggregation import Aggregation
 from .decisions.outgoing import BATCH_STATES
 from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
+from .settings import AggregatorSettings
 
 # Seconds after which a heartbeat that was put off is tried again.
 AGAIN = 1.0
@@ -72,14 +73,14 @@ class OwnTopic:
 
 
 class Watch:
-    """Sends a heartbeat every `beat` seconds; used by one thread.
+    """Sends heartbeats, and raises alarms; used by one thread.
 
-    It raises an alarm for a mirror that gave none for `patience` seconds. `commit` writes the aggregation's next batch and the
-    records given; `silence` outlives the session.
+    `commit` writes the aggregation's next batch and the records given; `silence` outlives the session.
     """
 
     def __init__(
         self,
+        settings: AggregatorSettings,
         aggregation: Aggregation,
         log: Log,
         clock: Clock,
@@ -87,15 +88,12 @@ class Watch:
         ahead: AheadLevels,
         completeness: Completeness,
         commit: Callable[..., None],
-        *,
-        beat: float,
-        patience: float,
     ) -> None:
         self._aggregation, self._log, self._clock, self._silence = aggregation, log, clock, silence
         self._ahead, self._completeness, self._commit = ahead, completeness, commit
-        self._interval, self._patience = beat, patience
+        self._interval, self._patience = settings.beat, settings.silence
         self._renewed = clock.monotonic()
-        self._beat_at = self._renewed - beat
+        self._beat_at = self._renewed - settings.beat
         self._logged: dict[Alarm, float] = {}
         # When each alarm began, by this machine's clock.
         self._since: dict[Alarm, float] = {}

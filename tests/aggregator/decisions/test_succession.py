@@ -152,7 +152,7 @@ def test_the_sign_of_life_tells_of_a_successor_that_waits_for_a_repository_witho
     send(log, [*former.take(1), former.next(Type.DELETED), successor.next()])
     acked = to_json(successor.ack("alpha", 1, 0))
     log.append([NewRecord(topic=ACKS, key=f"alpha/{successor.repository}", value=acked)])
-    with Session.load(AggregatorSettings(beat=1.0), log, log.transactor("aggregator"), clock) as session:
+    with Session(AggregatorSettings(beat=1.0), log, log.transactor("aggregator"), clock) as session:
         for _ in range(3):
             session.step(0.0)
             clock.advance(1.0)
