@@ -112,7 +112,7 @@ class FedAggregation:
     ) -> RecordOutcome:
         identifier = identifier or f"request-{self._offsets[ROSTER_REQUESTS]}"
         request = RosterRequest(id=identifier, verb=verb, mirror=mirror, who="dana", time=1.0, reason="", **members)  # type: ignore[arg-type]
-        return self.take(self.aggregation.request, self.record(ROSTER_REQUESTS, identifier, to_json(request)))
+        return self.take(self.aggregation.membership.take, self.record(ROSTER_REQUESTS, identifier, to_json(request)))
 
     def commit(self) -> list[int]:
         """Decides and writes; the sequences announced by it."""

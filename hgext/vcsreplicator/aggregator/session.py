@@ -284,7 +284,7 @@ class Session:
         now = self._take_time()
         if record.topic == EVENTS:
             return self.aggregation.events.take(record, now, is_whole=self._rereading.is_whole(record))
-        return (self.aggregation.levels.take if record.topic == ACKS else self.aggregation.request)(record, now)
+        return (self.aggregation.levels if record.topic == ACKS else self.aggregation.membership).take(record, now)
 
     def _note_taken(self, record: Record, outcome: RecordOutcome) -> None:
         if record.topic == ACKS:

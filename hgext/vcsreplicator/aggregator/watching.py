@@ -242,7 +242,7 @@ class Watch:
             logger.error(
                 "topic roster lost records: the roster is written again", version=self._aggregation.roster.version
             )
-            self._aggregation.write_roster_again()
+            self._aggregation.membership.write_again()
             self._commit()
             self._roster.is_lost = False
         if not self._state.is_lost:

@@ -313,7 +313,7 @@ def test_what_cannot_be_read_is_set_aside_with_its_bytes() -> None:
         fed.aggregation.levels.take(fed.record(ACKS, f"beta/{event.repository}", to_json(chain.ack("alpha", 1))), 1.0)
         is RecordOutcome.REJECTED
     )
-    assert fed.aggregation.request(fed.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is RecordOutcome.REJECTED
+    assert fed.aggregation.membership.take(fed.record(ROSTER_REQUESTS, "1", b"[]"), 1.0) is RecordOutcome.REJECTED
     fed.commit()
     assert [error.offset for error in fed.errors] == [0, 1, 2, 0, 1, 0]
     assert fed.errors[0].value == "cnViYmlzaA=="
@@ -1072,12 +1072,12 @@ def test_the_levels_of_a_removed_mirror_are_forgotten_in_transactions_of_bounded
     record = fed.record(ROSTER_REQUESTS, "1", to_json(request))
     if written is not None:
         for _ in range(written):
-            assert fed.aggregation.request(record, fed.now) is RecordOutcome.UNFINISHED
+            assert fed.aggregation.membership.take(record, fed.now) is RecordOutcome.UNFINISHED
             fed.write()
         assert fed.positions[ROSTER_REQUESTS, 0] == record.offset
         fed.restart()
         assert fed.aggregation.roster.mirrors[1].state is MirrorState.INACTIVE
-    assert fed.take(fed.aggregation.request, record) is RecordOutcome.TAKEN
+    assert fed.take(fed.aggregation.membership.take, record) is RecordOutcome.TAKEN
     fed.commit()
     assert max(fed.transactions) < 30
     assert sorted(fed.buried) == sorted(f"beta/{chain.repository}" for chain in chains)

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from ...log import STATE, Record
+from ...log import STATE
 from ...words import wire
 from ...words.records import Notice, RepositoryState
 from ...words.roster import Roster
@@ -13,7 +13,7 @@ from .held import HeldEvent
 from .intake import EventIntake
 from .levels import MirrorLevels
 from .membership import RosterMembership
-from .memory import Memory, RecordOutcome
+from .memory import Memory
 from .outgoing import Outgoing
 from .poison import Poison, blaming
 from .repository import Repository
@@ -23,7 +23,7 @@ from .succession import Succession
 class Aggregation:
     """All repositories, levels and the roster of one installation.
 
-    One thread uses it. Feed it records (`events.take`, `levels.take`, `request`), let it `decide`, and write its `batch`
+    One thread uses it. Feed it records (`events.take`, `levels.take`, `membership.take`), let it `decide`, and write its `batch`
     in one transaction. When the outcome of a transaction is unknown, throw the whole object away and load another from the log.
 
     `positions` say where the reading of `events` and `roster-requests` goes on, as (topic, partition) → offset; in `acks`, up to
@@ -45,10 +45,10 @@ class Aggregation:
         self.lost: Mapping[str, int] = memory.lost
         self.succession = Succession(self._memory.repositories)
         self.succession.has_untaken = bool(memory.poison.refused)
-        self._membership = RosterMembership(roster, self._memory)
-        self.levels = MirrorLevels(self._memory, self._membership)
-        self._decisions = Decisions(self._memory, self._membership, self.succession, limit)
-        self.events = EventIntake(self._memory, self._membership, self.succession, self._decisions)
+        self.membership = RosterMembership(roster, self._memory)
+        self.levels = MirrorLevels(self._memory, self.membership)
+        self._decisions = Decisions(self._memory, self.membership, self.succession, limit)
+        self.events = EventIntake(self._memory, self.membership, self.succession, self._decisions)
 
     # Loading
 
@@ -90,7 +90,7 @@ class Aggregation:
             self._decisions.end_replaced(path)
         self.events.newer.sort()
         self.levels.is_loaded = True
-        self._membership.survey()
+        self.membership.survey()
 
     def recover(self, notice: Notice) -> bool:
         """Take a notice, the oldest first; return whether it restored a state.
@@ -107,20 +107,13 @@ class Aggregation:
 
     # Input and decisions
 
-    def request(self, record: Record, now: float) -> RecordOutcome:
-        """Take a record of `roster-requests` and decide it.
-
-        Its position passes it unless the outcome asks for it again.
-        """
-        return self._memory.pass_record(record, self._memory.guarded(self._membership.request, record, now))
-
     def decide(self, now: float) -> bool:
         """Release and announce events, and promote mirrors, until a batch is full.
 
         Returns whether something is left.
         """
         self._decisions.decide(now)
-        self._membership.promote(now)
+        self.membership.promote(now)
         return self.is_undecided
 
     # Output
@@ -156,15 +149,11 @@ class Aggregation:
         taken = [name for name in names if name not in refused or refused[name].topic != STATE]
         self._memory.output.dirty.update((name, self.repositories[name]) for name in taken)
 
-    def write_roster_again(self) -> None:
-        """Write the present roster with the next batch, if there is one."""
-        self._membership.write_again()
-
     # Watching
 
     @property
     def roster(self) -> Roster:
-        return self._membership.roster
+        return self.membership.roster
 
     @property
     def held(self) -> int:
