@@ -167,7 +167,7 @@ def _alarm_held(aggregation: Aggregation, waiting: Waiting, patience: float) -> 
     held: dict[str, int] = {}
     mirrors: set[str] = set()
     for name, seconds in waiting.held.items():
-        if seconds < patience or name in aggregation.poison.repositories or name in aggregation.poison.refused:
+        if seconds < patience or name in aggregation.poison.faults or name in aggregation.poison.refused:
             continue
         repository = aggregation.repositories[name]
         late = set(repository.find_late(aggregation.roster))
@@ -227,7 +227,7 @@ def _alarm_successors(aggregation: Aggregation, waiting: Waiting, patience: floa
 
 def _find_cause(aggregation: Aggregation, other: Repository, *, is_due: bool) -> str | None:
     """Return why notices of `other` do not come, and the remedy; None if they may."""
-    broken = aggregation.poison.repositories.get(other.id)
+    broken = aggregation.poison.faults.get(other.id)
     if broken is not None:
         return f"about which decisions failed ({broken.reason[:200]}): restart the aggregator, or upgrade it"
     if other.is_refused:
@@ -275,7 +275,7 @@ def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
             newer.append(len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0))
         for name, lag in repository.measure_lags(aggregation.roster):
             mirrors[name].lag += lag
-        if repository.id in aggregation.poison.repositories:
+        if repository.id in aggregation.poison.faults:
             broken.append(len(repository.queue) + len(repository.newer))
             continue
         if not repository.queue or repository.is_refused:

@@ -9,7 +9,6 @@ A session that began without some partitions never finds such a time. It ends as
 """
 
 from concurrent.futures import Future, wait
-from typing import NamedTuple
 
 import structlog
 
@@ -34,14 +33,10 @@ LATE = 5.0
 START_BROKERS = "notices of their repositories wait; start the brokers that have these partitions"
 MAKE_FASTER = "a repository at a path that another one had before waits; find out why the log is slow"
 
+# The ends of partitions, and the seconds that the log took to say them.
+_Answer = tuple[dict[int, int], float]
+
 logger = structlog.get_logger()
-
-
-class _Answer(NamedTuple):
-    """The ends of partitions, and the seconds that the log took to say them."""
-
-    ends: dict[int, int]
-    seconds: float
 
 
 class Completeness:
@@ -102,7 +97,7 @@ class Completeness:
         """Return the ends of all partitions, or of those unread ones that answer."""
         ends = find_answered_ends(self._log, EVENTS, self._unread) or self._log.ends(EVENTS, self._unread or None)
         # Here, not where the answer is taken: the loop may do something long meanwhile.
-        return _Answer(ends, self._clock.monotonic() - self._asked)
+        return ends, self._clock.monotonic() - self._asked
 
     def _take_answer(self, question: Future[_Answer]) -> None:
         """Take the ends; those of an earlier question remain that are not read yet.

@@ -66,7 +66,7 @@ def test_a_successor_of_a_repository_that_no_mirror_gates_is_named_and_goes_when
 def test_a_successor_of_a_repository_that_stands_still_is_named_with_the_reason() -> None:
     fed = FedAggregation("alpha")
     former, _ = succeeded(fed)
-    fed.aggregation.poison.repositories.update({former.repository: Fault(reason="KeyError: 'z'", traceback="")})
+    fed.aggregation.poison.faults.update({former.repository: Fault(reason="KeyError: 'z'", traceback="")})
     fed.commit()
     [text] = waiting(fed)
     assert "about which decisions failed (KeyError: 'z'): restart the aggregator" in text

@@ -77,7 +77,7 @@ class Aggregation:
         The caller has passed in everything stored, acks included.
         """
         for repository in self.repositories.values():
-            broken = self.poison.repositories.get(repository.id)
+            broken = self.poison.faults.get(repository.id)
             if broken is not None:
                 text = f"{repository.path} is stalled: {broken.reason}"
                 self._memory.output.fail(repository.id, text, broken.traceback, now)

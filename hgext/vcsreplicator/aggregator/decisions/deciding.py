@@ -85,7 +85,7 @@ class Decisions:
             self._membership.survey()
 
     def _decide(self, repository: Repository, now: float) -> bool:
-        if repository.id in self._memory.poison.repositories or repository.is_refused:
+        if repository.id in self._memory.poison.faults or repository.is_refused:
             return True
         with blaming(repository.id):
             return self._advance(repository, now)

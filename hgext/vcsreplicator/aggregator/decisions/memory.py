@@ -80,7 +80,7 @@ class Memory:
 
         Refuses the record if it was poisoned before. Raises Poisoned in place of an unexpected exception.
         """
-        known = self.poison.records.get(place_of(record))
+        known = self.poison.faults.get(place_of(record))
         if known is not None:
             return (refuse or self.refuse)(record, known.reason, now, known.traceback)
         with blaming(place_of(record)):

@@ -29,15 +29,14 @@ class Poisoned(Exception):
 
 @dataclass(slots=True)
 class Poison:
-    """The records and repositories left out, with reasons, until the service ends.
+    """The records and repositories left out until the service ends: their `faults`.
 
     Until `try_again`, `refused` has the repositories that wait for a topic to take their record, and `refused_reject` is a reject
     that `errors` refused: rejects are kept without their values then. They wait since `waits_since` by the monotonic clock, also
     through other sessions. `tries` counts those in a row for which no limit had changed.
     """
 
-    records: dict[RecordPlace, Fault] = field(default_factory=dict)
-    repositories: dict[str, Fault] = field(default_factory=dict)
+    faults: dict[RecordPlace | str, Fault] = field(default_factory=dict)
     refused: dict[str, LargeRecord] = field(default_factory=dict)
     refused_reject: LargeRecord | None = None
     waits_since: float | None = None
@@ -71,11 +70,7 @@ class Poison:
 
         In that case loading again would not help.
         """
-        if isinstance(found.what, str):
-            known = self.repositories.setdefault(found.what, found.fault)
-        else:
-            known = self.records.setdefault(found.what, found.fault)
-        return known is found.fault
+        return self.faults.setdefault(found.what, found.fault) is found.fault
 
 
 def place_of(record: Record) -> RecordPlace:
