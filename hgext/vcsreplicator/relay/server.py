@@ -48,23 +48,6 @@ class _Peer:
     wants_reasons: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _AwaitedNotice:
-    """The notice of event `seq` of a repository, or of a later event.
-
-    Sequences of another incarnation do not count.
-    """
-
-    repository: str
-    incarnation: str
-    seq: int
-
-    def is_written(self, state: RepositoryState) -> bool:
-        """Return whether the aggregator had written it before this state."""
-        same = (state.repository, state.incarnation) == (self.repository, self.incarnation)
-        return same and state.noticed >= self.seq
-
-
 class Server:
     """Serves pushes at a socket.
 
@@ -85,7 +68,8 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._peers: dict[str, set[_Peer]] = {}
         self._outside: set[str] = set()
-        self._awaited: dict[_Peer, _AwaitedNotice] = {}
+        # Repository, incarnation and sequence of the event for whose notice, or that of a later one, each waits.
+        self._awaited: dict[_Peer, tuple[str, str, int]] = {}
         self._lock = threading.Lock()
         self._closing = self._is_full = False
         self._wake, self._woken = socket.socketpair()
@@ -139,7 +123,11 @@ class Server:
         The state's count of mirrors is that of its newest notice. The thread that reads states calls this method.
         """
         with self._lock:
-            waiting = {peer: notice.seq for peer, notice in self._awaited.items() if notice.is_written(state)}
+            waiting = {
+                peer: seq
+                for peer, (*history, seq) in self._awaited.items()
+                if history == [state.repository, state.incarnation] and seq <= state.noticed
+            }
             for peer in waiting:
                 del self._awaited[peer]
         for peer, seq in waiting.items():
@@ -258,7 +246,7 @@ class Server:
         if not isinstance(repository, str) or not isinstance(incarnation, str) or type(seq) is not int:
             return False
         with self._lock:
-            self._awaited[peer] = _AwaitedNotice(repository, incarnation, seq)
+            self._awaited[peer] = repository, incarnation, seq
         # The state may have been read before the question; one that is read from now on is given to `announced`.
         state = self._find_state(repository)
         if state is not None:
