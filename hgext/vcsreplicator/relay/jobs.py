@@ -141,20 +141,19 @@ class RepositoryJobs:
         before, eras = self._check_losses(folder, box)
         previous = box.sent()
 
-        def on_sent(entry: Entry) -> None:
-            self._watch.sent(entry.event)
-            self.on_sent(folder, entry.event.seq)
-
         def on_appended(partition: int, offset: int) -> None:
             self._losses.check_appended(partition, offset, before)
 
-        def on_marked(sent: SentMark, entry: Entry) -> None:
+        def on_marked(sent: SentMark, entries: list[Entry]) -> None:
             nonlocal before, previous
-            self._losses.confirm(folder, entry.event.repository, sent, eras, previous)
+            self._losses.confirm(folder, entries[-1].event.repository, sent, eras, previous)
             # Keep the eras: if one ended meanwhile, events sent in it are not confirmed, and are checked again.
             before, previous = self._losses.newest_places(), sent
+            for entry in entries:
+                self._watch.sent(entry.event)
+                self.on_sent(folder, entry.event.seq)
 
-        sender = replace(self._sender, on_appended=on_appended, on_sent=on_sent, on_marked=on_marked)
+        sender = replace(self._sender, on_appended=on_appended, on_marked=on_marked)
         try:
             with nullcontext() if self._blobs is None else self._blobs.trying(folder):
                 return sender.send(folder, box)

@@ -30,7 +30,7 @@ class EventSender:
 
     `make_bundle` makes the bundle of an entry of the repository in a folder and raises ChangesetsGone; `store_blob` stores a
     bundle that a record cannot hold and raises Unavailable. `on_appended` gets the place of a batch's first record before the
-    sent mark moves: if it raises, the mark stays. `on_sent` gets each entry that the log has, `on_marked` the mark and its entry.
+    sent mark moves: if it raises, the mark stays. `on_marked` gets the mark and the entries that the log has, the newest last.
     """
 
     log: Log
@@ -39,8 +39,7 @@ class EventSender:
     store_blob: Callable[[Iterable[bytes]], Attachment] | None
     timeout: float = 30.0
     on_appended: Callable[[int, int], None] | None = None
-    on_sent: Callable[[Entry], None] | None = None
-    on_marked: Callable[[SentMark, Entry], None] | None = None
+    on_marked: Callable[[SentMark, list[Entry]], None] | None = None
 
     def send(self, folder: str, box: Outbox) -> int:
         """Send the unsent entries and return their number.
@@ -59,15 +58,12 @@ class EventSender:
                 self.on_appended(partition, first)
             sent = replace(sent, partition=partition, offset=offset)
             box.move_sent(sent)
-            if self.on_marked is not None:
-                self.on_marked(sent, batch[-1].entry)
             count += len(batch)
             for place in batch:
                 if place.entry.needs is MirrorNeeds.BUNDLE:
                     box.bundles.remove(place.entry.event.id)
-            if self.on_sent is not None:
-                for place in batch:
-                    self.on_sent(place.entry)
+            if self.on_marked is not None:
+                self.on_marked(sent, [place.entry for place in batch])
         return count
 
     def _append(self, folder: str, batch: list[Place], box: Outbox) -> tuple[tuple[int, int], tuple[int, int]]:
