@@ -103,7 +103,7 @@ def test_while_the_blob_store_fails_one_bundle_is_made_and_no_other_repository_i
     assert len(failures) >= 290
     assert {str(error) for error in failures} == {"blobs: /blobs: away"}
     assert len(bench.bundles) == 1
-    assert not bench.losses.is_doubted(0)
+    assert not bench.losses.partitions.is_doubted(0)
     bench.send(str(bench.root / "b"))
     assert not box.has_unsent()
 

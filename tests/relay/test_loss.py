@@ -349,14 +349,14 @@ def test_a_doubt_stays_until_the_check_has_ended_and_if_another_comes_meanwhile(
     sent(log, watch, "one")
     meanwhile: list[bool] = []
     watch.doubt("/one")
-    log.act = lambda: meanwhile.append(watch.is_doubted(0))
+    log.act = lambda: meanwhile.append(watch.partitions.is_doubted(0))
     watch.check_partitions()
     assert meanwhile == [True]
-    assert not watch.is_doubted(0)
+    assert not watch.partitions.is_doubted(0)
     watch.doubt("/one")
     log.act = lambda: watch.doubt("/one")
     watch.check_partitions()
-    assert watch.is_doubted(0)
+    assert watch.partitions.is_doubted(0)
 
 
 def test_a_check_that_the_log_does_not_answer_leaves_a_doubt(watched: tuple[Interrupting, loss.LossWatch]) -> None:
@@ -369,7 +369,7 @@ def test_a_check_that_the_log_does_not_answer_leaves_a_doubt(watched: tuple[Inte
     log.act = fail
     with pytest.raises(Unavailable):
         watch.check_partitions()
-    assert watch.is_doubted(0)
+    assert watch.partitions.is_doubted(0)
     assert watch.is_confirmed("/one", "one")
 
 
@@ -433,10 +433,10 @@ def test_a_partition_without_a_leader_hides_no_loss_in_another() -> None:
         False,
         True,
     ]
-    assert [watch.is_doubted(partition) for partition in (0, 1, 2)] == [True, False, False]
+    assert [watch.partitions.is_doubted(partition) for partition in (0, 1, 2)] == [True, False, False]
     log.leaderless.clear()
     watch.check_partitions()
-    assert not watch.is_doubted(0)
+    assert not watch.partitions.is_doubted(0)
 
 
 def test_partitions_behind_a_slow_one_are_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,4 +459,4 @@ def test_partitions_behind_a_slow_one_are_checked_too(monkeypatch: pytest.Monkey
     for _ in range(3):
         with pytest.raises(Unavailable):
             watch.check_partitions()
-    assert [watch.is_doubted(partition) for partition in range(3)] == [True, True, False]
+    assert [watch.partitions.is_doubted(partition) for partition in range(3)] == [True, True, False]

@@ -62,12 +62,12 @@ class KnownPlace(EventPlace):
 class LossWatch:
     """The records that the log is known to have; any thread may use it.
 
-    `state` returns the aggregator's state of a repository.
+    `state` returns the aggregator's state of a repository, and `partitions` says which partition must be checked.
     """
 
     def __init__(self, log: Log, state: Callable[[str], RepositoryState | None], clock: Clock | None = None) -> None:
         self._log, self._state, self._clock = log, state, clock or SystemClock()
-        self._partitions, self._lock = EventPartitions(log, self._clock), threading.Lock()
+        self.partitions, self._lock = EventPartitions(log, self._clock), threading.Lock()
         self._eras = Counter[int]()
         self._newest: dict[int, KnownPlace] = {}
         self._confirmed: dict[str, Confirmation] = {}
@@ -92,14 +92,7 @@ class LossWatch:
         The caller had no answer from the log. If the partition is not known, all are checked of which a record is known.
         """
         home = self._homes.get(folder)
-        self._partitions.doubt(*(self.newest_places() if home is None else [home]))
-
-    def is_doubted(self, partition: int) -> bool:
-        """Return whether nothing may be sent to a partition before it is checked.
-
-        It stays true until that check has ended.
-        """
-        return self._partitions.is_doubted(partition)
+        self.partitions.doubt(*(self.newest_places() if home is None else [home]))
 
     def check_partitions(self) -> None:
         """Check that the newest known record of each partition still stands there.
@@ -108,7 +101,9 @@ class LossWatch:
         begins with them. Then raises Unavailable, or BadConfig.
         """
         known, deadline = self.newest_places(), self._clock.monotonic() + CHECK
-        doubted = sorted(filter(self.is_doubted, known), key=lambda partition: (partition <= self._failed, partition))
+        doubted = sorted(
+            filter(self.partitions.is_doubted, known), key=lambda partition: (partition <= self._failed, partition)
+        )
         waiting = [[partition for partition in known if partition not in doubted], *([each] for each in doubted)]
         failure: ReplicationError | None = None
         while waiting and (failure is None or self._clock.monotonic() < deadline):
@@ -133,8 +128,8 @@ class LossWatch:
         sent, newest = box.sent(), box.newest()
         if newest is None:
             return None
-        self._homes[folder] = partition = self._partitions.find(newest, sent)
-        with self._partitions.turn(partition), self._partitions.doubting(partition):
+        self._homes[folder] = partition = self.partitions.find(newest, sent)
+        with self.partitions.turn(partition), self.partitions.doubting(partition):
             self._check_partition(partition)
         if sent is None:
             return None
@@ -143,7 +138,7 @@ class LossWatch:
         )
         if self._confirmed.get(folder) == current:
             return current
-        with self._partitions.doubting(partition):
+        with self.partitions.doubting(partition):
             if self._has_lost_events(folder, box, sent, current):
                 self._send_again(folder, box, newest, partition)
                 self._previous.pop(folder, None)
@@ -161,9 +156,9 @@ class LossWatch:
         if newest is None:
             self._log.ends(EVENTS)
             return
-        partition = self._partitions.find(newest, box.sent())
-        with self._partitions.turn(partition):
-            self._partitions.ask_end(partition)
+        partition = self.partitions.find(newest, box.sent())
+        with self.partitions.turn(partition):
+            self.partitions.ask_end(partition)
 
     def newest_places(self) -> Mapping[int, KnownPlace]:
         """Return the newest known record of each partition, as of now."""
@@ -205,17 +200,17 @@ class LossWatch:
 
         Otherwise the log answers for it, or did a moment ago, and has the known record. Raises Unavailable.
         """
-        if self.is_doubted(partition):
+        if self.partitions.is_doubted(partition):
             self._check_places([partition], self.newest_places())
         known = self._newest.get(partition)
-        end = self._partitions.find_end(partition, -1 if known is None else known.offset)
+        end = self.partitions.find_end(partition, -1 if known is None else known.offset)
         if known is not None and end <= known.offset:
             self._end_era(partition, known)
 
     def _check_places(self, partitions: Sequence[int], places: Mapping[int, KnownPlace]) -> None:
         """Check that the known places of these partitions stand; raise Unavailable."""
         known = {partition: places[partition] for partition in partitions if partition in places}
-        with self._partitions.checking(*partitions):
+        with self.partitions.checking(*partitions):
             for partition in known.keys() - find_standing(self._log, known):
                 self._end_era(partition, known[partition])
 

@@ -71,7 +71,7 @@ class EventPartitions:
                 self._find_heard(partition).doubts += 1
 
     def is_doubted(self, partition: int) -> bool:
-        """Return whether a doubt was raised since the last check began."""
+        """Return whether a partition must be checked before anything is sent to it."""
         heard = self._find_heard(partition)
         return heard.doubts != heard.answered
 
