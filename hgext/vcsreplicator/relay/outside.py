@@ -20,6 +20,10 @@ logger = structlog.get_logger()
 # Most repositories that are opened in one round, of those that were changed and of the others; the rest waits for the next.
 AT_ONCE = 100
 
+# What is wrong with a repository: its changesets, or only its bookmarks and phases.
+CHANGED = "was changed without the extension, and mirrors lack that until the next push"
+MOVED = "its bookmarks or phases were moved without the extension, and mirrors lack that, also after the next push"
+
 # Device, inode, size and time of a changelog; None without one.
 _Seen = tuple[int, int, int, int] | None
 # The changelog that was compared, and whether it was changed without the extension; None if that is unknown.
@@ -54,7 +58,8 @@ class OutsideWatch:
                 self._compared[folder] = seen, is_changed
             is_moved = self._bookmarks.is_moved(folder)
             if is_changed or is_moved:
-                text = _describe_change(folder) if is_changed else _describe_move(folder)
+                what = CHANGED if is_changed else MOVED
+                text = f"{folder}: {what}; announce it now: hg -R {shlex.quote(folder)} replicatesync"
                 yield ServiceTrouble(text=text, since=now)
 
     def _compare_repository(self, folder: str, was_changed: bool) -> bool | None:
@@ -68,20 +73,6 @@ class OutsideWatch:
             logger.debug("not compared with its outbox", folder=folder, reason=str(error))
             is_changed = None
         return True if is_changed is None and was_changed else is_changed
-
-
-def _describe_change(folder: str) -> str:
-    return (
-        f"{folder}: was changed without the extension, and mirrors lack that until the next push; announce it now: "
-        f"hg -R {shlex.quote(folder)} replicatesync"
-    )
-
-
-def _describe_move(folder: str) -> str:
-    return (
-        f"{folder}: its bookmarks or phases were moved without the extension, and mirrors lack that, also after the next push; "
-        f"announce it now: hg -R {shlex.quote(folder)} replicatesync"
-    )
 
 
 def _observe_changelog(folder: str) -> _Seen:

@@ -129,11 +129,8 @@ def _describe_failure(folder: str, job: Job, what: str, failure: Failure | None,
     is_old = abs(now - failure.since) > SILENT
     if failure.is_busy and not is_old:
         return None
-    text, since, is_urgent = (
-        f"{folder}: {what}: {failure.reason}",
-        min(failure.since, now),
-        is_old and not failure.is_busy,
-    )
+    text, is_urgent = f"{folder}: {what}: {failure.reason}", is_old and not failure.is_busy
+    since = min(failure.since, now)
     return ServiceTrouble(text=text, since=since, is_urgent=is_urgent, is_permanent=failure.is_permanent)
 
 
@@ -157,10 +154,9 @@ def _list_deleted(folder: str) -> list[str]:
     """Return the repositories in a folder of deleted ones, complete or not."""
     try:
         return [os.path.join(folder, name) for name in os.listdir(folder) if not name.startswith(".")]
-    except FileNotFoundError:
-        return []
     except OSError as error:
-        logger.warning("repository not readable", folder=folder, reason=str(error))
+        if not isinstance(error, FileNotFoundError):
+            logger.warning("repository not readable", folder=folder, reason=str(error))
         return []
 
 
