@@ -47,7 +47,8 @@ def run(
     settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
 ) -> None:
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
-    with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(_open_notes(settings)) as notes:
+    notes_file = Path(settings.folder) / "mirror.db"
+    with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(Notes(notes_file)) as notes:
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
         # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
         table = _ask_until_available(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
@@ -97,10 +98,6 @@ def run(
 def _look_at_root(settings: MirrorSettings) -> MountedRoot:
     with _naming_folder(settings, "root", settings.root):
         return MountedRoot(settings)
-
-
-def _open_notes(settings: MirrorSettings) -> Notes:
-    return Notes(Path(settings.folder) / "mirror.db")
 
 
 def _prepare(

@@ -199,6 +199,14 @@ class _Comparing:
             return 0.0
         else:
             outcome, note, seq = found
+        verdict = Verdict(
+            mirror=self.settings.name,
+            repository=state.repository,
+            path=state.path,
+            outcome=outcome,
+            seq=seq,
+            note=note,
+        )
         if outcome is not ComparisonOutcome.EQUAL and not isinstance(looked, Checked):
             is_first = job.since is None
             job.since = now if job.since is None else job.since
@@ -209,21 +217,11 @@ class _Comparing:
             job.before = note
             if not is_first and not is_sure and not is_difference and not self.has_foretold:
                 self.has_foretold = True
-                self.foretell(self._make_verdict(state, outcome, seq, note))
+                self.foretell(verdict)
             if is_first or not is_sure:
                 return self.options.again
-        self.report(self._make_verdict(state, outcome, seq, note))
+        self.report(verdict)
         return None
-
-    def _make_verdict(self, state: RepositoryState, outcome: ComparisonOutcome, seq: int, note: str) -> Verdict:
-        return Verdict(
-            mirror=self.settings.name,
-            repository=state.repository,
-            path=state.path,
-            outcome=outcome,
-            seq=seq,
-            note=note,
-        )
 
 
 def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:

@@ -42,10 +42,10 @@ class Control:
         """Return a repository's newest state; None without one, or after its deletion."""
         return self._states.get(repository)
 
-    def take(self, topic: str, key: str | None, value: bytes | None) -> None:
+    def take(self, topic: str, key: str | None, value: bytes | None, *, is_new: bool = True) -> None:
         """Take a record of `state` or `roster`; MalformedEvent changes nothing."""
         if topic == STATE:
-            self._take_state(key, value, is_new=True)
+            self._take_state(key, value, is_new=is_new)
         elif topic == ROSTER and key == ROSTER_KEY:
             self._take_roster(value)
 
@@ -56,10 +56,7 @@ class Control:
         one shows that it runs.
         """
         try:
-            if topic == ROSTER:
-                self._take_roster(value)
-            else:
-                self._take_state(key, value, is_new=False)
+            self.take(topic, key, value, is_new=False)
         except Exception as error:
             if not isinstance(error, Rejected) and fault(error) is None:
                 raise
