@@ -10,10 +10,10 @@ import time
 from ..log import ROSTER, ROSTER_REQUESTS, STATE, Log, NewRecord
 from ..log.table import read_records
 from ..words import roster as rosters
-from ..words.errors import MalformedEvent, Refused
+from ..words.errors import Refused
 from ..words.records import AGGREGATOR
 from ..words.roster import Decision, Roster, RosterRequest, Verb
-from ..words.shape import from_json, to_json
+from ..words.shape import to_json, try_json
 from .loading import GROUP, IDENTITY, load_roster
 
 # Verbs that change the roster alone; the others need the aggregator's positions, or make it forget levels.
@@ -68,10 +68,7 @@ def _read_waiting(log: Log, roster: Roster) -> list[RosterRequest]:
     start = min(end, max(beginning, log.stored(GROUP, ROSTER_REQUESTS).get(0, 0)))
     found = []
     for record in read_records(log, {(ROSTER_REQUESTS, 0): start}):
-        try:
-            request = from_json(RosterRequest, record.value or b"")
-        except MalformedEvent:
-            continue
-        if roster.decision(request.id) is None:
+        request = try_json(RosterRequest, record.value)
+        if request is not None and roster.decision(request.id) is None:
             found.append(request)
     return found

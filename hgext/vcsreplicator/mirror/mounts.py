@@ -15,7 +15,7 @@ from ..log import ACKS, STATE
 from ..log.table import Table
 from ..words.errors import Unavailable
 from ..words.records import Ack, MirrorHeartbeat, RepositoryState
-from ..words.shape import from_json
+from ..words.shape import try_json
 from .namesake import INSTANCE
 from .settings import MirrorSettings
 
@@ -49,8 +49,11 @@ class MountedRoot:
             return
         if _may_have_repositories(os.path.realpath(settings.root), os.path.realpath(settings.folder)):
             return
-        had = sum(ack.applied > 0 and _is_existing(table.value(STATE, repository)) for repository, ack in acks.items())
-        if not had or (self.file_system and self.file_system == _read_file_system(table.value(ACKS, settings.name))):
+        names = [repository for repository, ack in acks.items() if ack.applied > 0]
+        states = [try_json(RepositoryState, table.value(STATE, name)) for name in names]
+        had = sum(state is not None and not state.deleted for state in states)
+        beat = try_json(MirrorHeartbeat, table.value(ACKS, settings.name))
+        if not had or (self.file_system and beat and self.file_system == beat.file_system):
             return
         repositories = "1 repository" if had == 1 else f"{had} repositories"
         raise Unavailable(
@@ -99,20 +102,3 @@ def _may_have_repositories(folder: str, state: str) -> bool:
     with os.scandir(folder) as entries:
         folders = [each.path for each in entries if each.is_dir() and each.name != _NEW_DISK and each.path != state]
     return any(not state.startswith(f"{each}/") or _may_have_repositories(each, state) for each in folders)
-
-
-def _is_existing(state: bytes | None) -> bool:
-    if state is None:
-        return False
-    try:
-        return not from_json(RepositoryState, state).deleted
-    except Exception:  # the aggregator's business
-        return False
-
-
-def _read_file_system(beat: bytes | None) -> str | None:
-    """Return the file system that a heartbeat names."""
-    try:
-        return None if beat is None else from_json(MirrorHeartbeat, beat).file_system
-    except Exception:  # an unreadable record is not a heartbeat
-        return None

@@ -20,7 +20,7 @@ from ..log import ACKS, Log, Reader, Record
 from ..log.table import ReadStopped, read_on
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.records import MirrorHeartbeat
-from ..words.shape import from_json
+from ..words.shape import try_json
 from .settings import MirrorSettings
 from .sources import SkippedRecords
 
@@ -145,10 +145,7 @@ class Namesakes:
 
     def _read_beat(self, value: bytes | None) -> MirrorHeartbeat | None:
         """Return the heartbeat if another instance sent it."""
-        try:
-            beat = None if value is None else from_json(MirrorHeartbeat, value)
-        except Exception:  # an unreadable record is not a heartbeat
-            return None
+        beat = try_json(MirrorHeartbeat, value)
         return beat if beat is not None and beat.instance not in ("", self._instance) else None
 
     def _make_refusal(self, other: MirrorHeartbeat) -> BadConfig:

@@ -130,6 +130,14 @@ def from_json(kind: type[T], text: bytes | memoryview, *, limit: int = MAX_TEXT)
     return read(kind, parse(text, kind.__name__, limit=limit))
 
 
+def try_json(kind: type[T], text: bytes | None) -> T | None:
+    """Read a `kind` from JSON; return None without any, or if it cannot be read."""
+    try:
+        return None if text is None else from_json(kind, text)
+    except MalformedEvent:
+        return None
+
+
 def parse(text: bytes | memoryview, where: str, *, limit: int = MAX_TEXT) -> Any:
     """Read JSON of at most `limit` bytes; raises MalformedEvent."""
     if len(text) > limit:
