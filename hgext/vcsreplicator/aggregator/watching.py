@@ -93,7 +93,8 @@ class Watch:
         self._ahead, self._completeness, self._commit = ahead, completeness, commit
         self._interval, self._patience = settings.beat, settings.silence
         self._renewed = clock.monotonic()
-        self._beat_at = self._renewed - settings.beat
+        # The time of the next heartbeat.
+        self.beat_due = self._renewed
         self._logged: dict[Alarm, float] = {}
         # When each alarm began, by this machine's clock.
         self._since: dict[Alarm, float] = {}
@@ -117,11 +118,6 @@ class Watch:
         if any(message.topic == NOTICES for message in messages):
             self._notices_end = None
 
-    @property
-    def beat_due(self) -> float:
-        """The time of the next heartbeat."""
-        return self._beat_at + self._interval
-
     def beat(self) -> bool:
         """Send a heartbeat if it is due; return whether it was.
 
@@ -129,17 +125,17 @@ class Watch:
         `roster` end: it would stand for notices whose state may be lost.
         """
         now = self._clock.monotonic()
-        if now - self._beat_at < self._interval:
+        if now < self.beat_due:
             return False
         aggregation = self._aggregation
-        self._beat_at = now
+        self.beat_due = now + self._interval
         if now - self._renewed >= RENEW_EVERY:
             self._renewed = now
             aggregation.renew()
         notices = self._find_notices_end()
         if notices is None or not self._check_ends():
             # From here on: the log may have taken longer than AGAIN, and the loop must do other work in between.
-            self._beat_at = self._clock.monotonic() - max(0.0, self._interval - AGAIN)
+            self.beat_due = self._clock.monotonic() + min(self._interval, AGAIN)
             return False
         self._restore_topics()
         # Before the heartbeat: also the first one of a session carries the alarms.
