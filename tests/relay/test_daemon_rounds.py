@@ -547,7 +547,7 @@ def test_a_job_that_fails_is_reported_at_once(bench: Bench, monkeypatch: pytest.
 def test_failures_beyond_those_of_one_look_are_looked_at_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "LOOKED_AT", 1)
     relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
-    relay._work._failed = {name: Failure(Job.SEND, "Permission denied", 0.0) for name in ("/one", "/two")}
+    relay._work.failed = {name: Failure(Job.SEND, "Permission denied", 0.0) for name in ("/one", "/two")}
     relay._look_at_failures()
     assert relay._stirred.is_set()
     relay._stirred.clear()
@@ -562,7 +562,7 @@ def test_a_failure_replaces_what_the_round_said_of_the_same_trouble_and_nothing_
     relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
     other = ServiceTrouble(text=f"{folder}: was changed without the extension", since=0.0)
     relay._found = [ServiceTrouble(text=f"{folder}{WAITS}{SENDS_NOW}", since=0.0), other]
-    relay._work._failed[folder] = Failure(Job.SEND, "Permission denied", bench.clock.now(), is_permanent=True)
+    relay._work.failed[folder] = Failure(Job.SEND, "Permission denied", bench.clock.now(), is_permanent=True)
     assert relay._look_at_failures()
     kept, told = relay._found
     assert (kept, told.text, told.is_permanent) == (other, f"{folder}{WAITS}Permission denied", True)

@@ -22,6 +22,16 @@ from hgext.vcsreplicator.status import SILENT
 from testing.builders.outboxes import Folder, Transaction, following
 
 
+class Everywhere:
+    """A table of failures with the same one for each folder."""
+
+    def __init__(self, failure: Failure | None) -> None:
+        self._failure = failure
+
+    def get(self, folder: str) -> Failure | None:
+        return self._failure
+
+
 class Round:
     """A root; the jobs that a round starts are kept, and the log is known to have what was sent if `confirmed`."""
 
@@ -31,8 +41,8 @@ class Round:
         self.confirmed = True
         # The events that the log is known to have, if not any.
         self.known: list[str] | None = None
-        self.failed: Failure | None = None
-        self.unrecovered: Failure | None = None
+        self.failure: Failure | None = None
+        self.recovery_failure: Failure | None = None
 
     def make(self, now: float) -> tuple[list[tuple[str, str]], list[str]]:
         """The jobs, and what is wrong."""
@@ -51,11 +61,13 @@ class Round:
     def add(self, folder: str, job: Job) -> None:
         self.jobs.append((os.path.basename(folder), job.value))
 
-    def failure(self, folder: str) -> Failure | None:
-        return self.failed
+    @property
+    def failed(self) -> Everywhere:
+        return Everywhere(self.failure)
 
-    def recovery_failure(self, folder: str) -> Failure | None:
-        return self.unrecovered
+    @property
+    def unrecovered(self) -> Everywhere:
+        return Everywhere(self.recovery_failure)
 
     def forget_failures(self, folders: Sequence[str]) -> None:
         self.remembered = folders
@@ -194,15 +206,15 @@ def test_waiting_events_are_reported_with_the_reason_of_the_last_attempt(
 ) -> None:
     made = Round(tmp_path)
     made.create("a", 1, sent=False)
-    made.failed = Failure(Job.SEND, failure, 1000.0) if failure else None
+    made.failure = Failure(Job.SEND, failure, 1000.0) if failure else None
     assert made.make(2_000_000_000.0)[1] == [told]
 
 
 def test_events_whose_sending_fails_are_reported_at_once_and_urgent_after_a_while(round_: Round) -> None:
     event = next(round_.create("a", 1, sent=False).unsent()).entry.event
-    round_.failed = Failure(Job.SEND, "another process sends its events", event.time, is_busy=True)
+    round_.failure = Failure(Job.SEND, "another process sends its events", event.time, is_busy=True)
     assert round_.make(event.time + 1)[1] == [], "it may take a moment"
-    round_.failed = Failure(Job.SEND, "Permission denied: outbox.sent", event.time, is_permanent=True)
+    round_.failure = Failure(Job.SEND, "Permission denied: outbox.sent", event.time, is_permanent=True)
     assert round_.make(event.time + 1)[1] == ["events wait in its outbox: Permission denied: outbox.sent"]
     [trouble] = round_.found.troubles
     assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (False, True, event.time)
@@ -216,7 +228,7 @@ def test_a_job_that_fails_is_reported_at_once_and_urgent_after_a_while(round_: R
     round_.create("a")
     (round_.root / "a/.hg/store/journal").touch()
     failure = Failure(job, "Permission denied: lock", 2000.0, is_permanent=True)
-    round_.failed, round_.unrecovered = (failure, None) if job is Job.ANNOUNCE else (None, failure)
+    round_.failure, round_.recovery_failure = (failure, None) if job is Job.ANNOUNCE else (None, failure)
     for now, is_urgent in ((2000.0, False), (2001.0 + SILENT, True)):
         round_.make(now)
         [trouble] = round_.found.troubles
@@ -229,7 +241,7 @@ def test_a_clock_that_was_set_back_hides_no_event_that_waits_and_no_job_that_fai
     assert round_.make(event.time - 86400)[1] == [f"events wait in its outbox: {SENDS_NOW}"]
     assert round_.found.troubles[0].since == event.time - 86400
     round_.create("b")
-    round_.failed = Failure(Job.ANNOUNCE, "no mirror can have this name", event.time)
+    round_.failure = Failure(Job.ANNOUNCE, "no mirror can have this name", event.time)
     assert "has no first event: no mirror can have this name" in round_.make(event.time - 86400)[1]
 
 
@@ -244,10 +256,10 @@ def test_a_transaction_that_is_not_rolled_back_and_events_that_wait_are_reported
     """Events are sent behind the transaction, so neither is the reason of the other."""
     round_.create("a", 1, sent=False)
     (round_.root / "a/.hg/store/journal").touch()
-    round_.unrecovered = Failure(Job.RECOVER, "Permission denied: journal", 1000.0)
+    round_.recovery_failure = Failure(Job.RECOVER, "Permission denied: journal", 1000.0)
     stuck = "its transaction is not rolled back: Permission denied: journal"
     assert round_.make(2_000_000_000.0)[1] == [f"events wait in its outbox: {SENDS_NOW}", stuck]
-    round_.failed = Failure(Job.SEND, "Permission denied: outbox.sent", 1000.0)
+    round_.failure = Failure(Job.SEND, "Permission denied: outbox.sent", 1000.0)
     assert round_.make(2_000_000_000.0)[1] == ["events wait in its outbox: Permission denied: outbox.sent", stuck]
 
 
@@ -269,11 +281,11 @@ def test_a_trouble_of_waiting_events_ends_once_all_are_sent_and_no_other_ends(ro
 
 def test_a_repository_that_cannot_get_its_first_event_is_reported_after_a_while(round_: Round) -> None:
     round_.create("a")
-    round_.failed = Failure(Job.ANNOUNCE, "another process holds its lock", 2000.0, is_busy=True)
+    round_.failure = Failure(Job.ANNOUNCE, "another process holds its lock", 2000.0, is_busy=True)
     assert round_.make(2000.0 + SILENT) == ([("a", "announce")], [])
     assert round_.make(2001.0 + SILENT)[1] == ["has no first event: another process holds its lock"]
     assert not round_.found.troubles[0].is_urgent, "an operation may take long"
-    round_.failed = Failure(Job.ANNOUNCE, "no mirror can have this name", 2000.0)
+    round_.failure = Failure(Job.ANNOUNCE, "no mirror can have this name", 2000.0)
     round_.make(2001.0 + SILENT)
     assert round_.found.troubles[0].is_urgent
 
@@ -285,9 +297,9 @@ def test_an_abandoned_transaction_that_cannot_be_rolled_back_is_reported_after_a
     round_.create("a", 1)
     round_.confirmed = confirmed
     (round_.root / "a/.hg/store/journal").touch()
-    round_.unrecovered = Failure(Job.RECOVER, "Permission denied: lock", 1000.0)
+    round_.recovery_failure = Failure(Job.RECOVER, "Permission denied: lock", 1000.0)
     assert round_.make(1001.0 + SILENT)[1] == ["its transaction is not rolled back: Permission denied: lock"]
-    round_.unrecovered, round_.failed = None, Failure(Job.SEND, "another process sends its events", 1000.0)
+    round_.recovery_failure, round_.failure = None, Failure(Job.SEND, "another process sends its events", 1000.0)
     assert round_.make(1001.0 + SILENT)[1] == []
 
 
@@ -322,7 +334,7 @@ def test_a_repository_that_is_closed_to_the_relay_is_reported_with_the_failure_o
         yield from ()
 
     monkeypatch.setattr(rounds, "find_repositories", find)
-    round_.failed = Failure(Job.SEND, "Permission denied", 900.0, is_permanent=True)
+    round_.failure = Failure(Job.SEND, "Permission denied", 900.0, is_permanent=True)
     for now, is_urgent in ((930.0, False), (961.0, True)):
         [text] = round_.make(now)[1]
         assert text.startswith(
@@ -391,7 +403,7 @@ def test_a_store_that_cannot_be_read_is_reported_but_not_one_that_is_gone(
     assert text.startswith(f"cannot be read: Permission denied: {round_.root}/a/.hg/store; as root, run: chown -R ")
     [trouble] = round_.found.troubles
     assert (trouble.is_urgent, trouble.is_permanent, trouble.since) == (False, False, 1000.0), "a glance may fail"
-    round_.failed = Failure(Job.SEND, "Permission denied: store", 900.0, is_permanent=True)
+    round_.failure = Failure(Job.SEND, "Permission denied: store", 900.0, is_permanent=True)
     for now, is_urgent in ((960.0, False), (961.0, True)):
         assert round_.make(now)[1] == [text]
         [trouble] = round_.found.troubles

@@ -290,7 +290,7 @@ def test_what_was_committed_before_a_transaction_that_nothing_rolls_back_is_sent
     monkeypatch.setattr(master.locked, "recover", Mock(side_effect=OSError("its journal is damaged")))
     master.work.add(master.folder("a"), Job.RECOVER)
     master.poke("a")
-    master.until(lambda: box.sent() is not None and master.work.recovery_failure(master.folder("a")))
+    master.until(lambda: box.sent() is not None and master.work.unrecovered.get(master.folder("a")))
     assert master.sent() == [entries[0].event.id]
     (store / "journal").unlink()  # as a commit does
     master.poke("a")
@@ -377,7 +377,7 @@ def test_the_first_event_of_another_repository_in_the_place_of_a_lost_one_shows_
 
 def reason_of(master: Master, folder: str) -> str | None:
     """Why the newest attempt in a repository failed."""
-    failure = master.work.failure(folder)
+    failure = master.work.failed.get(folder)
     return failure.reason if failure else None
 
 
@@ -543,11 +543,11 @@ def test_since_when_no_attempt_succeeds_is_known_also_of_a_job_that_is_refused(
         master.work.add(folder, Job.ANNOUNCE)
         eventually(lambda: reason_of(master, folder) and not master.work._tasks)
         known = Failure(Job.ANNOUNCE, "no mirror can have this name", began, is_permanent=True)
-        assert master.work.failure(folder) == known, later
+        assert master.work.failed.get(folder) == known, later
         master.clock.advance(60)
     master.poke("a")
     master.until_done(box)
-    assert master.work.failure(folder) is None
+    assert master.work.failed.get(folder) is None
 
 
 # One job at a time, and when it is tried again
@@ -606,7 +606,7 @@ def test_what_failed_waits_for_its_time_unless_it_is_wanted_now(jobs: Jobs) -> N
     jobs.poke("a")
     eventually(
         lambda: (
-            (failure := jobs.work.failure(str(jobs.root / "a")))
+            (failure := jobs.work.failed.get(str(jobs.root / "a")))
             and failure.reason == "away"
             and not jobs.work._tasks[str(jobs.root / "a")].running
         )
@@ -639,7 +639,7 @@ def test_what_one_repository_found_the_log_to_take_again_is_tried_at_once_in_the
     jobs.work._table = {Job.SEND: send}
     for name in "abc":
         jobs.poke(name)
-    eventually(lambda: len(jobs.work._failed) == 3 and not any(task.running for task in jobs.work._tasks.values()))
+    eventually(lambda: len(jobs.work.failed) == 3 and not any(task.running for task in jobs.work._tasks.values()))
     away = False
     jobs.poke("a", now=True)
     eventually(lambda: jobs.begun == {"a": 2, "b": 2, "c": 2}, "all were tried once more")
@@ -791,8 +791,8 @@ def test_a_transaction_that_cannot_be_rolled_back_is_known_since_its_first_failu
         task.jobs |= {Job.RECOVER, Job.SEND}
         jobs.work._run_task(folder, task)
         send.assert_called_once()
-        assert jobs.work.recovery_failure(folder) == stuck
-        away = jobs.work.failure(folder)
+        assert jobs.work.unrecovered.get(folder) == stuck
+        away = jobs.work.failed.get(folder)
         assert (away and away.reason) == (send.side_effect and "away")
         jobs.clock.advance(600)
 
@@ -805,17 +805,16 @@ def test_a_transaction_that_is_left_alone_for_now_is_known_to_be_stuck(jobs: Job
     for _ in range(2):
         task = relay_work._RepositoryTask(jobs={Job.RECOVER}, failures=RECOVERY_RETRIES)
         jobs.work._run_task(folder, task)
-        assert jobs.work.recovery_failure(folder) == stuck
+        assert jobs.work.unrecovered.get(folder) == stuck
         assert not task.jobs
         jobs.clock.advance(600)
 
 
 def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> None:
-    jobs.work._failed = {name: Failure(Job.ANNOUNCE, "refused", 1.0) for name in ("a", "b")}
-    jobs.work._unrecovered = {name: Failure(Job.RECOVER, "broken", 1.0) for name in ("a", "b")}
+    jobs.work.failed = {name: Failure(Job.ANNOUNCE, "refused", 1.0) for name in ("a", "b")}
+    jobs.work.unrecovered = {name: Failure(Job.RECOVER, "broken", 1.0) for name in ("a", "b")}
     jobs.work.forget_failures(["b", "c"])
-    for ask in (jobs.work.failure, jobs.work.recovery_failure):
-        assert [ask(name) is not None for name in "abc"] == [False, True, False]
+    assert list(jobs.work.failed) == list(jobs.work.unrecovered) == ["b"]
 
 
 def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -847,7 +846,7 @@ def test_a_repository_that_the_disk_does_not_show_now_is_not_gone(jobs: Jobs) ->
     jobs.work._tasks[str(folder)] = task = relay_work._RepositoryTask(jobs={Job.SEND})
     jobs.work._run_task(str(folder), task)
     assert task.jobs == {Job.SEND}
-    assert jobs.work.failure(str(folder)) is not None
+    assert jobs.work.failed.get(str(folder)) is not None
 
 
 def test_what_failed_in_a_repository_that_is_gone_is_not_tried_again(jobs: Jobs) -> None:
@@ -966,7 +965,7 @@ def test_repositories_of_other_partitions_are_sent_while_one_partition_has_no_le
     master.log.leaderless.add((EVENTS, 2))
     push(master, gone, "gone")
     master.poke("late")
-    master.until(lambda: all(map(master.work.failure, map(master.folder, ("gone", "late")))))
+    master.until(lambda: all(map(master.work.failed.get, map(master.folder, ("gone", "late")))))
     for _ in range(2):
         push(master, there, "there")
         eventually(lambda: not there.has_unsent())
@@ -986,7 +985,7 @@ def test_two_lines_tell_of_a_partition_without_a_leader_however_many_repositorie
         for _ in range(3):
             for name, box in boxes.items():
                 push(master, box, name)
-            master.until(lambda: all(master.work.failure(master.folder(name)) for name in boxes))
+            master.until(lambda: all(master.work.failed.get(master.folder(name)) for name in boxes))
         began = master.clock.monotonic()
         master.until(lambda: sum(line["event"] == "will try again" for line in lines) >= 3 * len(boxes))
         master.clock.advance(600)
@@ -1009,7 +1008,7 @@ def test_no_line_for_each_repository_says_that_the_states_are_not_read_yet(
     with capture_logs() as lines:
         for name in "abc":
             master.poke(name)
-        eventually(lambda: all(master.work.failure(master.folder(name)) for name in "abc"))
+        eventually(lambda: all(master.work.failed.get(master.folder(name)) for name in "abc"))
         assert not [line for line in lines if line["log_level"] != "debug"]
         master.jobs._watch._read_once.set()
         master.until(lambda: not any(box.has_unsent() for box in boxes))
@@ -1090,7 +1089,7 @@ def test_many_repositories_of_a_partition_that_fails_share_the_failure_and_occup
         return ends(topic, which)
 
     def has_failed(name: str) -> bool:
-        return master.work.failure(master.folder(name)) is not None
+        return master.work.failed.get(master.folder(name)) is not None
 
     monkeypatch.setattr(log, "ends", hang)
     waiting = {f"waiting{number}": write_into(master, 2, f"waiting{number}") for number in range(20)}

@@ -68,7 +68,7 @@ def _note_unreadable(found: RelayRound, root: str, error: OSError, work: Work, n
     is_ours = may_hold_repositories(error) and not any(folder.startswith(f"{each}/") for each in found.folders)
     if is_ours:
         trouble = _report_unreadable(folder, error, now, is_root=folder == root)
-        found.troubles.append(_add_failure(trouble, work.failure(folder), now))
+        found.troubles.append(_add_failure(trouble, work.failed.get(folder), now))
 
 
 def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> list[ServiceTrouble]:
@@ -77,13 +77,13 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
     A job that fails is one at once. For ANNOUNCE_AFTER seconds a new repository is left to the process that makes it. One from the
     future is not new: the clock was set back, or it was copied from a machine with another clock.
     """
-    failure, found = work.failure(folder), list[ServiceTrouble | None]()
+    failure, found = work.failed.get(folder), list[ServiceTrouble | None]()
     try:
         names = set(os.listdir(os.path.join(folder, ".hg", "store")))
         if "journal" in names:
             work.add(folder, Job.RECOVER)
             what = "its transaction is not rolled back"
-            found.append(_describe_failure(folder, Job.RECOVER, what, work.recovery_failure(folder), now))
+            found.append(_describe_failure(folder, Job.RECOVER, what, work.unrecovered.get(folder), now))
         # With a sent mark it is no new one, and has lost its outbox.
         if any(name.startswith("outbox.") and name.endswith((".log", ".sent")) for name in names):
             box = outbox_of(folder)

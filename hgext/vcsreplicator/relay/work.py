@@ -100,6 +100,7 @@ class Work:
 
     `table` has the function that does each job. `on_failed` is called with the folder of a repository, the reason, and False if the
     relay lacks a right there, or True if a disk of the log has no space left. `on_trouble` is called when a failure is listed.
+    `unrecovered` says why the newest attempt to roll back failed, if it did, and `failed` that at other jobs.
     """
 
     def __init__(
@@ -110,8 +111,8 @@ class Work:
         self._tasks: dict[str, _RepositoryTask] = {}
         # How many tasks wait because the log was away.
         self._away = 0
-        self._failed: dict[str, Failure] = {}
-        self._unrecovered: dict[str, Failure] = {}
+        self.failed: dict[str, Failure] = {}
+        self.unrecovered: dict[str, Failure] = {}
         self.on_failed: Callable[[str, str, bool], None] = lambda folder, reason, is_full: None
         self.on_trouble: Callable[[], None] = lambda: None
         self._changed, self._has_tasks = threading.Condition(), threading.Event()
@@ -131,24 +132,16 @@ class Work:
                 task.not_before = 0.0
             self._start_task(folder, task)
 
-    def failure(self, folder: str) -> Failure | None:
-        """Return why the newest attempt at other jobs than RECOVER failed, if it did."""
-        return self._failed.get(folder)
-
-    def recovery_failure(self, folder: str) -> Failure | None:
-        """Return why the newest attempt to roll back failed; None if it did not."""
-        return self._unrecovered.get(folder)
-
     def list_failing(self) -> list[str]:
         """Return the folders in which the newest attempt at a job failed, unless busy."""
         with self._changed:
-            failures = (*self._failed.items(), *self._unrecovered.items())
+            failures = (*self.failed.items(), *self.unrecovered.items())
         return list(dict.fromkeys(folder for folder, failure in failures if not failure.is_busy))
 
     def forget_failures(self, folders: Collection[str]) -> None:
         """Forget the failures in all other folders than these."""
         with self._changed:
-            for failed in (self._failed, self._unrecovered):
+            for failed in (self.failed, self.unrecovered):
                 for folder in failed.keys() - folders:
                     del failed[folder]
 
@@ -187,8 +180,8 @@ class Work:
                 task.failures, task.not_before = 0, 0.0
             if was_away and outcomes.has_answered and not outcomes.is_away:
                 self._start_those_away()
-            _replace_failure(self._unrecovered, folder, outcomes.unrecovered)
-            _replace_failure(self._failed, folder, outcomes.failure)
+            _replace_failure(self.unrecovered, folder, outcomes.unrecovered)
+            _replace_failure(self.failed, folder, outcomes.failure)
             if any(failure and not failure.is_busy for failure in (outcomes.unrecovered, outcomes.failure)):
                 self.on_trouble()
             if task.jobs:
