@@ -67,7 +67,9 @@ class Completeness:
         succession, now = self._aggregation.succession, self._clock.monotonic()
         due = self._asked + (min(AGAIN, self._interval) if succession.is_unproven else self._interval)
         if self._question is None and now >= due:
-            self._ask(now)
+            self._asked = now
+            self._question = ask_aside("ends", self._find_ends)
+            wait([self._question], PAUSE)
         if self._question is not None and self._question.done():
             self._take_answer(self._question)
             self._question = None
@@ -86,12 +88,6 @@ class Completeness:
         if self._question is not None and self._asked <= then:
             return f"topic {EVENTS}: the log does not say how many events it has; {START_BROKERS}"
         return self._failure if self._fails_since <= then else ""
-
-    def _ask(self, now: float) -> None:
-        """Ask for the ends, and wait a moment for the answer."""
-        self._asked = now
-        self._question = ask_aside("ends", self._find_ends)
-        wait([self._question], PAUSE)
 
     def _find_ends(self) -> _Answer:
         """Return the ends of all partitions, or of those unread ones that answer."""

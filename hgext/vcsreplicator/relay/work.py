@@ -116,8 +116,7 @@ class Work:
         self.on_failed: Callable[[str, str, bool], None] = lambda folder, reason, is_full: None
         self.on_trouble: Callable[[], None] = lambda: None
         self._changed, self._has_tasks = threading.Condition(), threading.Event()
-        self._timer = threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True)
-        self._timer.start()
+        threading.Thread(target=self._start_due_tasks, name="relay-timer", daemon=True).start()
 
     def add(self, folder: str, *jobs: Job, now: bool = False) -> None:
         """Have these jobs done in a repository.
