@@ -77,7 +77,7 @@ def run(
         supervisor.control.load(ROSTER, ROSTER_KEY, table.value(ROSTER, ROSTER_KEY))
         control_reader = Source(log, {place: table.positions[place] for place in [(ROSTER, 0), (STATE, 0)]}, inbox.put)
         try:
-            if not _prepare(settings, supervisor, pool, table, own_acks, inbox, stop):
+            if not _prepare(supervisor, pool, table, own_acks, inbox, stop):
                 return
             writer.start()
             namesakes.watch(inbox.put)
@@ -101,7 +101,6 @@ def _look_at_root(settings: MirrorSettings) -> MountedRoot:
 
 
 def _prepare(
-    settings: MirrorSettings,
     supervisor: Supervisor,
     pool: WorkerPool,
     table: Table,
