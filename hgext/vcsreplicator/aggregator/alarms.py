@@ -90,35 +90,26 @@ class Alarm:
 
 
 @dataclass(slots=True, kw_only=True)
-class MirrorLag:
-    """The events and notices that wait for one mirror.
-
-    `lag` counts the events that it has not applied, of all repositories that it carries and is not deactivated for. `held` counts
-    the notices of events that it gates and does not serve yet.
-    """
-
-    lag: int = 0
-    held: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """The notices that wait, for which mirrors, and for how many seconds.
 
-    `alone` has the number of notices of each repository that no mirror gates, `newer` that of events of each repository that waits
-    for a newer aggregator, `broken` that of each repository that is stalled because decisions about it failed. `held` says by
-    repository for how long its first notice has been the first, `silent` by mirror for how long it sent no heartbeat, `successors`
-    how long each waits. `forked` has the paths of the repositories that forked.
+    `lags` counts by mirror the events that it has not applied, of all repositories that it carries and is not deactivated for,
+    `unserved` the notices of events that it gates and does not serve yet. `alone` has the number of notices of each repository that
+    no mirror gates, `newer` that of events of each repository that waits for a newer aggregator, `broken` that of each repository
+    that is stalled because decisions about it failed. `held` says by repository for how long its first notice has been the first,
+    `silent` by mirror for how long it sent no heartbeat, `successors` how long each waits. `forked` has the paths of the
+    repositories that forked.
     """
 
-    mirrors: Mapping[str, MirrorLag]
-    alone: Sequence[int]
-    newer: Sequence[int]
-    broken: Sequence[int]
-    held: Mapping[str, float]
+    lags: dict[str, int]
+    unserved: dict[str, int]
     silent: Mapping[str, float]
     successors: Sequence[tuple[Wait, float]]
-    forked: Sequence[str]
+    alone: list[int] = field(default_factory=list)
+    newer: list[int] = field(default_factory=list)
+    broken: list[int] = field(default_factory=list)
+    held: dict[str, float] = field(default_factory=dict)
+    forked: list[str] = field(default_factory=list)
 
 
 def alarms(
@@ -137,8 +128,7 @@ def alarms(
     found = [Alarm(kind=UNREAD, story=unread)] if unread else []
     for name, seconds in waiting.silent.items():
         if seconds >= patience:
-            backlog = waiting.mirrors[name]
-            numbers = {"seconds": round(seconds), "lag": backlog.lag, "held": backlog.held}
+            numbers = {"seconds": round(seconds), "lag": waiting.lags[name], "held": waiting.unserved[name]}
             found.append(Alarm(kind=SILENT, mirror=name, numbers=numbers))
         if aggregation.levels.formats.get(name, MIRROR_FORMAT) < MIRROR_FORMAT:
             found.append(Alarm(kind=OLDER, mirror=name, story=OLDER_STEP))
@@ -262,47 +252,41 @@ def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
 
     `silence` remembers the signs that were seen before.
     """
-    mirrors = {one.name: MirrorLag() for one in aggregation.roster.mirrors if one.state is not MirrorState.REMOVED}
-    alone, newer, broken, seconds, forked = [], [], [], {}, []
+    names = [one.name for one in aggregation.roster.mirrors if one.state is not MirrorState.REMOVED]
+    waits = aggregation.succession.waits()
+    found = Waiting(
+        lags=dict.fromkeys(names, 0),
+        unserved=dict.fromkeys(names, 0),
+        silent=measure_silence(aggregation.roster, silence, now),
+        successors=[(each, _measure_since(silence, (each.successor.id, "waits"), each.since, now)) for each in waits],
+    )
     for repository in aggregation.repositories.values():
         if (state := repository.state) and state.fork and not state.deleted:
-            forked.append(state.path)
+            found.forked.append(state.path)
         if repository.queue:
             # Since the first event without a notice became the first.
             first = repository.state.incarnation if repository.state else None, repository.queue[0].seq
-            seconds[repository.id] = _measure_since(silence, (repository.id, "held"), first, now)
+            found.held[repository.id] = _measure_since(silence, (repository.id, "held"), first, now)
         if repository.newer or repository.is_stored_newer:
-            newer.append(len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0))
+            found.newer.append(len(repository.newer) + (len(repository.queue) if repository.is_stored_newer else 0))
         for name, lag in repository.measure_lags(aggregation.roster):
-            mirrors[name].lag += lag
+            found.lags[name] += lag
         if repository.id in aggregation.poison.faults:
-            broken.append(len(repository.queue) + len(repository.newer))
+            found.broken.append(len(repository.queue) + len(repository.newer))
             continue
         if not repository.queue or repository.is_refused:
             continue
         gating = repository.gating(aggregation.roster)
         if not gating and not aggregation.roster.allow_empty:
-            alone.append(len(repository.queue))
+            found.alone.append(len(repository.queue))
         for mirror in gating:
             ack = repository.ack(mirror.name)
             applied, serving = (ack.applied, ack.serving) if ack else (0, 0)
             released = repository.state.released if repository.state else 0
-            mirrors[mirror.name].held += sum(
+            found.unserved[mirror.name] += sum(
                 held.seq > (serving if held.seq <= released else applied) for held in repository.queue
             )
-    return Waiting(
-        mirrors=mirrors,
-        alone=alone,
-        newer=newer,
-        broken=broken,
-        held=seconds,
-        silent=measure_silence(aggregation.roster, silence, now),
-        successors=[
-            (wait, _measure_since(silence, (wait.successor.id, "waits"), wait.since, now))
-            for wait in aggregation.succession.waits()
-        ],
-        forked=forked,
-    )
+    return found
 
 
 def _measure_since(silence: Silence, key: tuple[str, str], sign: object, now: float) -> float:
