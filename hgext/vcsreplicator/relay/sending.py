@@ -38,8 +38,8 @@ class EventSender:
     make_bundle: Callable[[str, Entry], Bundle]
     store_blob: Callable[[Iterable[bytes]], Attachment] | None
     timeout: float = 30.0
-    on_appended: Callable[[int, int], None] | None = None
-    on_marked: Callable[[SentMark, list[Entry]], None] | None = None
+    on_appended: Callable[[int, int], None] = lambda partition, offset: None
+    on_marked: Callable[[SentMark, list[Entry]], None] = lambda sent, entries: None
 
     def send(self, folder: str, box: Outbox) -> int:
         """Send the unsent entries and return their number.
@@ -54,16 +54,14 @@ class EventSender:
             (partition, first), (_, offset) = self._append(folder, batch, box)
             if known and known.partition == partition and known.offset is not None and first <= known.offset:
                 raise Unavailable("the log lost records while this was sent: it is sent again")
-            if self.on_appended is not None:
-                self.on_appended(partition, first)
+            self.on_appended(partition, first)
             sent = replace(sent, partition=partition, offset=offset)
             box.move_sent(sent)
             count += len(batch)
             for place in batch:
                 if place.entry.needs is MirrorNeeds.BUNDLE:
                     box.bundles.remove(place.entry.event.id)
-            if self.on_marked is not None:
-                self.on_marked(sent, [place.entry for place in batch])
+            self.on_marked(sent, [place.entry for place in batch])
         return count
 
     def _append(self, folder: str, batch: list[Place], box: Outbox) -> tuple[tuple[int, int], tuple[int, int]]:
