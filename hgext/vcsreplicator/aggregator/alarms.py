@@ -207,9 +207,9 @@ def _alarm_successors(aggregation: Aggregation, waiting: Waiting, patience: floa
         if causes:
             due.append((wait, causes))
     for wait, causes in due[:SUCCESSORS]:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wait.since))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wait.held.since))
         reasons = "; ".join(f"{_name_repository(other)}, {cause}" for other, cause in causes)
-        story = f"{wait.path} ({wait.successor.id}) waits since {since} UTC for all notices of {reasons}"
+        story = f"{wait.held.event.path} ({wait.successor.id}) waits since {since} UTC for all notices of {reasons}"
         yield Alarm(kind=SUCCESSOR, repository=wait.successor.id, story=story)
     if len(due) > SUCCESSORS:
         yield Alarm(kind=SUCCESSOR, story=f"{len(due) - SUCCESSORS} more")
@@ -258,7 +258,9 @@ def survey(aggregation: Aggregation, silence: Silence, now: float) -> Waiting:
         lags=dict.fromkeys(names, 0),
         unserved=dict.fromkeys(names, 0),
         silent=measure_silence(aggregation.roster, silence, now),
-        successors=[(each, _measure_since(silence, (each.successor.id, "waits"), each.since, now)) for each in waits],
+        successors=[
+            (each, _measure_since(silence, (each.successor.id, "waits"), each.held.since, now)) for each in waits
+        ],
     )
     for repository in aggregation.repositories.values():
         if (state := repository.state) and state.fork and not state.deleted:

@@ -5,7 +5,7 @@ All notices of a repository come before the release of the one that follows it a
 among each other, so the successor may be read first: it waits until all is read that the log had when the successor came.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...words.event import Event, Type
@@ -21,13 +21,12 @@ DEPARTURE_PATIENCE = 60.0
 class Wait:
     """A repository that waits for others at its path.
 
-    Its creation at `path`, or its rename to it, has waited for notices of `predecessors` since `since` (wall clock).
+    Its creation there, or its rename to it, is `held` until all notices of `predecessors` are written.
     """
 
     successor: Repository
-    path: str
+    held: HeldEvent
     predecessors: tuple[Repository, ...]
-    since: float
 
 
 class Succession:
@@ -47,7 +46,7 @@ class Succession:
         # Paths and generations of which the repository is known.
         self._known: set[tuple[str, int]] = set()
         self._unproven: dict[str, HeldEvent] = {}
-        self._waits: dict[str, tuple[HeldEvent, tuple[Repository, ...]]] = {}
+        self._waits: dict[str, Wait] = {}
 
     def note(self, state: RepositoryState) -> None:
         """Take the paths that the repository may have to leave.
@@ -72,7 +71,7 @@ class Succession:
         others = (other for other in self._list_there(event.path) if other is not repository)
         found = tuple(other for other in others if _holds_path(other, held, min(self.now, self.read_at)))
         if found:
-            self._waits[repository.id] = held, found
+            self._waits[repository.id] = Wait(successor=repository, held=held, predecessors=found)
             return True
         if event.generation == 1 or (event.path, event.generation - 1) in self._known:
             return False
@@ -111,18 +110,10 @@ class Succession:
         """Whether a successor waits only because its predecessor may not be read."""
         return any(self._repositories[name].next_to_release() is held for name, held in self._unproven.items())
 
-    def waits(self) -> Iterator[Wait]:
-        """Yield the successors that wait, the longest wait first.
-
-        They wait as of the newest decision about them.
-        """
-        found = []
-        for name, (held, predecessors) in self._waits.items():
-            repository = self._repositories[name]
-            if repository.next_to_release() is held:
-                path, since = held.event.path, held.since
-                found.append(Wait(successor=repository, path=path, predecessors=predecessors, since=since))
-        yield from sorted(found, key=lambda wait: (wait.since, wait.successor.id))
+    def waits(self) -> list[Wait]:
+        """Return the successors that wait by the newest decisions, longest wait first."""
+        found = [wait for wait in self._waits.values() if wait.successor.next_to_release() is wait.held]
+        return sorted(found, key=lambda wait: (wait.held.since, wait.successor.id))
 
 
 def _is_first_there(state: RepositoryState | None, event: Event) -> bool:
