@@ -144,9 +144,9 @@ class Decisions:
             self._set_aside(repository, held, now)
             return
         text = f"{adopted.path}: event {held.seq} of incarnation {held.event.incarnation} was overtaken by an adopted history"
-        output = self._memory.output
+        output, pending = self._memory.output, held.opened()
         output.bury(repository, held)
-        output.error(repository.id, text, EVENTS, held.partition, held.offset, held.store(), now)
+        output.error(repository.id, text, EVENTS, pending.partition, pending.offset, held.store(), now)
 
     def _set_aside(self, repository: Repository, broken: HeldEvent, now: float) -> None:
         key, value, output = f"{repository.id}/{broken.seq}", broken.value or b"", self._memory.output

@@ -81,14 +81,6 @@ class HeldEvent:
         return self.opened().event
 
     @property
-    def partition(self) -> int:
-        return self.opened().partition
-
-    @property
-    def offset(self) -> int:
-        return self.opened().offset
-
-    @property
     def since(self) -> float:
         """The time of its arrival, seconds since the epoch."""
         return self.opened().arrived

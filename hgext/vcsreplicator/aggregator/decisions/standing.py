@@ -51,7 +51,8 @@ def gating_at(held: HeldEvent, gating: tuple[Mirror, ...]) -> tuple[Mirror, ...]
     """
     if all(mirror.joined is None for mirror in gating):
         return gating
-    return tuple(mirror for mirror in gating if mirror.gates_at(held.partition, held.offset))
+    pending = held.opened()
+    return tuple(mirror for mirror in gating if mirror.gates_at(pending.partition, pending.offset))
 
 
 def is_applied(ack: Ack | None, held: HeldEvent) -> bool:
