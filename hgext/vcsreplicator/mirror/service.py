@@ -18,7 +18,7 @@ import structlog
 from ..log import ACKS, EVENTS, ROSTER, STATE, Log
 from ..log.ownership import name_user
 from ..log.table import ReadStopped, Table, read_table
-from ..words.clock import Clock, SystemClock
+from ..words.clock import SystemClock
 from ..words.errors import BadConfig, Expired, Unavailable
 from ..words.records import Ack
 from ..words.retry import FAILOVER
@@ -43,9 +43,7 @@ DRAIN = 6.0
 logger = structlog.get_logger()
 
 
-def run(
-    settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None], clock: Clock | None = None
-) -> None:
+def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Follow the log until `stop`; raises BadConfig if the mirror cannot begin."""
     notes_file = Path(settings.folder) / "mirror.db"
     with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(Notes(notes_file)) as notes:
@@ -66,7 +64,7 @@ def run(
             settings,
             log,
             notes,
-            clock or SystemClock(),
+            SystemClock(),
             positions,
             inbox=inbox,
             pool=pool,

@@ -26,7 +26,7 @@ from typing import Any
 from ...log import EVENTS, Log
 from ...status import Picture
 from ...status.follower import Follower
-from ...words.clock import Clock, SystemClock
+from ...words.clock import SystemClock
 from ...words.errors import Refused
 from ...words.records import Reason, RepositoryState
 from ...words.retry import Backoff
@@ -102,7 +102,6 @@ def bootstrap(
     stop: threading.Event,
     rules: Rules | None = None,
     backup: bool = False,
-    clock: Clock = SystemClock(),  # noqa: B008
 ) -> bool:
     """Fill the mirror; return whether it joined (else stopped). Raises Refused."""
     with lock_folder(settings), closing(Follower(events)) as follower:
@@ -112,8 +111,8 @@ def bootstrap(
             return False
         store_start(events, settings.group)
         picture = follower.update()
-        jobs = _find_missing(settings, carried(picture, settings.name), stop, clock)
-        _copy(settings, options, jobs, follower.update, report, stop, clock)
+        jobs = _find_missing(settings, carried(picture, settings.name), stop)
+        _copy(settings, options, jobs, follower.update, report, stop)
         if stop.is_set():
             return False
         if failed := [job.state.path for job in jobs if job.is_failed]:
@@ -151,7 +150,7 @@ def store_start(events: Log, group: str) -> None:
 
 
 def _find_missing(
-    settings: MirrorSettings, wanted: list[RepositoryState], stop: threading.Event, clock: Clock
+    settings: MirrorSettings, wanted: list[RepositoryState], stop: threading.Event
 ) -> list[_BootstrapJob]:
     """Return a job for each repository, done already if it reaches as far as the log."""
     found: list[FoundRepository] = []
@@ -162,7 +161,7 @@ def _find_missing(
         found.extend(answer)
         return None
 
-    crew.work(settings, [None], make_task=lambda _job: Scan(), decide=take, stop=stop, clock=clock)
+    crew.work(settings, [None], make_task=lambda _job: Scan(), decide=take, stop=stop, clock=SystemClock())
     here = [each.checkpoint for each in found if each.checkpoint is not None and not each.is_aside]
     levels = {(checkpoint.repository, checkpoint.incarnation): checkpoint.seq for checkpoint in here}
     return [
@@ -178,9 +177,8 @@ def _copy(
     update: Callable[[], Picture],
     report: ReportProgress,
     stop: threading.Event,
-    clock: Clock,
 ) -> None:
-    staging = Path(settings.folder) / "staging"
+    staging, clock = Path(settings.folder) / "staging", SystemClock()
     backoff = Backoff(first=settings.retry_first, longest=settings.retry_longest)
     counted = float("-inf")
 

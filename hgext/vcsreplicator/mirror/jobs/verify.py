@@ -256,16 +256,9 @@ def _judge_pair(looked: FingerprintPair | None) -> tuple[ComparisonOutcome, str,
     return *judge(looked.here, looked.there), seq
 
 
-def run(
-    settings: MirrorSettings,
-    events: Log,
-    options: VerifySettings,
-    *,
-    stop: threading.Event,
-    clock: Clock = SystemClock(),  # noqa: B008
-) -> None:
+def run(settings: MirrorSettings, events: Log, options: VerifySettings, *, stop: threading.Event) -> None:
     """Compare in rounds until `stop`; log and measure what is wrong."""
-    differing: set[str] = set()
+    clock, differing = SystemClock(), set[str]()
     while not stop.is_set():
         began, outcomes = clock.monotonic(), dict[str, ComparisonOutcome]()
 
@@ -275,7 +268,7 @@ def run(
             _log_verdict(verdict)
 
         try:
-            compare(settings, events, options, report=count, stop=stop, clock=clock)
+            compare(settings, events, options, report=count, stop=stop)
         except Exception as error:
             if isinstance(error, Unavailable | Expired):
                 logger.warning("log unavailable", reason=str(error))
