@@ -9,31 +9,27 @@ judges none of them. A newer aggregator takes them first when it starts. Their k
 from collections.abc import Mapping
 
 from ...log import EVENTS, Record
-from .outgoing import Outgoing
+from .outgoing import Outgoing, key_kept
 from .repository import Repository
-
-# Repository, partition and offset of a kept record.
-KeptPlace = tuple[str, int, int]
 
 
 class NewerEvents:
-    """The kept records, by repository and place.
+    """The kept records, by their keys in `pending`: repository and place.
 
     The place alone is not enough: after a loss, the log has other records at the same offsets.
     """
 
     def __init__(self) -> None:
         self._stored: list[Record] = []
-        self._places: set[KeptPlace] = set()
+        self._keys: set[str] = set()
 
     def load(self, repository: str, partition: int, offset: int, value: bytes, headers: Mapping[str, str]) -> None:
         """Take a record of `pending`, in any order."""
-        self._stored.append(
-            Record(
-                topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers=headers, time=0.0
-            )
+        record = Record(
+            topic=EVENTS, partition=partition, offset=offset, key=repository, value=value, headers=headers, time=0.0
         )
-        self._places.add((repository, partition, offset))
+        self._stored.append(record)
+        self._keys.add(key_kept(record))
 
     def sort(self) -> None:
         """Sort the loaded records in the order of their arrival, once all are loaded."""
@@ -53,17 +49,12 @@ class NewerEvents:
 
         A record that is read again is written only if it is not stored already.
         """
-        place = _find_place(record)
         repository.hold_newer(record)
-        if not is_again or place not in self._places:
-            self._places.add(place)
+        if not is_again or key_kept(record) not in self._keys:
+            self._keys.add(key_kept(record))
             output.keep(record)
 
     def give_up(self, record: Record, output: Outgoing) -> None:
         """Keep the record no longer, because it was taken."""
-        self._places.discard(_find_place(record))
+        self._keys.discard(key_kept(record))
         output.give_up(record)
-
-
-def _find_place(record: Record) -> KeptPlace:
-    return record.key or "", record.partition, record.offset

@@ -101,12 +101,12 @@ class Outgoing:
         """Keep the record of `events` as it came, for an aggregator that understands it."""
         self.kept += 1
         self.add(
-            NewRecord(topic=PENDING, key=_key_kept(record), value=record.value, headers=wire.carried(record.headers))
+            NewRecord(topic=PENDING, key=key_kept(record), value=record.value, headers=wire.carried(record.headers))
         )
 
     def give_up(self, record: Record) -> None:
         """Keep the record no longer."""
-        self.add(NewRecord(topic=PENDING, key=_key_kept(record), value=None))
+        self.add(NewRecord(topic=PENDING, key=key_kept(record), value=None))
 
     def reject(
         self, record: Record, reason: str, now: float, *, repository: str | None = None, traceback: str | None = None
@@ -149,5 +149,6 @@ class Outgoing:
         self.errors += 1
 
 
-def _key_kept(record: Record) -> str:
+def key_kept(record: Record) -> str:
+    """Return the key in `pending` of a record that is kept as it came."""
     return f"{record.key}/{record.partition}:{record.offset}"
