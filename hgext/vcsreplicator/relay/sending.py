@@ -8,6 +8,7 @@ Write, then acknowledge: read an entry, make its record, append, move the sent m
 happened; after a kill before the sent mark moved, the entry is sent again, and readers drop the repeat.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -70,11 +71,9 @@ class EventSender:
         Each place is (partition, offset). If a record is too large for this log, whose limit may be below that of a log set up by
         this project, its event omits the bundle.
         """
-        try:
+        with contextlib.suppress(Rejected):
             taken = self.log.append([self.message(folder, place.entry, box) for place in batch], timeout=self.timeout)
             return taken[0], taken[-1]
-        except Rejected:
-            pass
         taken = []
         for place in batch:
             try:
@@ -102,11 +101,8 @@ class EventSender:
         if entry.needs is MirrorNeeds.NOTHING:
             return None, b""
         if entry.needs is MirrorNeeds.BUNDLE:
-            with box.bundles.opened(entry.event.id) as stored:
-                try:
-                    return self._place_bundle(entry, stored or self.make_bundle(folder, entry), room)
-                except ChangesetsGone:
-                    pass
+            with box.bundles.opened(entry.event.id) as stored, contextlib.suppress(ChangesetsGone):
+                return self._place_bundle(entry, stored or self.make_bundle(folder, entry), room)
         return Attachment(where=BundlePlace.MASTER), b""
 
     def _place_bundle(self, entry: Entry, bundle: Bundle, room: int) -> tuple[Attachment, bytes]:
