@@ -42,7 +42,6 @@ from ..words.wire import names_of
 from .ahead import AheadLevels
 from .completeness import Completeness
 from .decisions.memory import RecordOutcome
-from .decisions.outgoing import Outgoing
 from .decisions.poison import Poison
 from .loading import GROUP, load
 from .metrics import COMMIT_SECONDS, ERRORS_TOTAL, EVENTS_TOTAL, NOTICES_TOTAL, RELEASES_TOTAL
@@ -231,7 +230,11 @@ class Session:
         self._watch.note_written(messages, places)
         COMMIT_SECONDS.observe(self._clock.monotonic() - began)
         self._first = self._clock.monotonic()
-        _count(batch)
+        RELEASES_TOTAL.inc(batch.releases)
+        NOTICES_TOTAL.inc(batch.notices)
+        if batch.errors:
+            ERRORS_TOTAL.inc(batch.errors)
+            logger.error("records set aside", count=batch.errors, see="vcsreplicator errors")
         if batch.releases:
             self._expect(NOTICES, PENDING, STATE)
 
@@ -306,11 +309,3 @@ class Session:
         self._parked.setdefault(record.partition, []).append(record)
         assert self._reader is not None
         self._reader.pause([(EVENTS, record.partition)])
-
-
-def _count(batch: Outgoing) -> None:
-    RELEASES_TOTAL.inc(batch.releases)
-    NOTICES_TOTAL.inc(batch.notices)
-    if batch.errors:
-        ERRORS_TOTAL.inc(batch.errors)
-        logger.error("records set aside", count=batch.errors, see="vcsreplicator errors")

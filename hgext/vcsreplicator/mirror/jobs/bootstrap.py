@@ -18,7 +18,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -231,8 +231,6 @@ def size_of(folder: Path) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(OSError):
                 total += os.lstat(os.path.join(parent, name)).st_size
-            except OSError:
-                continue
     return total
