@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from ..words import digest
-from ..words.event import Changes, Event, MasterSettings, PushConnection, Tip, Type
+from ..words.event import Changes, Event, MasterSettings, NamedEvent, PushConnection, Tip, Type
 from ..words.value import Value
 
 
@@ -38,25 +38,13 @@ class Entry(Value):
     connection: PushConnection | None = None
 
 
-# The members of `NewestEvent`, which its event has too.
-NEWEST_MEMBERS = ("repository", "incarnation", "path", "generation", "seq", "id", "digest")
-
-
-class NewestEvent(Value):
+class NewestEvent(NamedEvent):
     """A repository's newest event; before the first `seq` is 0 and `id` empty."""
-
-    repository: str
-    incarnation: str
-    path: str
-    generation: int
-    seq: int
-    id: str
-    digest: str
 
     @classmethod
     def of(cls, event: Event) -> Self:
         """Return the identity and level after `event`."""
-        return cls(**{name: getattr(event, name) for name in NEWEST_MEMBERS})
+        return cls(**{name: getattr(event, name) for name in NamedEvent.list_members()})
 
 
 class OutboxEnd(Value):

@@ -28,10 +28,10 @@ from pushlog.store.appendfile import AppendFile, open_regular
 from pushlog.store.appendfile import TornRecord as TornRecord
 
 from ..words.errors import MalformedEvent, ReplicationError
-from ..words.event import Tip, event_names
+from ..words.event import NamedEvent, Tip, event_names
 from ..words.shape import from_json, to_json
 from ..words.value import Value
-from .entry import NEWEST_MEMBERS, Entry, NewestEvent, OutboxEnd
+from .entry import Entry, NewestEvent, OutboxEnd
 from .folder import FILE_LIMIT, Store, create_file, match_mode, read_file, replace_file
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ def _decode_entry(payload: bytes) -> Entry:
 def _decode_end(payload: bytes) -> OutboxEnd:
     try:
         event = json.loads(payload)["event"]
-        newest = NewestEvent(**{name: event[name] for name in NEWEST_MEMBERS})
+        newest = NewestEvent(**{name: event[name] for name in NamedEvent.list_members()})
         return OutboxEnd(newest=newest, after=Tip(**event["after"]))
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedEvent(f"outbox: its newest entry cannot be read: {error}") from error

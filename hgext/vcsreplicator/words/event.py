@@ -12,27 +12,12 @@ import enum
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated
 
 from .errors import MalformedEvent
 from .path import check_path
 from .shape import EARLIEST, LATEST, Count, NumberRange, Time, extensible
 from .value import Value
-
-if TYPE_CHECKING:
-
-    class NamedEvent(Protocol):
-        """An event, or another object that names a repository's newest one."""
-
-        @property
-        def repository(self) -> str: ...
-        @property
-        def path(self) -> str: ...
-        @property
-        def seq(self) -> int: ...
-        @property
-        def id(self) -> str: ...
-
 
 VERSION = 1
 NULL_NODE = "0" * 40
@@ -174,11 +159,25 @@ class MasterSettings(Value):
     publishing: bool = True
 
 
-class Event(Value):
+class NamedEvent(Value):
+    """The names of an event, and its digest.
+
+    `seq` counts from 1 without holes within an incarnation; `digest` is the running digest after the event (see `digest`).
+    """
+
+    repository: str
+    incarnation: str
+    path: str
+    generation: Count
+    seq: Count
+    id: str
+    digest: str
+
+
+class Event(NamedEvent):
     """One fact about one repository.
 
-    `seq` counts from 1 without holes within an incarnation; `previous` is the id of the event before (None for the first).
-    `digest` is the running digest after this event (see `digest`). `detail` says more in words of the type:
+    `previous` is the id of the event before (None for the first). `detail` says more in words of the type:
     renamed: `from`; sync: `reason` (requested, outside, adopted), `bootstrap`, and if adopted `replaces`, the incarnations before,
     separated by blanks: of the outbox, and of the log if that is another; created: `origin` (init, clone, adopted);
     stripped: none; censored: `file`, `node`. `hgrc` is the replicated part of the configuration, section → key → value
@@ -187,14 +186,7 @@ class Event(Value):
 
     type: Type
     version: int = VERSION
-    repository: str
-    incarnation: str
-    path: str
-    generation: Count
-    seq: Count
-    id: str
     previous: str | None
-    digest: str
     time: Time
     source: str
     changes: Changes
