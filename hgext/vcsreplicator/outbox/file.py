@@ -156,7 +156,7 @@ class Outbox:
     def unsent(self) -> Iterator[Place]:
         """Read the committed entries behind the sent mark, oldest first."""
         sent = self.sent()
-        return self._read_places(sent.segment, sent.end) if sent is not None else self.kept()
+        return self.since(sent.segment, sent.end) if sent is not None else self.kept()
 
     def extent(self) -> tuple[int, int] | None:
         """Return the newest segment and its committed size; None without an entry."""
@@ -166,11 +166,14 @@ class Outbox:
 
     def since(self, segment: int, end: int) -> Iterator[Place]:
         """Read the committed entries behind this byte of a segment, oldest first."""
-        return self._read_places(segment, end)
+        for number in self.segments():
+            if number >= segment:
+                for record in self._open_segment(number).records(end if number == segment else 0):
+                    yield Place(entry=_decode_entry(record.payload), segment=number, end=record.end)
 
     def kept(self) -> Iterator[Place]:
         """Read the committed entries that are still there, sent or not, oldest first."""
-        return self._read_places(0, 0)
+        return self.since(0, 0)
 
     def acknowledged(self) -> Iterator[Entry]:
         """Read committed entries up to the sent mark, newest first, one when asked for."""
@@ -186,12 +189,9 @@ class Outbox:
 
     def has_unsent(self) -> bool:
         """Return whether a committed entry is behind the sent mark; read no entries."""
-        sent, numbers = self.sent(), self.segments()
-        if sent is None:
-            return any(self._open_segment(number).tail() for number in numbers)
-        return any(
-            self._open_segment(n).tail() > (sent.end if n == sent.segment else 0) for n in numbers if n >= sent.segment
-        )
+        sent = self.sent()
+        first, end = (sent.segment, sent.end) if sent is not None else (0, 0)
+        return any(self._open_segment(n).tail() > (end if n == first else 0) for n in self.segments() if n >= first)
 
     def is_level(self, sent: SentMark) -> bool:
         """Return whether the outbox ends where this sent mark says; read no entries.
@@ -329,13 +329,6 @@ class Outbox:
                 os.unlink(self._folder.join(FORK))
         else:
             replace_file(self._folder, FORK, to_json(fork))
-
-    def _read_places(self, first: int, start: int) -> Iterator[Place]:
-        """Read the committed entries from a place in a segment on."""
-        for number in self.segments():
-            if number >= first:
-                for record in self._open_segment(number).records(start if number == first else 0):
-                    yield Place(entry=_decode_entry(record.payload), segment=number, end=record.end)
 
     def _last_segment(self, tr: Any) -> AppendFile:
         """Return the segment to append to, a new one if the newest is full."""

@@ -64,16 +64,12 @@ def refuse_repository_pipes(folder: str) -> None:
     Mercurial, which opens its files by their names, would wait for the pipe's writer.
     """
     for part in (".hg", ".hg/store", ".hg/cache"):
-        refuse_pipes(os.path.join(folder, part))
-
-
-def refuse_pipes(folder: str) -> None:
-    """Raise OSError if a pipe or a device lies in a folder, if it can be read."""
-    with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(folder) as entries:
-        for entry in entries:
-            # Mercurial's locks are links to nothing.
-            if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry.path):
-                raise OSError(errno.EINVAL, "Not a file", entry.path)
+        # A folder that this user may not read is Mercurial's to refuse.
+        with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(os.path.join(folder, part)) as entries:
+            for entry in entries:
+                # Mercurial's locks are links to nothing.
+                if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry.path):
+                    raise OSError(errno.EINVAL, "Not a file", entry.path)
 
 
 def match_mode(folder: Folder, descriptor: int) -> None:
