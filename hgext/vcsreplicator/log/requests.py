@@ -19,9 +19,9 @@ COLUMNS = """kind TEXT NOT NULL, argument TEXT NOT NULL, who TEXT NOT NULL, aske
 NOTHING, FAILED = "nothing ", "failed: "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OperatorRequest:
-    """One request of an operator, which concerns `subject`.
+    """One request of an operator, which concerns `subject`; a row of the table.
 
     `kind` is one that the service knows, or of a newer version. Times are seconds since the epoch.
     """
@@ -85,21 +85,10 @@ class RequestTable:
         self._rows("UPDATE requests SET done_at = ?, result = ? WHERE id = ?", (now, result, number))
 
     def _select_requests(self, condition: str, *values: object) -> list[OperatorRequest]:
-        return [_read_request(row) for row in self._rows(f"{self._select} {condition}", values)]
-
-
-def _read_request(row: Sequence[Any]) -> OperatorRequest:
-    number, subject, kind, argument, who, asked_at, done_at, result = row
-    return OperatorRequest(
-        id=number,
-        subject=subject,
-        kind=kind,
-        argument=_read_argument(argument),
-        who=who,
-        asked_at=asked_at,
-        done_at=done_at,
-        result=result,
-    )
+        return [
+            OperatorRequest(number, subject, kind, _read_argument(argument), *rest)
+            for number, subject, kind, argument, *rest in self._rows(f"{self._select} {condition}", values)
+        ]
 
 
 def _read_argument(text: str) -> Mapping[str, Any] | None:
