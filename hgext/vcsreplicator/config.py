@@ -9,7 +9,7 @@ place in the file.
 import dataclasses
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -117,10 +117,13 @@ def load(file: str | Path) -> Config:
     unknown = sorted(tables.keys() - set(SECTIONS))
     if unknown:
         raise BadConfig(f"{file}: {unknown[0][:SHOWN]}: unknown, expected one of {shape.nearest(unknown[0], SECTIONS)}")
-    if (place := _find_null(tables)) is not None:
-        raise BadConfig(f"{file}: {place}: expected text without the character NUL")
-    if (place := _find_empty_authorities(tables)) is not None:
-        raise BadConfig(f"{file}: {place}: expected a file of certificates, or no such key for those of the system")
+    for place, value in _list_members(tables):
+        if "\0" in place or (isinstance(value, str) and "\0" in value):
+            # No path and no name has one, and the system refuses it without saying where it is from.
+            shown = place.replace("\0", "\\0")
+            raise BadConfig(f"{file}: {shown}: expected text without the character NUL")
+        if place.endswith("ca-file") and value == "":  # libraries would trust the authorities of the system
+            raise BadConfig(f"{file}: {place}: expected a file of certificates, or no such key for those of the system")
     config = Config(file=str(file), tables=tables)
     if tables.keys() - set(WITHOUT_LOG) or not tables:
         _ = config.log
@@ -128,36 +131,15 @@ def load(file: str | Path) -> Config:
     return config
 
 
-def _find_null(value: object) -> str | None:
-    """Return the first key with a NUL in its name or text, None if there is none.
-
-    No path and no name has one, and the system refuses it without saying where it is from.
-    """
-    if isinstance(value, str):
-        return "" if "\0" in value else None
+def _list_members(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the place of each key with its value, or with each element of a list."""
+    yield place, value
     if isinstance(value, Mapping):
         for key, member in value.items():
-            shown: str = key.replace("\0", "\\0")
-            if shown != key:
-                return shown
-            if (below := _find_null(member)) is not None:
-                return f"{shown}.{below}".rstrip(".")
+            yield from _list_members(member, f"{place}.{key}" if place else key)
     elif isinstance(value, list):
-        return next((found for found in map(_find_null, value) if found is not None), None)
-    return None
-
-
-def _find_empty_authorities(table: Mapping[str, Any]) -> str | None:
-    """Return the first key of a file of authorities that is "", None without one.
-
-    Libraries take such a name for none, and would trust those of the system.
-    """
-    for key, member in table.items():
-        if member == "" and key.endswith("ca-file"):
-            return key
-        if isinstance(member, Mapping) and (below := _find_empty_authorities(member)) is not None:
-            return f"{key}.{below}"
-    return None
+        for element in value:
+            yield from _list_members(element, place)
 
 
 def address(text: object, where: str) -> tuple[str, int]:
