@@ -40,7 +40,7 @@ from .. import (
 )
 from . import statements as sql
 from .comparison import compare_topic
-from .connection import Connection, prepare_database
+from .connection import READING, WRITING, Connection, prepare_database
 from .doorbell import ring
 from .filesystem import refuse_network
 from .reader import SqliteReader, key_bytes
@@ -93,7 +93,7 @@ class SqliteLog(Log):
 
     def create(self, wanted: Sequence[Topic]) -> list[str]:
         created = []
-        with self._write_transaction() as connection:
+        with self._begin_transaction(WRITING) as connection:
             for topic in wanted:
                 existing = self._load_topic(connection, topic.name)
                 if existing is None:
@@ -107,12 +107,12 @@ class SqliteLog(Log):
         return created
 
     def compare(self, wanted: Sequence[Topic]) -> list[TopicComparison]:
-        with self._read_transaction() as connection:
+        with self._begin_transaction(READING) as connection:
             rows = [connection.rows(sql.TOPIC, topic.name) for topic in wanted]
         return [compare_topic(self.path, topic, found) for topic, found in zip(wanted, rows, strict=True)]
 
     def partitions(self, topic: str) -> int:
-        with self._read_transaction() as connection:
+        with self._begin_transaction(READING) as connection:
             return len(self._find_topic(connection, topic).streams)
 
     def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
@@ -127,7 +127,7 @@ class SqliteLog(Log):
         return self.commit(messages, None, {}, lambda connection: None, timeout=timeout) if messages else []
 
     def reader(self, positions: Mapping[PartitionKey, int]) -> Reader:
-        with self._read_transaction() as connection:
+        with self._begin_transaction(READING) as connection:
             topics = {self._find_topic(connection, topic).id for topic, _ in positions}
             streams = {place: self._find_stream(self._find_topic(connection, place[0]), place) for place in positions}
             marks = {place: connection.rows(sql.BEFORE, streams[place], at) for place, at in positions.items()}
@@ -142,11 +142,11 @@ class SqliteLog(Log):
 
     def streams(self, places: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Return the row ids of these partitions in the present file; others may differ."""
-        with self._read_transaction() as connection:
+        with self._begin_transaction(READING) as connection:
             return {place: self._find_stream(self._find_topic(connection, place[0]), place) for place in places}
 
     def transactor(self, identity: str, *, group: str | None = None) -> Transactor:
-        with self._write_transaction() as connection:
+        with self._begin_transaction(WRITING) as connection:
             [(epoch,)] = connection.rows(sql.NEXT_EPOCH, identity, random.randint(1, EPOCH_STEP))
         return SqliteTransactor(self.commit, identity, epoch)
 
@@ -162,12 +162,12 @@ class SqliteLog(Log):
         """Append and acknowledge in one transaction, in which `fence` runs first."""
         for message in messages:
             check_message(message)
-        with self._write_transaction(timeout) as connection:
+        with self._begin_transaction(WRITING, timeout) as connection:
             fence(connection)
             written = self._append(connection, messages)
             if group is not None:
                 self._acknowledge(connection, group, positions)
-        self._ring(messages)
+        ring(self.bells, {self._topics[message.topic].id for message in messages if message.topic in self._topics})
         return written
 
     # Positions
@@ -175,19 +175,19 @@ class SqliteLog(Log):
     def acknowledge(
         self, group: str, topic: str, positions: Positions, *, metadata: Mapping[int, str] | None = None
     ) -> None:
-        with self._write_transaction() as connection:
+        with self._begin_transaction(WRITING) as connection:
             self._acknowledge(connection, group, {(topic, partition): at for partition, at in positions.items()})
 
     def metadata(self, group: str, topic: str) -> dict[int, str]:
         return {}
 
     def stored(self, group: str, topic: str) -> dict[int, int]:
-        with self._read_transaction() as connection:
+        with self._begin_transaction(READING) as connection:
             return dict(connection.rows(sql.POSITIONS_OF_GROUP, self._find_topic(connection, topic).id, group))
 
     def groups(self, topic: str) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
-        with self._read_transaction() as connection:
+        with self._begin_transaction(READING) as connection:
             for group, partition, position in connection.rows(
                 sql.POSITIONS_OF_TOPIC, self._find_topic(connection, topic).id
             ):
@@ -207,22 +207,13 @@ class SqliteLog(Log):
         return Connection(self.path, self._patience)
 
     @contextmanager
-    def _write_transaction(self, timeout: float | None = None) -> Iterator[Connection]:
-        with self._hold_lock(timeout), self._open_connection().transaction("IMMEDIATE", timeout) as connection:
-            yield connection
-
-    @contextmanager
-    def _read_transaction(self) -> Iterator[Connection]:
-        with self._hold_lock(), self._open_connection().transaction("DEFERRED") as connection:
-            yield connection
-
-    @contextmanager
-    def _hold_lock(self, timeout: float | None = None) -> Iterator[None]:
-        """Hold the lock within the block; Unavailable costs the connection."""
+    def _begin_transaction(self, kind: str, timeout: float | None = None) -> Iterator[Connection]:
+        """Run the block in a transaction; Unavailable costs the connection."""
         if not self._lock.acquire(timeout=self._patience if timeout is None else timeout):
             raise Unavailable(f"sqlite://{self.path}: other threads of this process keep it busy")
         try:
-            yield
+            with self._open_connection().transaction(kind, timeout) as connection:
+                yield connection
         except Unavailable:
             self.close()
             self._topics.clear()
@@ -260,7 +251,7 @@ class SqliteLog(Log):
 
     def _find_bounds(self, topic: str, partitions: Collection[int] | None) -> dict[int, tuple[int, int]]:
         """Return the beginning and the end of these partitions; of all, if None."""
-        with self._read_transaction() as connection:
+        with self._begin_transaction(READING) as connection:
             found = self._find_topic(connection, topic)
             rows = connection.rows(sql.STREAMS_OF_TOPIC, found.id)
             bounds = {partition: (beginning, end) for partition, _, beginning, end in rows}
@@ -320,9 +311,6 @@ class SqliteLog(Log):
             remove_tombstones(connection, stream, before(connection, now, TOMBSTONES_KEPT), limit)
         elif retention is not None:
             remove_expired(connection, stream, before(connection, now, retention), limit, now=now)
-
-    def _ring(self, messages: Sequence[NewRecord]) -> None:
-        ring(self.bells, {self._topics[message.topic].id for message in messages if message.topic in self._topics})
 
 
 def _add_topic(connection: Connection, topic: Topic) -> None:

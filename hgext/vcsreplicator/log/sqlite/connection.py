@@ -17,6 +17,9 @@ from ...words.errors import BadConfig, NoRoom, Unavailable
 from ..ownership import give_to_owner, make_folder, set_mode
 from . import statements as sql
 
+# The kinds of transactions; one that reads takes its snapshot when it begins.
+WRITING, READING = "IMMEDIATE", "DEFERRED"
+
 
 class Connection:
     """One connection; every sqlite3 error leaves as Unavailable, or NoRoom."""
@@ -50,7 +53,10 @@ class Connection:
     def transaction(self, kind: str, patience: float | None = None) -> Iterator[Self]:
         """Run the block in a transaction; roll it back if the block raises."""
         with self._translate_errors():
-            self._begin_transaction(kind, self._patience if patience is None else patience)
+            patience = self._patience if patience is None else patience
+            self._execute_patiently(f"BEGIN {kind}", patience)
+            if kind == READING:  # take the snapshot here, where waiting for a recovery is possible
+                self._version = self._read_version(patience)
             try:
                 yield self
                 self._execute_patiently("COMMIT", self._patience)
@@ -62,11 +68,8 @@ class Connection:
     def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self._sqlite.execute(statement, values).fetchall()
 
-    def each(self, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        return iter(self._sqlite.execute(statement, values))
-
-    def run(self, statement: str, *values: object) -> None:
-        self._sqlite.execute(statement, values)
+    def run(self, statement: str, *values: object) -> sqlite3.Cursor:
+        return self._sqlite.execute(statement, values)
 
     def close(self) -> None:
         self._sqlite.close()
@@ -77,13 +80,13 @@ class Connection:
         Raises BadConfig if it is not ours, or from a newer release, Unavailable if it is empty and not to be created.
         """
         # WAL writes into any file, even an empty one, which may be another program's or a copy that is just being restored.
-        with self.transaction("DEFERRED"):
+        with self.transaction(READING):
             self._find_version(creates=creates)
         with self._translate_errors():
             [(mode,)] = self._execute_patiently("PRAGMA journal_mode = WAL", self._patience).fetchall()
         if mode != "wal":
             raise BadConfig(f"sqlite://{self._path}: expected a file system with shared memory (WAL), got mode {mode}")
-        with self.transaction("IMMEDIATE"):
+        with self.transaction(WRITING):
             version = self._find_version(creates=creates)
             for statements in sql.MIGRATIONS[version:]:
                 for statement in statements:
@@ -106,11 +109,6 @@ class Connection:
                 "it was written by a newer release"
             )
         return int(version)
-
-    def _begin_transaction(self, kind: str, patience: float) -> None:
-        self._execute_patiently(f"BEGIN {kind}", patience)
-        if kind == "DEFERRED":  # take the snapshot here, where waiting for a recovery is possible
-            self._version = self._read_version(patience)
 
     def _read_version(self, patience: float) -> object:
         """Read a number that differs after each write of another connection."""

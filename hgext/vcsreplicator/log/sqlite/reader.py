@@ -13,7 +13,7 @@ from typing import Any
 from ...words.errors import Expired, Rewound, Unavailable
 from .. import LATEST, PartitionKey, Record
 from . import statements as sql
-from .connection import Connection
+from .connection import READING, Connection
 from .doorbell import Bell
 
 # Seconds until a reader looks again though no bell rang.
@@ -120,7 +120,7 @@ class SqliteReader:
         active = [key for key in self._streams if key not in self._paused]
         self._turn = (self._turn + 1) % max(1, len(active))
         try:
-            with self._open_connection().transaction("DEFERRED") as connection:
+            with self._open_connection().transaction(READING) as connection:
                 ends = {key: self._check_end(connection, key) for key in self._streams}
                 records, moved, marks = self._collect(
                     connection, active[self._turn :] + active[: self._turn], ends, limit
@@ -177,7 +177,7 @@ class SqliteReader:
             if position == end or len(records) >= limit or room <= 0:
                 continue
             moved[key] = end  # unless there is more than we may return
-            for row in connection.each(sql.RECORDS, self._streams[key], position, limit - len(records) + 1):
+            for row in connection.run(sql.RECORDS, self._streams[key], position, limit - len(records) + 1):
                 if len(records) >= limit or room <= 0:
                     moved[key] = row[0]
                     break
