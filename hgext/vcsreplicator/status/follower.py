@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record, topics
-from ..log.table import FIRST_POLL, find_beginnings, lengthen
+from ..log.table import FIRST_POLL, find_beginnings, lengthen, read_on
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
 from ..words.records import DESTINATION_GROUP, SUBMITTED_KEY
@@ -45,7 +45,7 @@ class Follower:
         has_services = self._has_services()
         names = (ROSTER, STATE, ACKS, SERVICES) if has_services else (ROSTER, STATE, ACKS)
         self._reader = self._log.reader(find_beginnings(self._log, *names))
-        self.picture, self._topics = Picture(has_services=has_services), names
+        self.picture = Picture(has_services=has_services)
         # The time of the newest record, when it came, and when the update before began.
         self._newest, self._came, self._updated = 0.0, self._clock.monotonic(), -math.inf
         self.newest_heartbeat = self.recent_report = 0.0
@@ -83,19 +83,15 @@ class Follower:
         return True
 
     def _read_on(self) -> Picture:
-        patience, came, began = 0.0, dict[tuple[str, int], float](), self._clock.monotonic()
+        came, began = dict[tuple[str, int], float](), self._clock.monotonic()
         own = self._clock.now() - began
         if abs(own - self._own) > FRESH:
             # This machine slept, or its clock was set: earlier knowledge of the time is invalid.
             self._least, self._most, self._updated = -math.inf, math.inf, -math.inf
         self._own = own
-        ends = {(t, p): end for t in self._topics for p, end in self._log.ends(t).items()}
-        # At least once: after a loss, the reader may be past the ends already.
-        while patience == 0 or any(self._reader.positions().get(place, 0) < end for place, end in ends.items()):
-            for record in self._reader.poll(patience, limit=5000):
-                self.picture.absorb(record)
-                came[record.topic, record.partition] = record.time
-            patience = lengthen(patience)
+        for record in read_on(self._log, self._reader):
+            self.picture.absorb(record)
+            came[record.topic, record.partition] = record.time
         if came:
             # Not the latest time that any record has: the clock may have been set back since.
             self._newest, self._came = max(came.values()), self._clock.monotonic()
