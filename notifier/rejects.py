@@ -36,7 +36,7 @@ def judged(error: Exception) -> ReplicationError:
     found = fault(error)
     if found is None or (isinstance(error, OSError) and error.errno != errno.EOVERFLOW):
         return Unavailable(f"{type(error).__name__}: {error}")
-    return UnexpectedError(found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ record.
 """
 
 import traceback
-from dataclasses import dataclass
 
 from .errors import Rejected, ReplicationError
 from .passing import is_passing
@@ -19,23 +18,18 @@ TRACEBACK_KEPT = 16 * 1024
 REASON_KEPT = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """An exception: a line for an operator, and the traceback for a developer."""
-
-    reason: str
-    traceback: str
-
-
 class UnexpectedError(Rejected):
-    """A record or message that cannot be handled because of an unexpected exception."""
+    """A record or message that cannot be handled because of an unexpected exception.
 
-    def __init__(self, found: Fault) -> None:
-        super().__init__(found.reason)
-        self.traceback = found.traceback
+    `reason` is a line for an operator, `traceback` is for a developer.
+    """
+
+    def __init__(self, reason: str, traceback: str) -> None:
+        super().__init__(reason)
+        self.reason, self.traceback = reason, traceback
 
 
-def fault(error: Exception) -> Fault | None:
+def fault(error: Exception) -> UnexpectedError | None:
     """Describe an unexpected exception.
 
     None for one of this project's errors, and for an error that may pass, such as a shortage of the machine.
@@ -47,7 +41,7 @@ def fault(error: Exception) -> Fault | None:
     except Exception as other:  # making the text may fail too, for example at the digits of an endless number
         text = f"no text: {type(other).__name__}"
     reason = f"unexpected {type(error).__name__}: {text}"[:REASON_KEPT]
-    return Fault(reason=" ".join(reason.split()), traceback="".join(_format_traceback(error))[-TRACEBACK_KEPT:])
+    return UnexpectedError(" ".join(reason.split()), "".join(_format_traceback(error))[-TRACEBACK_KEPT:])
 
 
 def _format_traceback(error: Exception) -> list[str]:

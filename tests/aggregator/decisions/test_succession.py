@@ -15,7 +15,7 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from hgext.vcsreplicator.words.roster import MirrorState, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from hgext.vcsreplicator.words.unexpected import Fault
+from hgext.vcsreplicator.words.unexpected import UnexpectedError
 from testing.builders.aggregating import ask, send
 from testing.builders.chains import Chain
 from testing.builders.fed_aggregation import FedAggregation
@@ -66,7 +66,7 @@ def test_a_successor_of_a_repository_that_no_mirror_gates_is_named_and_goes_when
 def test_a_successor_of_a_repository_that_stands_still_is_named_with_the_reason() -> None:
     fed = FedAggregation("alpha")
     former, _ = succeeded(fed)
-    fed.aggregation.poison.faults.update({former.repository: Fault(reason="KeyError: 'z'", traceback="")})
+    fed.aggregation.poison.faults.update({former.repository: UnexpectedError("KeyError: 'z'", "")})
     fed.commit()
     [text] = waiting(fed)
     assert "about which decisions failed (KeyError: 'z'): restart the aggregator" in text

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ...log import ERRORS, NOTICES, PENDING, STATE, LargeRecord, Record
 from ...words.event import is_identifier
-from ...words.unexpected import Fault, fault
+from ...words.unexpected import UnexpectedError, fault
 
 # Topic, partition and offset of a record.
 RecordPlace = tuple[str, int, int]
@@ -22,7 +22,7 @@ RecordPlace = tuple[str, int, int]
 class Poisoned(Exception):
     """Work on this record or repository failed; nothing in memory counts any more."""
 
-    def __init__(self, what: RecordPlace | str, fault: Fault) -> None:
+    def __init__(self, what: RecordPlace | str, fault: UnexpectedError) -> None:
         super().__init__(f"{what}: {fault.reason}")
         self.what, self.fault = what, fault
 
@@ -36,7 +36,7 @@ class Poison:
     through other sessions. `tries` counts those in a row for which no limit had changed.
     """
 
-    faults: dict[RecordPlace | str, Fault] = field(default_factory=dict)
+    faults: dict[RecordPlace | str, UnexpectedError] = field(default_factory=dict)
     refused: dict[str, LargeRecord] = field(default_factory=dict)
     refused_reject: LargeRecord | None = None
     waits_since: float | None = None

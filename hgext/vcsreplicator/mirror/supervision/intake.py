@@ -52,7 +52,7 @@ class Intake:
             names = names_of(record.key if record.topic == EVENTS else None, record.headers)
             place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
             logger.exception("unexpected", **names, **place)
-            self._reject(record, UnexpectedError(found))
+            self._reject(record, found)
 
     def skip(self, positions: Mapping[tuple[str, int], int]) -> None:
         """Go on at these positions.
@@ -138,7 +138,7 @@ def checked_event(record: Record, partitions: int) -> ReadEvent | None:
     except Exception as error:
         if (found := fault(error)) is None:
             raise
-        raise UnexpectedError(found) from error
+        raise found from error
 
 
 def _decode_record(record: Record, partitions: int) -> ReadEvent | None:
