@@ -40,8 +40,6 @@ LARGEST = 2**63 - 1
 NUMBER_TEXT = 100
 
 _SCALARS = frozenset({str, int, float, bool})
-# The other types that an event consists of.
-_WITHOUT_MEMBERS = (str, tuple, list, dict, types.NoneType)
 _EXTENSIBLE: set[type] = set()
 _WITHHELD: dict[type, str] = {}
 
@@ -183,11 +181,11 @@ def _list_members(kind: type[Any]) -> tuple[str, ...] | None:
     """
     if issubclass(kind, Value):
         return kind.list_members()
-    if issubclass(kind, _WITHOUT_MEMBERS):
+    if not hasattr(kind, "__dataclass_fields__"):
         return None
     import dataclasses
 
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 @functools.cache
