@@ -147,7 +147,6 @@ class KafkaLog(Log):
     # Inside
 
     def _stored_of(self, group: str, topic: str) -> dict[int, OffsetAndMetadata]:
-        self.partitions(topic)
         return self._read_stored([self.broker.full(group)], topic).get(self.broker.full(group), {})
 
     def _read_stored(self, groups: Sequence[str], topic: str) -> dict[str, dict[int, OffsetAndMetadata]]:

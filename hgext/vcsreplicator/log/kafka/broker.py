@@ -240,21 +240,19 @@ class Broker:
             self._users[admin] += 1
         finally:
             self._admin_lock.release()
+        is_well = False
         try:
             yield admin
-        except BaseException as error:
-            if not isinstance(error, OF_PARTITIONS) or time.monotonic() - self._connected_at > OLD:
-                self._drop_admin(admin)
+            is_well = True
+        except OF_PARTITIONS:
+            is_well = time.monotonic() - self._connected_at <= OLD
             raise
         finally:
             with self._admin_lock:
                 self._users[admin] -= 1
+                if self._admin is admin and not is_well:
+                    self._admin = None
             self._close_unused()
-
-    def _drop_admin(self, admin: KafkaAdminClient) -> None:
-        with self._admin_lock:
-            if self._admin is admin:
-                self._admin = None
 
     def _close_unused(self) -> None:
         """Close the clients that were dropped and have no user left."""

@@ -63,7 +63,9 @@ def _compare_one(broker: Broker, topic: Topic, described: _Described, shown: Map
     if replicas < needed:
         counts = {"found": str(replicas), "needed": str(needed)}
         differences.append(TopicDifference(setting="replicas", is_must=True, **counts))
-        remedies.append(_write_reassignment(broker, described, needed, _list_brokers(broker)))
+        cluster = broker.ask("list the brokers", lambda admin: admin.describe_cluster())
+        brokers = sorted(each["broker_id"] for each in cluster["brokers"])
+        remedies.append(_write_reassignment(broker, described, needed, brokers))
     if settings:
         changes = ",".join(f"{each.setting}={each.needed}" for each in settings)
         name = broker.full(topic.name)
@@ -85,11 +87,6 @@ def _compare_one(broker: Broker, topic: Topic, described: _Described, shown: Map
         remedies=tuple(remedies),
         is_shown=policy is not None,
     )
-
-
-def _list_brokers(broker: Broker) -> list[int]:
-    cluster = broker.ask("list the brokers", lambda admin: admin.describe_cluster())
-    return sorted(each["broker_id"] for each in cluster["brokers"])
 
 
 def _compare_settings(topic: Topic, shown: Mapping[str, str], in_sync: int | None) -> Iterator[TopicDifference]:

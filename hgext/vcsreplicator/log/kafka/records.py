@@ -8,7 +8,7 @@ whole batch becomes one record, at the last offset of the batch, whose value say
 batch with a wrong checksum is still an error: its cause is a disk or a network, not a client.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -85,13 +85,9 @@ def record_of(topic: str, partition: int, record: ConsumerRecord) -> Record:
         offset=record.offset,
         key=None if record.key is None else _decode_text(record.key),
         value=record.value,
-        headers=_read_headers(record),
+        headers={name: _decode_text(data or b"") for name, data in record.headers},
         time=min(max(record.timestamp / 1000, 0.0), LATEST),
     )
-
-
-def _read_headers(record: ConsumerRecord) -> Mapping[str, str]:
-    return {name: _decode_text(data or b"") for name, data in record.headers}
 
 
 def _decode_text(data: bytes) -> str:

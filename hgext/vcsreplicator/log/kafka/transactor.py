@@ -34,7 +34,7 @@ class KafkaTransactor:
 
     def __init__(self, broker: Broker, identity: str, *, group: str) -> None:
         self._broker, self._identity, self._group = broker, identity, group
-        self._instance = uuid.uuid4().hex
+        self._owners_group, self._instance = f"transactor-{identity}", uuid.uuid4().hex
         broker.create_owners()
         epoch, _ = self._last_owner()
         self._epoch = epoch + 1
@@ -95,10 +95,6 @@ class KafkaTransactor:
         producer, self._producer, self._is_open = self._producer, None, False
         if producer is not None:
             close_producer(producer)
-
-    @property
-    def _owners_group(self) -> str:
-        return f"transactor-{self._identity}"
 
     def _open_producer(self) -> None:
         self._producer = self._broker.new_producer(transactional_id=self._broker.full(self._identity))

@@ -43,7 +43,7 @@ from .comparison import compare_topic
 from .connection import READING, WRITING, Connection, prepare_database
 from .doorbell import ring
 from .filesystem import refuse_network
-from .reader import SqliteReader, key_bytes
+from .reader import SqliteReader
 from .removal import before, compact, note_time, remove_expired, remove_tombstones
 from .transactor import SqliteTransactor
 
@@ -97,7 +97,10 @@ class SqliteLog(Log):
             for topic in wanted:
                 existing = self._load_topic(connection, topic.name)
                 if existing is None:
-                    _add_topic(connection, topic)
+                    values = (topic.name, topic.partitions, topic.compacted, topic.retention)
+                    [(id_,)] = connection.rows(sql.ADD_TOPIC, *values)
+                    for partition in range(topic.partitions):
+                        connection.run(sql.ADD_STREAM, id_, partition)
                     created.append(topic.name)
                 elif len(existing.streams) != topic.partitions:
                     raise BadConfig(
@@ -274,7 +277,9 @@ class SqliteLog(Log):
         written = []
         for message in messages:
             topic = self._find_topic(connection, message.topic)
-            partition = _choose_partition(message, len(topic.streams))
+            partition = message.partition
+            if partition is None:
+                partition = partition_of(message.key or "", len(topic.streams))
             stream = self._find_stream(topic, (message.topic, partition))
             if topic.compacted and message.key is None:
                 raise Rejected(f"topic {message.topic}: expected a key, because it is compacted")
@@ -282,7 +287,7 @@ class SqliteLog(Log):
                 [(_, next_offsets[stream])] = connection.rows(sql.STREAM, stream)
             offset = next_offsets[stream]
             next_offsets[stream] = offset + 1
-            key = key_bytes(message.key)
+            key = None if message.key is None else message.key.encode("utf-8", "surrogateescape")
             headers = json.dumps(dict(message.headers), separators=(",", ":")) if message.headers else "{}"
             connection.run(sql.ADD_RECORD, stream, offset, now, key, headers, message.value)
             if topic.compacted:
@@ -311,16 +316,3 @@ class SqliteLog(Log):
             remove_tombstones(connection, stream, before(connection, now, TOMBSTONES_KEPT), limit)
         elif retention is not None:
             remove_expired(connection, stream, before(connection, now, retention), limit, now=now)
-
-
-def _add_topic(connection: Connection, topic: Topic) -> None:
-    values = (topic.name, topic.partitions, topic.compacted, topic.retention)
-    [(id_,)] = connection.rows(sql.ADD_TOPIC, *values)
-    for partition in range(topic.partitions):
-        connection.run(sql.ADD_STREAM, id_, partition)
-
-
-def _choose_partition(message: NewRecord, partitions: int) -> int:
-    if message.partition is not None:
-        return message.partition
-    return partition_of(message.key or "", partitions)

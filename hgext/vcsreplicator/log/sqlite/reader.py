@@ -187,10 +187,6 @@ class SqliteReader:
         return records, moved, marks
 
 
-def key_bytes(key: str | None) -> bytes | None:
-    return None if key is None else key.encode("utf-8", "surrogateescape")
-
-
 def record_of(key: PartitionKey, row: tuple[Any, ...]) -> Record:
     """Convert a row of the database to a record.
 
