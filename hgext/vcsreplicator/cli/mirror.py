@@ -22,7 +22,7 @@ def command(config: Config, name: str) -> None:
     limits = config.settings(health.HealthSettings, "health")
     settings = mirror_settings(config, name)
 
-    def answer_health(log: Log) -> health.Endpoint:
-        return health.Endpoint(log, name, limits, root=settings.root)
+    def make_pages(log: Log) -> dict[str, health.Endpoint]:
+        return {"/health": health.Endpoint(log, name, limits, root=settings.root)}
 
-    run_daemon(config, f"mirror-{name}", service.run, settings, health=answer_health)
+    run_daemon(config, f"mirror-{name}", service.run, settings, pages=make_pages)

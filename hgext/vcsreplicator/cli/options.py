@@ -154,7 +154,7 @@ def run_daemon(
 ) -> None:
     """Run a stage as a daemon until a signal stops it, and exit with its code.
 
-    `answers` are functions of the log that make the arguments `health` and `pages` of `serve`."""
+    `answers` are functions of the log that make arguments of `serve`, such as `pages`."""
     from ..service import configure_logging, serve
 
     configure_logging(role)

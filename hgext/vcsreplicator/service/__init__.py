@@ -26,10 +26,7 @@ from .listening import start_server
 EXIT_FENCED = 76
 EXIT_CONFIG = 78
 
-# Makes the answer of /health: a JSON object with at least `ready` (bool); 200 when ready, 503 when not.
-Health = Callable[[], Mapping[str, Any]]
-
-# Path → function that makes its JSON answer, besides /metrics and /health; called from the threads of the HTTP server.
+# Path → function that makes its JSON answer, besides /metrics; called from the threads of the HTTP server. /health has `ready`.
 Pages = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 # A stage bound to its settings and its log: runs until the event is set, and calls the function once, when it is ready.
@@ -66,12 +63,7 @@ def stop_on_signals() -> threading.Event:
 
 
 def serve(
-    stage: RunStage,
-    *,
-    listen: tuple[str, int] | None = None,
-    key: str = "listen",
-    health: Health | None = None,
-    pages: Pages | None = None,
+    stage: RunStage, *, listen: tuple[str, int] | None = None, key: str = "listen", pages: Pages | None = None
 ) -> int:
     """Run the stage until a signal stops it, and return the exit code.
 
@@ -88,7 +80,7 @@ def serve(
     try:
         if listen is not None:
             host, port = listen
-            answers = {"/health": health or (lambda: {"ready": is_ready.is_set()}), "/live": lambda: {"alive": True}}
+            answers = {"/health": lambda: {"ready": is_ready.is_set()}, "/live": lambda: {"alive": True}}
             served = application({**answers, **(pages or {})})
             server = start_server(served, f"{key}: {host}:{port}", host=host, port=port, threads=2)
         stage(stop, ready)
