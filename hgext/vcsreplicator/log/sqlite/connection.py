@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -172,15 +172,13 @@ def prepare_database(path: Path, bells: Path, patience: float, *, creates: bool)
     """
     is_there = _find_file(path)
     if creates:
-        with suppress(OSError):  # SQLite tells what is wrong; it alone would ignore a umask that lets the group write
-            _create_file(path)
+        # SQLite tells what is wrong; it alone would ignore a umask that lets the group write.
+        with suppress(OSError), open(path, "xb") as made:
+            give_to_owner(made.fileno(), path.parent)
     elif not is_there:
         raise _describe_loss(path, "the log is missing")
-    connection = Connection(path, patience, create=creates)
-    try:
+    with closing(Connection(path, patience, create=creates)) as connection:
         connection.migrate(creates=creates)
-    finally:
-        connection.close()
     try:
         try:
             make_folder(bells)
@@ -211,11 +209,3 @@ def _find_file(path: Path) -> bool:
     except OSError as error:
         raise Unavailable(f"sqlite://{path}: {error.strerror}; check owner and mode of the folders above it") from error
     return True
-
-
-def _create_file(path: Path) -> None:
-    made = os.open(path, os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        give_to_owner(made, path.parent)
-    finally:
-        os.close(made)

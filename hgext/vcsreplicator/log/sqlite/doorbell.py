@@ -15,6 +15,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 
 # Bytes of a socket's path that every kernel takes.
@@ -58,11 +59,9 @@ class Bell:
             poll.register(self._socket, select.POLLIN)
             poll.poll(max(0.0, seconds) * 1000)
         self.has_rung = False
-        try:
+        with suppress(BlockingIOError):
             while self._socket.recv(16):
                 self.has_rung = True
-        except BlockingIOError:
-            pass
         woken = self._woken.is_set()
         if woken:
             self._woken.clear()
@@ -71,11 +70,9 @@ class Bell:
     def wake(self) -> None:
         """End a running or the next `wait`."""
         self._woken.set()
-        try:
-            with _open_sender() as sender:
-                sender.sendto(b"w", self._folder.address(self._name))
-        except OSError:  # full: then it has something to read already; closed: no reader waits
-            pass
+        # Full: then it has something to read already. Closed: no reader waits.
+        with suppress(OSError), _open_sender() as sender:
+            sender.sendto(b"w", self._folder.address(self._name))
 
     def close(self) -> None:
         """Take the bell down; more than once is harmless."""
@@ -89,19 +86,10 @@ class Bell:
 def ring(folder: Path, topics: Iterable[int]) -> None:
     """Wake the readers of these topics; never raise, never wait."""
     mask = sum(1 << topic for topic in set(topics))
-    try:
-        bells = _Folder(folder)
-    except OSError:
-        return
-    try:
-        with _open_sender() as sender:
-            for name in bells.names():
-                if _is_listening(name, mask):
-                    _ring_one(sender, bells, name)
-    except OSError:
-        pass
-    finally:
-        bells.close()
+    with suppress(OSError), closing(_Folder(folder)) as bells, _open_sender() as sender:
+        for name in bells.names():
+            if _is_listening(name, mask):
+                _ring_one(sender, bells, name)
 
 
 class _Folder:
@@ -133,10 +121,8 @@ class _Folder:
             os.close(bell)
 
     def remove(self, name: str) -> None:
-        try:
+        with suppress(OSError):
             os.unlink(name, dir_fd=self._descriptor)
-        except OSError:
-            pass
 
     def close(self) -> None:
         os.close(self._descriptor)
