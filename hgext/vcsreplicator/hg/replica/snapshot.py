@@ -128,11 +128,8 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
         alive = b"ssh -o ServerAliveCountMax=3 -o ServerAliveInterval=%d" % max(1, int(timeout) // 3)
         ui.setconfig(b"ui", b"ssh", alive, b"vcsreplicator")
     try:
-        peer = _open_peer(ui, url)
-        try:
+        with contextlib.closing(_open_peer(ui, url)) as peer:
             yield peer
-        finally:
-            peer.close()
     except (error.PeerTransportError, error.RepoError, error.OutOfBandError, OSError, HTTPException) as problem:
         if isinstance(problem, HTTPError):
             problem.close()
