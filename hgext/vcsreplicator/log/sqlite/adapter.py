@@ -170,7 +170,7 @@ class SqliteLog(Log):
             written = self._append(connection, messages)
             if group is not None:
                 self._acknowledge(connection, group, positions)
-        ring(self.bells, {self._topics[message.topic].id for message in messages if message.topic in self._topics})
+        ring(self.bells, {topic.id for message in messages if (topic := self._topics.get(message.topic))})
         return written
 
     # Positions
@@ -199,6 +199,7 @@ class SqliteLog(Log):
 
     def close(self) -> None:
         with self._lock:
+            self._topics.clear()
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
@@ -219,16 +220,13 @@ class SqliteLog(Log):
                 yield connection
         except Unavailable:
             self.close()
-            self._topics.clear()
             raise
         finally:
             self._lock.release()
 
     def _open_connection(self) -> Connection:
         if self._connection is not None and not self._connection.current():
-            self._connection.close()
-            self._connection = None
-            self._topics.clear()
+            self.close()
         if self._connection is None:
             self._connection = self.connect()
         return self._connection
