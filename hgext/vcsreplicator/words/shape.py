@@ -66,16 +66,12 @@ def withheld(expected: str) -> Callable[[type[T]], type[T]]:
 class NumberRange:
     """The least and the greatest value of an annotated number, both included."""
 
-    __slots__ = ("greatest", "least")
-
     def __init__(self, least: float, greatest: float) -> None:
         self.least, self.greatest = least, greatest
 
 
 class Unit:
     """The unit of an annotated number, which the error about another value names."""
-
-    __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = name
