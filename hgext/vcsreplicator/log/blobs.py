@@ -26,8 +26,6 @@ from ..words.errors import BlobsUnavailable, MalformedEvent, NoRoomForBlobs, quo
 from ..words.wire import BUNDLE_LIMIT, Attachment, BundlePlace
 from .ownership import give_to_owner, make_folder
 
-# Bytes that are read at once.
-PIECE = 1 << 20
 EXPECTED = "expected file:///absolute/folder or s3://bucket/prefix"
 
 _NAME = re.compile(r"[0-9a-f]{64}\.hg\Z")
@@ -243,13 +241,11 @@ def _closed_on_error(file: IO[bytes]) -> Iterator[IO[bytes]]:
         raise
 
 
-def _check(file: IO[bytes], attachment: Attachment) -> None:
+def _check(file: Any, attachment: Attachment) -> None:
     """Raise MalformedEvent if the file is not the attachment; else rewind it."""
-    digest, size = hashlib.sha256(), 0
     file.seek(0)
-    while piece := file.read(PIECE):
-        digest.update(piece)
-        size += len(piece)
+    digest = hashlib.file_digest(file, "sha256")
+    size = file.tell()
     if size > BUNDLE_LIMIT or size != attachment.size or digest.hexdigest() != attachment.sha256:
         raise MalformedEvent(f"blob {attachment.name}: {size} bytes with another hash than the event names")
     file.seek(0)
