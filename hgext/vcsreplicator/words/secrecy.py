@@ -28,7 +28,8 @@ class Exposure(enum.StrEnum):
 # Schemes without TLS, and the ones with it.
 PLAIN_SCHEMES = {"amqp": "amqps", "http": "https", "redis": "rediss", "smtp": "smtps"}
 
-_KAFKA_SECRETS = ("sasl_plain_password", "ssl_password")
+# The passwords among the options of a Kafka URL, which a file may hold, as `NAME_file` says.
+KAFKA_SECRETS = ("sasl_plain_password", "ssl_password")
 _SECRET_HEADERS = ("authorization", "x-auth", "credential", "cookie", "token", "secret", "key", "password")
 
 
@@ -47,7 +48,7 @@ def exposures(url: str) -> Iterator[tuple[Exposure, str]]:
         protocol = options.get("security_protocol", "PLAINTEXT")
         if protocol.upper().endswith("PLAINTEXT"):
             yield Exposure.PLAIN_TEXT, f"{protocol} to {away[0]}, expected security_protocol=SSL or SASL_SSL"
-        for name in _KAFKA_SECRETS:
+        for name in KAFKA_SECRETS:
             if name in options:
                 yield Exposure.PASSWORD, f"option {name}, expected {name}_file=/path"
     elif parts.scheme in PLAIN_SCHEMES:

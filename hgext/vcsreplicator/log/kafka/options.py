@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from ...words.errors import BadConfig, quote_value
-from ...words.secrecy import read_secret
+from ...words.secrecy import KAFKA_SECRETS, read_secret
 
 # Set by the adapter for every client; a URL may change these.
 DEFAULTS: Mapping[str, Any] = {
@@ -69,8 +69,6 @@ FIXED = frozenset(
 
 # Bytes of a secret.
 MAX_SECRET = 64 * 1024
-# The properties that a file may hold, as `NAME_file` says.
-_SECRETS = ("sasl_plain_password", "ssl_password")
 
 ClientKind = type[KafkaAdminClient] | type[KafkaConsumer] | type[KafkaProducer]
 
@@ -120,7 +118,7 @@ def parse(url: str) -> KafkaOptions:
         if name in given:
             raise BadConfig(f"log: option {name}: expected once, got twice")
         given[name] = text
-    secrets = {name: given.pop(f"{name}_file") for name in _SECRETS if f"{name}_file" in given}
+    secrets = {name: given.pop(f"{name}_file") for name in KAFKA_SECRETS if f"{name}_file" in given}
     options = KafkaOptions(
         servers=servers,
         prefix=_parse_prefix(given.pop("topic_prefix", "")),
