@@ -84,9 +84,9 @@ class PatientConnection(H11Protocol):
         others = [each for each in self.connections if isinstance(each, PatientConnection) and each is not self]
         others = [each for each in others if not each.transport.is_closing()]
         if self.limit_concurrency is not None and len(others) >= self.limit_concurrency - _SPARE:
-            waiting = [each for each in others if each._deadline is not None]
-            if waiting:
-                min(waiting, key=_find_deadline).transport.abort()
+            deadlines = {each: each._deadline.when() for each in others if each._deadline is not None}
+            if deadlines:
+                min(deadlines, key=lambda each: deadlines[each]).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
@@ -113,8 +113,3 @@ class PatientConnection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-def _find_deadline(connection: PatientConnection) -> float:
-    assert connection._deadline is not None
-    return connection._deadline.when()
