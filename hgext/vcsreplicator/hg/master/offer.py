@@ -17,7 +17,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mercurial import encoding, error, wireprototypes
@@ -112,11 +112,15 @@ def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
         newest = Outbox(repo.svfs).newest()
         if newest is None:
             raise Unavailable("the master's repository has no event yet; run 'hg replicatesync' there")
-        last_push = api.last_push_id(repo)
+        last_push, roots = api.last_push_id(repo), repo._phasecache._phaseroots
         header: dict[str, Any] = {
             "level": plain(newest),
             "after": plain(observe.tip(repo)),
-            "phases": {str(phase): _list_nodes(repo, revs) for phase, revs in _phase_roots(repo)},
+            "phases": {
+                str(phase): [hex(repo.changelog.node(rev)).decode() for rev in sorted(roots[phase])]
+                for phase in observe.PHASES
+                if roots.get(phase)
+            },
             "bookmarks": {text(name): hex(node).decode() for name, node in repo._bookmarks.items()},
             "last_push": last_push,
             "markers": 0,
@@ -126,15 +130,6 @@ def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
     header["markers"] = len(markers)
     rows = _push_rows(repo, int(firstpush), last_push) if firstpush else iter(())
     return frames.answer(header, itertools.chain([markers] if markers else [], rows))
-
-
-def _phase_roots(repo: localrepository) -> list[tuple[int, set[int]]]:
-    roots = repo._phasecache._phaseroots
-    return [(phase, roots[phase]) for phase in observe.PHASES if roots.get(phase)]
-
-
-def _list_nodes(repo: localrepository, revs: Iterable[int]) -> list[str]:
-    return [hex(repo.changelog.node(rev)).decode() for rev in sorted(revs)]
 
 
 def _push_rows(repo: localrepository, first: int, last: int) -> Iterator[bytes]:
