@@ -102,7 +102,6 @@ def added(repo: localrepository, first: int, end: int, *, push: PushEntry | None
         heads_added=heads_added,
         heads_removed=heads_removed,
         phases=_phase_moves(repo, moved, since, end),
-        markers_sha256=marker_hash([]),
         push=push,
     )
 
