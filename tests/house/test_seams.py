@@ -88,7 +88,13 @@ def test_every_entry_of_the_table_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "least"), [("pushlog.registration", 5), ("hgext.vcsreplicator.hg.registration", 5), ("pushlog.store", 2)]
+    ("module", "least"),
+    [
+        ("pushlog.registration", 5),
+        ("hgext.vcsreplicator.hg.registration", 5),
+        ("hgext.vcsreplicator.hg.opening", 1),
+        ("pushlog.store", 2),
+    ],
 )
 def test_what_is_loaded_at_its_first_call_is_there(module: str, least: int) -> None:
     """A misspelt name would be noticed by the first strip only."""

@@ -93,7 +93,7 @@ def replicaterename(ui: Ui, repo: localrepository, folder: bytes | None = None, 
     master = _require_original(repo)
     if folder is not None:
         _confirm(ui, b"move %s to %s here and on all mirrors" % (repo.root, folder), yes=yes)
-    path = moving.rename(master, None if folder is None else path_text(folder), settings.read(repo.ui))
+    path = moving.rename(master, None if folder is None else path_text(folder))
     ui.status(b"wrote rename message into replication log: %s\n" % path.encode("utf-8", "surrogateescape"))
 
 

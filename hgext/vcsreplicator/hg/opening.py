@@ -19,15 +19,17 @@ from mercurial.ui import ui as Ui
 from pushlog import seams
 
 from ..words.path import REPLICA_FILE
-from .master import repository, transactions
+from .master import creation, repository, transactions
 from .settings import ExtensionSettings, root_of
 from .text import path as path_text
 
 if TYPE_CHECKING:
-    from .master.transactions import FinishAct
+    from .master.repository import MasterRepository
+
+_finish_interrupted = seams.loading(f"{__package__}.master.acts.lifecycle", "finish_interrupted")
 
 
-def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupted: FinishAct) -> None:
+def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
     """Give a repository below a root its behaviour; others only refuse pushes.
 
     Raises Abort for a mirror's: as a master's it would show what is not released.
@@ -52,7 +54,7 @@ def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupte
         from .master import formats
 
         formats.guard_content(repo)
-    repo.__class__ = _with_capture(repo.__class__, folder, path, settings, finish_interrupted)
+    repo.__class__ = _with_capture(repo.__class__, folder, path, settings)
     if repo.svfs.exists(b"journal"):
         from .master import recovery
 
@@ -66,28 +68,49 @@ def set_up(repo: localrepository, settings: ExtensionSettings, finish_interrupte
 
 
 def _with_capture(
-    base: type[localrepository], folder: str, path: str, settings: ExtensionSettings, finish_interrupted: FinishAct
+    base: type[localrepository], folder: str, path: str, settings: ExtensionSettings
 ) -> type[localrepository]:
     class replicatedrepository(base):  # type: ignore[misc, valid-type]
         """A repository that captures every outermost transaction."""
 
-        announces_changes = True
+        replication_settings = settings
+        replication_folder = folder
         replication_path = path
         replication_root = root_of(settings, folder)
-        replication_roots = settings.roots
 
         def transaction(self, desc: bytes, report: Any = None) -> Transaction:
             repo = self.unfiltered()
             if repo.currenttransaction() is not None or repository.is_silenced(repo):
                 tr: Transaction = super().transaction(desc, report)
                 return tr
-            begin = functools.partial(super().transaction, desc, report)
-            return transactions.open_captured(repo, settings, folder, begin, desc, finish_interrupted)
+            if desc != repository.LIFECYCLE:
+                _finish_former(repo, desc)
+            return transactions.open_captured(repo, functools.partial(super().transaction, desc, report), desc)
 
         def rollback(self, dryrun: bool = False, force: bool = False) -> int:
             raise error.Abort(b"a replicated repository cannot be rolled back", hint=b"use 'hg strip' or 'hg backout'")
 
     return replicatedrepository
+
+
+def _finish_former(repo: MasterRepository, transaction: bytes) -> None:
+    """Roll back an abandoned transaction, and finish an interrupted act.
+
+    Most changes load nothing that does this.
+    """
+    if repo.svfs.exists(b"journal"):
+        from .master import recovery
+
+        recovery.recover_before_change(repo, transaction)
+    root, path = repo.replication_root, repo.replication_path
+    try:
+        os.stat(creation.intent_file(root, path))
+    except FileNotFoundError:
+        return
+    from .master import intents
+
+    if (intent := intents.read(root, path)) is not None:
+        _finish_interrupted(repo, intent)
 
 
 def _refuse_outside(

@@ -137,8 +137,7 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
         return
     from . import opening
 
-    finish_interrupted = seams.loading(f"{_MASTER}.acts.lifecycle", "finish_interrupted")
-    opening.set_up(repo, settings.read(repo.ui), finish_interrupted)
+    opening.set_up(repo, settings.read(repo.ui))
 
 
 def _install_guards() -> None:

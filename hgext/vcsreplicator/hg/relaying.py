@@ -71,7 +71,7 @@ class MasterRepositories(RepositoryOpener):
         if Outbox(repo.svfs).end() is not None:
             return True
         try:
-            opening.set_up(repo, self._settings, lifecycle.finish_interrupted)
+            opening.set_up(repo, self._settings)
             with (
                 _trying_lock(repo.svfs.join(b"lock")),
                 repo.lock(wait=False),
@@ -126,7 +126,7 @@ class MasterRepositories(RepositoryOpener):
             intents.remove(root, intent.path)
             return
         repo = cast("MasterRepository", self.open(intent.folder))
-        opening.set_up(repo, self._settings, lifecycle.finish_interrupted)
+        opening.set_up(repo, self._settings)
         try:
             with repo.wlock(wait=False), repo.lock(wait=False):
                 if intents.read(root, intent.path) != intent:

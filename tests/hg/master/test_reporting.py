@@ -46,13 +46,15 @@ def test_both_answers_together_take_no_longer_than_the_timeout(monkeypatch: pyte
     clock, read = Clock(), list[bytes]()
     monkeypatch.setattr(reporting, "time", clock)
     captured: Any = SimpleNamespace(
-        repo=SimpleNamespace(ui=SimpleNamespace(status=read.append)),
-        configuration=SimpleNamespace(acknowledge="mirrors", patience=5.0),
+        repo=SimpleNamespace(
+            ui=SimpleNamespace(status=read.append),
+            replication_settings=SimpleNamespace(acknowledge="mirrors", patience=5.0),
+        ),
         written=[SimpleNamespace(event=SimpleNamespace(type=Type.CHANGED))],
         committed=clock.now,
     )
     line: Any = Line(clock, 2.0)
-    reporting.report(captured, line, "/repos/x")
+    reporting.report(captured, line)
     assert line.patience == [5.0, 3.0]
     assert read == [
         b"recorded push in replication log in 2.000s\n",
@@ -88,15 +90,18 @@ def test_the_pusher_reads_whether_the_log_or_the_relay_is_missing_or_rights(
     monkeypatch.setattr(reporting, "time", clock)
     monkeypatch.setattr(reporting, "Outbox", lambda _vfs: SimpleNamespace(fork=lambda: None))
     captured: Any = SimpleNamespace(
-        repo=SimpleNamespace(ui=SimpleNamespace(warn=read.append), svfs=None),
-        configuration=SimpleNamespace(acknowledge="log", patience=5.0),
+        repo=SimpleNamespace(
+            ui=SimpleNamespace(warn=read.append),
+            svfs=None,
+            replication_settings=SimpleNamespace(acknowledge="log", patience=5.0),
+        ),
         written=[SimpleNamespace(event=SimpleNamespace(type=kind))],
         committed=clock.now,
     )
     line: Any = Line(clock, 2.0, is_sent, failure)
-    reporting.report(captured, line, "/repos/x")
+    reporting.report(captured, line)
     assert read == [line_read]
     if failure is not None:
         line.is_full = True
-        reporting.report(captured, line, "/repos/x")
+        reporting.report(captured, line)
         assert read[1].startswith(b"the relay cannot send (%s): the " % failure.encode())

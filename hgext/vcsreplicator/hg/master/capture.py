@@ -15,7 +15,6 @@ from __future__ import annotations
 import binascii
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mercurial import bookmarks, config, error, extensions
@@ -31,10 +30,8 @@ from ...words.event import NO_CHANGES, Changes, MasterSettings, PushConnection, 
 from ...words.value import replace
 from .. import observe
 from ..requirement import LOCK
-from ..settings import ExtensionSettings as Configuration
 from ..text import text, utf8
-from . import durability, repository
-from .creation import TRANSACTION as CREATION
+from . import creation, durability, repository
 from .formats import refuse_content, refuse_format
 from .pushes import has_fetched, public_markers, push_entry, pusher_connection
 from .refusals import (
@@ -65,8 +62,8 @@ class Capture:
     entries that it appended; `committed` is the time of the commit, on the monotonic clock.
     """
 
-    def __init__(self, repo: MasterRepository, path: str, configuration: Configuration, end: OutboxEnd | None) -> None:
-        self.repo, self.path, self.configuration, self.end = repo, path, configuration, end
+    def __init__(self, repo: MasterRepository, end: OutboxEnd | None) -> None:
+        self.repo, self.end = repo, end
         self.announcements: list[Announcement] = []
         self.written: list[Entry] = []
         self.committed = 0.0
@@ -81,14 +78,14 @@ class Capture:
             # Once more: a push can bring another format.
             refuse_format(self.repo)
             refuse_content(self.repo, tr.changes[b"origrepolen"])
-            box = Outbox(self.repo.svfs)
+            box, promised = Outbox(self.repo.svfs), self.repo.replication_settings.durability
             box.reserve(tr)
-            durability.before_outbox(self.repo, tr, self.configuration.durability)
+            durability.before_outbox(self.repo, tr, promised)
             name = box.append(tr, entries)
             durability.after_outbox(self.repo, name)
-            durability.sync_late_files(tr, self.configuration.durability)
+            durability.sync_late_files(tr, promised)
             if tr.changes[b"bookmarks"] and has_shared_bookmarks(self.repo):
-                durability.write_shared_bookmarks(self.repo, tr, self.configuration.durability)
+                durability.write_shared_bookmarks(self.repo, tr, promised)
             self.written = entries
 
     def _make_entries(self, tr: Transaction) -> list[Entry]:
@@ -157,27 +154,20 @@ class Capture:
 
     def _find_connection(self, tr: Transaction) -> PushConnection | None:
         """Return where the push came from, if that is recorded."""
-        if not self.configuration.record_connection:
+        if not self.repo.replication_settings.record_connection:
             return None
         return pusher_connection(tr.hookargs.get(b"url") or b"", self.repo.ui.environ)
 
 
-def compare_and_begin(
-    repo: MasterRepository,
-    path: str,
-    configuration: Configuration,
-    generation: Callable[[], int],
-    *,
-    transaction: bytes,
-) -> Capture:
+def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
     """Compare the repository with its newest event before a transaction.
 
     If they differ, another event comes first. A transaction named LIFECYCLE is not compared. Raises Abort for a repository that
     must refuse changes: forked, copied, moved or damaged.
     """
-    box = Outbox(repo.svfs)
+    box, path = Outbox(repo.svfs), repo.replication_path
     end = read_end(box)
-    capture = Capture(repo=repo, path=path, configuration=configuration, end=end)
+    capture = Capture(repo, end)
     if transaction == LIFECYCLE:
         return capture
     refuse_fork(box, is_empty=end is None)
@@ -186,8 +176,8 @@ def compare_and_begin(
     if end is None:
         from .announcing import announce_created
 
-        origin = _describe_origin(now, transaction)
-        capture.announcements.append(announce_created(now, path, generation(), origin, hgrc=read_hgrc(repo)))
+        generation, origin = creation.next_generation(repo.replication_root, path), _describe_origin(now, transaction)
+        capture.announcements.append(announce_created(now, path, generation, origin, hgrc=read_hgrc(repo)))
     else:
         refuse_other_path(end.newest, path)
         if end.after != now:
@@ -199,7 +189,7 @@ def compare_and_begin(
 
 def _describe_origin(now: Tip, transaction: bytes) -> str:
     """Say how a repository without events came into being."""
-    if transaction != CREATION:
+    if transaction != creation.TRANSACTION:
         return "adopted"
     return "clone" if now.length else "init"
 

@@ -20,6 +20,7 @@ from . import durability
 if TYPE_CHECKING:
     from ...relay.client import RelayLine
     from .capture import Capture
+    from .repository import MasterRepository
 
 
 def finish_commit(captured: Capture, line: RelayLine | None) -> None:
@@ -38,20 +39,20 @@ def finish_commit(captured: Capture, line: RelayLine | None) -> None:
         Outbox(repo.svfs).prune()
 
 
-def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
+def report(captured: Capture, line: RelayLine | None) -> None:
     """Wait until the log has the event, then write the pusher's line.
 
     With `acknowledge = mirrors` wait for them too, and write another line. The locks are released. The settings limit how long
     this waits in all. Without a relay the event is sent now.
     """
-    ui, settings = captured.repo.ui, captured.configuration
+    ui, settings = captured.repo.ui, captured.repo.replication_settings
     deadline = time.monotonic() + settings.patience
     try:
         if settings.acknowledge == "outbox":
             what = _name_change(captured)
             ui.status(b"recorded %s in outbox; it will be sent to the replication log\n" % what)
             return
-        is_sent = _report_log(captured, line, folder)
+        is_sent = _report_log(captured, line)
         if is_sent and settings.acknowledge == "mirrors":
             _report_mirrors(captured, line, deadline)
     finally:
@@ -59,12 +60,12 @@ def report(captured: Capture, line: RelayLine | None, folder: str) -> None:
             line.close()
 
 
-def _report_log(captured: Capture, line: RelayLine | None, folder: str) -> bool:
+def _report_log(captured: Capture, line: RelayLine | None) -> bool:
     """Wait until the log has the event; write the line, return whether it has."""
     ui, fork = captured.repo.ui, None
     is_sent: bool | None = False
     try:
-        is_sent = _wait_until_sent(captured, line, folder)
+        is_sent = _wait_until_sent(captured.repo, line)
         fork = None if is_sent else Outbox(captured.repo.svfs).fork()
     except Exception as problem:
         ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
@@ -113,9 +114,9 @@ def _describe_announced(mirrors: int | None, seconds: float) -> bytes:
     return b"on %s mirrors in %.3fs, announced\n" % (where, seconds)
 
 
-def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> bool | None:
+def _wait_until_sent(repo: MasterRepository, line: RelayLine | None) -> bool | None:
     """Return whether the log has the event; None if the relay cannot be asked."""
-    settings = captured.configuration
+    settings = repo.replication_settings
     if line is not None:
         return line.wait_until_sent(patience=settings.patience)
     if not settings.log:
@@ -123,7 +124,7 @@ def _wait_until_sent(captured: Capture, line: RelayLine | None, folder: str) -> 
     # Loaded only where no relay runs.
     from . import sending
 
-    return sending.send_now(captured.repo, folder, settings, patience=settings.patience)
+    return sending.send_now(repo)
 
 
 def _report_sent(captured: Capture, seconds: float) -> None:

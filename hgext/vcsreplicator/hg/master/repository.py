@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from mercurial import error
@@ -17,14 +17,15 @@ from mercurial.localrepo import localrepository
 from ..text import path as path_text
 
 if TYPE_CHECKING:
+    from ..settings import ExtensionSettings
 
     class MasterRepository(localrepository):
-        """A repository below a root: `transactions` gives its class these attributes."""
+        """A repository below a root: `opening` gives its class these attributes."""
 
-        announces_changes: bool
+        replication_settings: ExtensionSettings
+        replication_folder: str
         replication_path: str
         replication_root: str
-        replication_roots: Mapping[str, str]
 
 
 SILENT = "_vcsreplicator_silent"
@@ -57,7 +58,7 @@ def take_just_created(repo: localrepository) -> bool:
 def replicated(repo: localrepository) -> MasterRepository | None:
     """Return the unfiltered repository if its changes are announced."""
     unfiltered = repo.unfiltered()
-    return cast("MasterRepository", unfiltered) if hasattr(unfiltered, "announces_changes") else None
+    return cast("MasterRepository", unfiltered) if hasattr(unfiltered, "replication_path") else None
 
 
 @contextlib.contextmanager

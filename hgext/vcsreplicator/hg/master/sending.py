@@ -4,45 +4,47 @@
 import os
 import shutil
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...log import Log
 from ...outbox.file import Outbox, outbox_of
 from ...relay.scan import is_folder
 from ...relay.sending import EventSender
 from ..bundles import RepositoryOpener
-from ..settings import ExtensionSettings, root_of
 from . import creation
+
+if TYPE_CHECKING:
+    from .repository import MasterRepository
 
 LOST = b"the replication log lost events %d to %d, which are kept no more: an operator must run 'hg replicatesync'\n"
 
 
-def send_now(repo: Any, folder: str, settings: ExtensionSettings, *, patience: float) -> bool:
+def send_now(repo: "MasterRepository") -> bool:
     """Send all unsent events; return whether all were sent in time.
 
-    That is, within `patience` seconds. The others stay in the outbox. A thread with a repository of its own does the work: if
-    the log hangs, the push goes on without it.
+    The settings limit the time. The others stay in the outbox. A thread with a repository of its own does the work: if the log
+    hangs, the push goes on without it.
     """
-    box = Outbox(repo.svfs)
     done: list[bool] = []
 
     def work() -> None:
         try:
-            _send(repo.ui, folder, box, settings, patience, done)
+            _send(repo, done)
         except Exception as problem:
             repo.ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
-    worker.join(patience)
+    worker.join(repo.replication_settings.patience)
     return done == [True]
 
 
-def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patience: float, done: list[bool]) -> None:
+def _send(repo: "MasterRepository", done: list[bool]) -> None:
     """Send our events and report it in `done`; then those of deleted repositories."""
     from ...log.blobs import open_blobs
     from ...log.opening import open_log
 
+    settings, box = repo.replication_settings, Outbox(repo.svfs)
     assert settings.log is not None
     with open_log(settings.log) as log:
         sender = EventSender(
@@ -50,13 +52,13 @@ def _send(ui: Any, folder: str, box: Outbox, settings: ExtensionSettings, patien
             source=settings.source,
             make_bundle=RepositoryOpener(skip_hgrc=False).make_bundle,
             store_blob=None if settings.blobs is None else open_blobs(settings.blobs).put,
-            timeout=patience,
+            timeout=settings.patience,
         )
         with box.sending(wait=True):
-            if not _is_forked(ui, log, box):
-                sender.send(folder, box)
+            if not _is_forked(repo.ui, log, box):
+                sender.send(repo.replication_folder, box)
                 done.append(True)
-        _send_deleted(ui, sender, root_of(settings, folder))
+        _send_deleted(repo.ui, sender, repo.replication_root)
 
 
 def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:

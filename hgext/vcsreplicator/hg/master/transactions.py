@@ -6,7 +6,6 @@ A process that changes nothing does not load this module, nor those that it impo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,39 +22,21 @@ from . import capture, creation, durability, refusals, reporting, repository
 from .repository import CAPTURE, LIFECYCLE
 
 if TYPE_CHECKING:
-    from ..settings import ExtensionSettings
     from .capture import Capture
-    from .intents import Intent
     from .repository import MasterRepository
-
-    # Finishes the act of a note.
-    FinishAct = Callable[[MasterRepository, Intent, ExtensionSettings], None]
 
 # Transactions that are kept and sent later also with `unavailable = refuse`: the rest of their act is done already.
 KEPT = (LIFECYCLE, creation.TRANSACTION)
 
 
-def open_captured(
-    repo: MasterRepository,
-    settings: ExtensionSettings,
-    folder: str,
-    begin: Callable[[], Transaction],
-    desc: bytes,
-    finish_interrupted: FinishAct,
-) -> Transaction:
+def open_captured(repo: MasterRepository, begin: Callable[[], Transaction], desc: bytes) -> Transaction:
     """Open a transaction by `begin`, and attach what writes its event."""
-    root, path = repo.replication_root, repo.replication_path
-    if desc != LIFECYCLE:
-        _recover_before_change(repo, desc)
-        if (intent := _read_intent(root, path)) is not None:
-            finish_interrupted(repo, intent, settings)
-    line = RelayLine.open(settings.relay, folder) if settings.relay else None
+    settings = repo.replication_settings
+    line = RelayLine.open(settings.relay, repo.replication_folder) if settings.relay else None
     try:
         if settings.unavailable == "refuse" and desc not in KEPT:
             refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings.patience)
-        captured = capture.compare_and_begin(
-            repo, path, settings, lambda: creation.next_generation(root, path), transaction=desc
-        )
+        captured = capture.compare_and_begin(repo, transaction=desc)
         tr = begin()
     except BaseException:
         _close(line)
@@ -67,34 +48,15 @@ def open_captured(
         from . import recovery
 
         recovery.name_share(repo, tr)
-    _attach(tr, captured, line, folder)
+    _attach(tr, captured, line)
     return tr
 
 
-def _recover_before_change(repo: MasterRepository, transaction: bytes) -> None:
-    """Roll back an abandoned transaction; most changes do not load what does."""
-    if repo.svfs.exists(b"journal"):
-        from . import recovery
-
-        recovery.recover_before_change(repo, transaction)
-
-
-def _read_intent(root: str, path: str) -> Intent | None:
-    """Read the note about a wire path; most changes do not load what does."""
-    try:
-        os.stat(creation.intent_file(root, path))
-    except FileNotFoundError:
-        return None
-    from . import intents
-
-    return intents.read(root, path)
-
-
-def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: str) -> None:
+def _attach(tr: Transaction, captured: Capture, line: RelayLine | None) -> None:
     """Attach the capture to a transaction that has just been opened."""
     setattr(tr, CAPTURE, captured)
-    repo, settings = captured.repo, captured.configuration
-    if settings.durability == "store":
+    repo = captured.repo
+    if repo.replication_settings.durability == "store":
         disk.request_sync(tr)  # of pushlog2.db
         durability.sync_before_change(repo, tr)
         tr.addfinalize(capture.FIRST, lambda tr: durability.reserve_and_sync(repo, tr))
@@ -106,7 +68,7 @@ def _attach(tr: Transaction, captured: Capture, line: RelayLine | None, folder: 
 
     def report(_tr: Transaction) -> None:
         if captured.written:
-            repo._afterlock(lambda _success: reporting.report(captured, line, folder))
+            repo._afterlock(lambda _success: reporting.report(captured, line))
         else:
             _close(line)
 

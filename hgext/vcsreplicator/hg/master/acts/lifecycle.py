@@ -20,7 +20,6 @@ from ....words.digest import START
 from ....words.errors import MalformedEvent
 from ....words.event import Type
 from ... import observe
-from ...settings import ExtensionSettings
 from .. import announcing, capture, creation, intents, repository, twins
 from ..announcing import Announcement
 from . import moving, stripping, writing
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ..repository import MasterRepository
 
 
-def finish_interrupted(repo: MasterRepository, intent: Intent, settings: ExtensionSettings) -> None:
+def finish_interrupted(repo: MasterRepository, intent: Intent) -> None:
     """Finish the act of this note that a kill interrupted in this repository.
 
     The caller holds the lock. Raises Abort if the repository is to be moved, which happens once the lock is released, and for a
@@ -38,7 +37,7 @@ def finish_interrupted(repo: MasterRepository, intent: Intent, settings: Extensi
     """
     root = repo.replication_root
     try:
-        intents.confine(intent, root, settings.roots)
+        intents.confine(intent, root, repo.replication_settings.roots)
     except MalformedEvent as problem:
         raise intents.unusable(creation.intent_file(root, intent.path), problem) from problem
     if not intent.concerns(Outbox(repo.svfs).newest()):
@@ -92,7 +91,7 @@ def adopt(repo: MasterRepository) -> NewestEvent:
         else:
             is_copy = end.newest.path != repo.replication_path
             if is_copy:
-                twins.refuse(repo.replication_path, repository.folder_of(repo), repo.replication_roots)
+                twins.refuse(repo.replication_path, repository.folder_of(repo), repo.replication_settings.roots)
             with box.sending(wait=True):
                 fork = box.fork()
                 if is_copy or fork is not None:

@@ -18,7 +18,7 @@ from ....outbox.entry import NewestEvent
 from ....outbox.file import Outbox, outbox_of
 from ....relay.scan import find_repositories
 from ....words.event import Type
-from ...settings import ExtensionSettings, root_of
+from ...settings import root_of
 from .. import capture, creation, intents, repository, twins
 from ..announcing import Announcement
 from ..intents import Intent
@@ -44,9 +44,9 @@ def delete(repo: MasterRepository) -> None:
     intents.remove(root, path)
 
 
-def rename(repo: MasterRepository, target: str | None, settings: ExtensionSettings) -> str:
+def rename(repo: MasterRepository, target: str | None) -> str:
     """Move the repository to `target`, or accept where it is; return its path."""
-    root, folder = repo.replication_root, repository.folder_of(repo)
+    root, settings, folder = repo.replication_root, repo.replication_settings, repository.folder_of(repo)
     end = capture.read_end(Outbox(repo.svfs))
     if end is None:
         raise error.Abort(b"this repository has no event yet, there is nothing to rename")
