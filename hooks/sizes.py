@@ -25,7 +25,6 @@ the pusher's claims, and so is the changeset of a version. As `pretxnchangegroup
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from mercurial import error, match, util
@@ -39,16 +38,6 @@ from mercurial.utils import stringutil
 SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The settings of `[sizes]`; 0 is no limit."""
-
-    file: int
-    push: int
-    changesets: int
-    excepted: list[bytes]
-
-
 def check(ui: Ui, repo: localrepository, source: bytes = b"", **_arguments: Any) -> bool:
     """Refuse too large pushes: a `pretxnclose` hook, or a `pretxnchangegroup` one.
 
@@ -58,54 +47,49 @@ def check(ui: Ui, repo: localrepository, source: bytes = b"", **_arguments: Any)
     tr = repo.currenttransaction()
     if source in (b"", b"strip") or tr is None:
         return False
-    limits = _read_limits(dict(ui.configitems(b"sizes")))
+    settings = dict(ui.configitems(b"sizes"))
+    of_file = _read_limit(settings, b"file", b"50 MB")
+    of_push = _read_limit(settings, b"push", b"500 MB")
+    of_count = _read_limit(settings, b"changesets", b"10000")
     repo = repo.unfiltered()
     changesets = len(repo) - tr.changes[b"origrepolen"]
-    if limits.changesets and changesets > limits.changesets:
-        ui.warn(b"this push has %d changesets, at most %d are taken at once\n" % (changesets, limits.changesets))
+    if of_count and changesets > of_count:
+        ui.warn(b"this push has %d changesets, at most %d are taken at once\n" % (changesets, of_count))
         return True
-    if not limits.file and not limits.push:
+    if not of_file and not of_push:
         return False
-    total, large = _weigh_versions(repo, tr, limits)
+    total, large = _weigh_versions(repo, tr, of_file, stringutil.parselist(settings.get(b"except", b"")))
     for path, where, size in large[:SHOWN]:
-        ui.warn(
-            b"%s in %s has %s, at most %s are taken\n" % (path, where, _format_size(size), _format_size(limits.file))
-        )
+        ui.warn(b"%s in %s has %s, at most %s are taken\n" % (path, where, _format_size(size), _format_size(of_file)))
     if len(large) > SHOWN:
         ui.warn(b"and %d more files\n" % (len(large) - SHOWN))
-    too_much = bool(limits.push and total > limits.push)
+    too_much = bool(of_push and total > of_push)
     if too_much:
-        ui.warn(b"this push has %s, at most %s are taken at once\n" % (_format_size(total), _format_size(limits.push)))
+        ui.warn(b"this push has %s, at most %s are taken at once\n" % (_format_size(total), _format_size(of_push)))
     return bool(large) or too_much
 
 
-def _read_limits(settings: dict[bytes, bytes]) -> Limits:
-    number = {}
-    for key, expected in ((b"file", b"50 MB"), (b"push", b"500 MB"), (b"changesets", b"10000")):
-        try:
-            number[key] = util.sizetoint(settings.get(key) or b"0")
-        except (error.ParseError, OverflowError):
-            number[key] = -1
-        if number[key] < 0:
-            text = b'config: [sizes] %s: expected something like %s, got "%s"'
-            raise error.ConfigError(text % (key, expected, settings[key]))
-    return Limits(
-        file=number[b"file"],
-        push=number[b"push"],
-        changesets=number[b"changesets"],
-        excepted=stringutil.parselist(settings.get(b"except", b"")),
-    )
+def _read_limit(settings: dict[bytes, bytes], key: bytes, expected: bytes) -> int:
+    """Read a limit; 0 is none. Raises ConfigError with what was `expected`."""
+    try:
+        limit = util.sizetoint(settings.get(key) or b"0")
+    except (error.ParseError, OverflowError):
+        limit = -1
+    if limit < 0:
+        text = b'config: [sizes] %s: expected something like %s, got "%s"'
+        raise error.ConfigError(text % (key, expected, settings[key]))
+    return limit
 
 
 def _weigh_versions(
-    repo: localrepository, tr: Transaction, limits: Limits
+    repo: localrepository, tr: Transaction, limit: int, patterns: list[bytes]
 ) -> tuple[int, list[tuple[bytes, bytes, int]]]:
     """Return all new bytes, and the (path, changeset, size) of large versions."""
-    excepted = _match_excepted(repo, limits.excepted)
+    excepted = _match_excepted(repo, patterns)
     total, large = 0, []
     for rev, path, size in _list_versions(repo, tr):
         total += size
-        if limits.file and size > limits.file and not excepted(path):
+        if limit and size > limit and not excepted(path):
             large.append((rev, path, size))
     return total, [(path, bytes(repo[rev]), size) for rev, path, size in sorted(large)]
 
