@@ -15,7 +15,6 @@ from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
 from . import settings
-from .text import path as path_text
 
 if TYPE_CHECKING:
     from .master.repository import MasterRepository
@@ -93,7 +92,7 @@ def replicaterename(ui: Ui, repo: localrepository, folder: bytes | None = None, 
     master = _require_original(repo)
     if folder is not None:
         _confirm(ui, b"move %s to %s here and on all mirrors" % (repo.root, folder), yes=yes)
-    path = moving.rename(master, None if folder is None else path_text(folder))
+    path = moving.rename(master, None if folder is None else os.fsdecode(folder))
     ui.status(b"wrote rename message into replication log: %s\n" % path.encode("utf-8", "surrogateescape"))
 
 

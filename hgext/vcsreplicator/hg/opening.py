@@ -21,7 +21,6 @@ from pushlog import seams
 from ..words.path import REPLICA_FILE
 from .master import creation, repository, transactions
 from .settings import ExtensionSettings, root_of
-from .text import path as path_text
 
 if TYPE_CHECKING:
     from .master.repository import MasterRepository
@@ -34,7 +33,7 @@ def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
 
     Raises Abort for a mirror's: as a master's it would show what is not released.
     """
-    folder = os.path.dirname(path_text(repo.sharedpath))
+    folder = os.path.dirname(os.fsdecode(repo.sharedpath))
     path = settings.wire_path(folder)
     if path is None:
         if repo.svfs.exists(REPLICA_FILE):

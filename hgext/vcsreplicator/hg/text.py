@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The functions by which Mercurial's bytes become text, and back without loss."""
+"""The functions by which Mercurial's bytes become text, and back without loss.
 
-import os
+File names become text by `os.fsdecode`.
+"""
 
 from mercurial import encoding
 
@@ -19,11 +20,6 @@ def text(local: bytes) -> str:
 def local(value: str) -> bytes:
     """Encode text in Mercurial's local encoding, which keeps the rest beside it."""
     return encoding.tolocal(value.encode("utf-8", "surrogateescape"))
-
-
-def path(name: bytes) -> str:
-    """Decode a file name, as the operating system's functions take it."""
-    return os.fsdecode(name)
 
 
 def utf8(value: bytes) -> str:

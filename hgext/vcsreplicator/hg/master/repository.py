@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, cast
 from mercurial import error
 from mercurial.localrepo import localrepository
 
-from ..text import path as path_text
-
 if TYPE_CHECKING:
     from ..settings import ExtensionSettings
 
@@ -103,4 +101,4 @@ def is_share(repo: localrepository) -> bool:
 
 def folder_of(repo: localrepository) -> str:
     """Return the folder of a repository, for a share that of its store."""
-    return os.path.dirname(path_text(os.path.realpath(repo.sharedpath)))
+    return os.path.dirname(os.fsdecode(os.path.realpath(repo.sharedpath)))

@@ -28,7 +28,6 @@ from ....outbox.file import LOCK, Outbox
 from ....words.digest import node_set
 from ....words.event import Changes, Type
 from ... import bundles, observe
-from ...text import path as path_text
 from .. import capture, intents, overlay, refusals, repository
 from ..announcing import Announcement
 from ..intents import Intent
@@ -100,7 +99,7 @@ def censor(
     nodes = [nodes] if isinstance(nodes, bytes) else list(nodes)
     name = log.target[1] if log.target else b""
     for node in nodes:
-        detail = {"file": path_text(name), "node": hex(node).decode()}
+        detail = {"file": os.fsdecode(name), "node": hex(node).decode()}
         captured.announcements.append(Announcement(kind=Type.CENSORED, detail=detail))
     with _no_sender(captured.repo):
         store_bundles(captured.repo)
@@ -224,4 +223,4 @@ def _identify_bundle(bundle: bytes) -> str:
 
     A strip may write a bundle whose name another one had.
     """
-    return f"{path_text(os.path.basename(bundle))} {os.stat(bundle).st_mtime_ns}"
+    return f"{os.fsdecode(os.path.basename(bundle))} {os.stat(bundle).st_mtime_ns}"
