@@ -44,13 +44,8 @@ class MasterRepositories(RepositoryOpener):
         self._settings = ExtensionSettings(
             role="master",
             roots={os.path.realpath(folder): prefix for folder, prefix in roots.items()},
-            relay=None,
-            log=None,
-            blobs=None,
             source=source,
-            durability="store",
             acknowledge="outbox",
-            patience=0.0,
         )
 
     def recover(self, folder: str) -> bool:

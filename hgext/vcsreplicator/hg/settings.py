@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 _Choice = TypeVar("_Choice", bound=str)
 
-_ROLES: tuple[MachineRole, ...] = ("master", "mirror")
-_DURABILITIES: tuple[Durability, ...] = ("store", "outbox")
-_ACKNOWLEDGEMENTS: tuple[Acknowledge, ...] = ("log", "outbox", "mirrors")
-_UNAVAILABLE: tuple[LogUnavailable, ...] = ("accept", "refuse")
-
 SECTION = b"vcsreplicator"
 ROOTS = b"vcsreplicator-roots"
 
@@ -52,13 +47,13 @@ class ExtensionSettings(Value):
 
     role: MachineRole
     roots: Mapping[str, str]
-    relay: str | None
-    log: str | None
-    blobs: str | None
     source: str
-    durability: Durability
-    acknowledge: Acknowledge
-    patience: float
+    relay: str | None = None
+    log: str | None = None
+    blobs: str | None = None
+    durability: Durability = "store"
+    acknowledge: Acknowledge = "log"
+    patience: float = 5.0
     lock: bool = False
     record_connection: bool = False
     unavailable: LogUnavailable = "accept"
@@ -113,7 +108,7 @@ def role(ui: Ui) -> MachineRole:
             raise error.ConfigError(
                 b"config: [vcsreplicator] %s: unknown key, expected one of %s" % (key, known.encode())
             )
-    return _read_choice(ui, b"role", _ROLES, None)
+    return _read_choice(ui, b"role", ("master", "mirror"), None)
 
 
 def read(ui: Ui) -> ExtensionSettings:
@@ -125,12 +120,12 @@ def read(ui: Ui) -> ExtensionSettings:
         log=_read_log(ui),
         blobs=_read_place(ui, b"blobs", "file:///absolute/folder or s3://bucket/prefix", "file:/", "s3:/"),
         source=_read_text(ui, b"source") or f"hg://{socket.gethostname()}",
-        durability=_read_choice(ui, b"durability", _DURABILITIES, "store"),
-        acknowledge=_read_choice(ui, b"acknowledge", _ACKNOWLEDGEMENTS, "log"),
+        durability=_read_choice(ui, b"durability", ("store", "outbox"), "store"),
+        acknowledge=_read_choice(ui, b"acknowledge", ("log", "outbox", "mirrors"), "log"),
         patience=_read_seconds(ui, b"acknowledge-timeout", 5.0),
         lock=_read_switch(ui, b"lock"),
         record_connection=_read_switch(ui, b"record-connection"),
-        unavailable=_read_choice(ui, b"unavailable", _UNAVAILABLE, "accept"),
+        unavailable=_read_choice(ui, b"unavailable", ("accept", "refuse"), "accept"),
     )
     if settings.role == "master" and not settings.relay and not settings.log:
         raise _wrong_value(
