@@ -1,13 +1,38 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events that do not follow from a transaction's own changes."""
+"""Events that do not follow from a transaction's own changes.
+
+Among them are those of changes from outside, made by a Mercurial without the extension since the newest event of the repository.
+Each push in the pushlog becomes an event, as if it had been captured: changesets, heads and their present phases. Then comes one
+`sync`, for bookmarks, markers, phases of older changesets, and changesets without a push; for those, mirrors compare with the
+master. There is only the `sync`
+
+- if the changelog does not begin as the newest event left it (a strip, a restored store);
+- for a repository that is not publishing: the phases that its changesets arrived with are not known, and a mirror could not carry
+  out an event that names others;
+- for more than `MANY` changesets, and for a push that no event can hold: a pusher waits meanwhile;
+- if the pushlog cannot be read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from mercurial import error
+from mercurial.localrepo import localrepository
+from mercurial.node import bin
 
 from ...outbox.entry import MirrorNeeds, NewestEvent, before_first_event
-from ...words.event import NO_CHANGES, Changes, Tip, Type
+from ...words.event import NO_CHANGES, Changes, PushEntry, Tip, Type
 from ...words.value import Value
+from .. import observe
+from . import pushes, refusals
+
+if TYPE_CHECKING:
+    from .pushes import PushRow
+
+# Changesets from outside that get an event for each push.
+MANY = 5_000
 
 
 class Announcement(Value):
@@ -39,4 +64,68 @@ def announce_created(
         identify=lambda _before: before_first_event(path, generation),
         hgrc=hgrc,
         detail={"origin": origin},
+    )
+
+
+def announcements(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
+    """Return the events that lead from the newest event's state to the present one."""
+    return [*_announce_pushes(repo.unfiltered(), before, now), ask_master(now)]
+
+
+def ask_master(now: Tip) -> Announcement:
+    """Return the event by which mirrors compare with the master."""
+    detail = {"reason": "outside", "bootstrap": "false"}
+    return Announcement(kind=Type.SYNC, needs=MirrorNeeds.MASTER, after=now, detail=detail)
+
+
+def _announce_pushes(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
+    """Return an event for each push if every push can have one; otherwise none."""
+    has_few = before.length < now.length <= before.length + MANY
+    if not has_few or not observe.begins_with(repo, before.length, before.node) or not repo.publishing():
+        return []
+    try:
+        with pushes.reading_pushes(repo) as push_of:
+            found = list(_find_pushes(repo, before, now, push_of))
+    except error.Abort as problem:
+        repo.ui.log(b"vcsreplicator", b"pushes from outside get no events of their own: %s\n", problem.message)
+        return []
+    return found if all(refusals.fits(announced.changes) for announced in found) else []
+
+
+def _find_pushes(
+    repo: localrepository, before: Tip, now: Tip, push_of: Callable[[bytes], PushRow | None]
+) -> Iterator[Announcement]:
+    """Yield an event for each push, and before it one for changesets without a push."""
+    first = start = before.length
+    last_id = 0
+    while start < now.length:
+        row = push_of(observe.find_node(repo.changelog, start).encode())
+        if row is None:
+            start += 1
+            continue
+        push, nodes = pushes.entry_of(row), row[3]
+        end = start + len(nodes)
+        if push is None or push.id <= last_id or not _are_revisions(repo, nodes, start, end):
+            # A push whose changesets are not consecutive, or one that no event can hold.
+            return
+        if first < start:
+            yield _announce_added(repo, first, start, None)
+        yield _announce_added(repo, start, end, push)
+        first, start, last_id = end, end, push.id
+
+
+def _are_revisions(repo: localrepository, nodes: list[bytes], start: int, end: int) -> bool:
+    """Return whether the changesets of a push are these revisions."""
+    get_rev = repo.changelog.index.get_rev
+    return {get_rev(bin(node)) for node in nodes} == set(range(start, end))
+
+
+def _announce_added(repo: localrepository, first: int, end: int, push: PushEntry | None) -> Announcement:
+    return Announcement(
+        kind=Type.CHANGED,
+        source="outside",
+        needs=MirrorNeeds.BUNDLE,
+        first=first,
+        changes=observe.added(repo, first, end, push=push),
+        after=Tip(length=end, node=observe.find_node(repo.changelog, end - 1)),
     )

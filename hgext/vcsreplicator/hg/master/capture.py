@@ -105,10 +105,10 @@ class Capture:
             entries.append(self._make_changed(newest, tr, changes))
             newest = NewestEvent.of(entries[-1].event)
         if has_fetched(self.repo):
-            from . import outside
+            from . import announcing
 
             # An event carries the pushlog row of its own push only; mirrors fetch these rows from the master.
-            entries.append(self._make_announced(newest, outside.ask_master(observe.tip(self.repo))))
+            entries.append(self._make_announced(newest, announcing.ask_master(observe.tip(self.repo))))
         return [fitting(entry) for entry in entries]
 
     def _make_announced(self, before: NewestEvent | None, announcement: Announcement) -> Entry:
@@ -174,16 +174,16 @@ def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
     refuse_format(repo)
     now = observe.tip(repo)
     if end is None:
-        from .announcing import announce_created
+        from . import announcing
 
         generation, origin = creation.next_generation(repo.replication_root, path), _describe_origin(now, transaction)
-        capture.announcements.append(announce_created(now, path, generation, origin, hgrc=read_hgrc(repo)))
+        capture.announcements.append(announcing.announce_created(now, path, generation, origin, hgrc=read_hgrc(repo)))
     else:
         refuse_other_path(end.newest, path)
         if end.after != now:
-            from . import outside
+            from . import announcing
 
-            capture.announcements += outside.announcements(repo, end.after, now)
+            capture.announcements += announcing.announcements(repo, end.after, now)
     return capture
 
 
