@@ -17,7 +17,7 @@ from ...mirror.task import FoundRepository
 from ...outbox.folder import Store
 from ...words.errors import MalformedEvent
 from ..requirement import LOCK
-from ..serving.watermark import decode_watermark
+from ..serving.watermark import read_watermark
 from .place import ASIDE, WAITING, is_same
 from .replicated import read_backwards
 
@@ -85,7 +85,8 @@ def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
         return FoundRepository(folder=folder, checkpoint=None, serving=0, problem=str(problem))
     if checkpoint is None:
         return None
-    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=_read_serving(folder))
+    shown = read_watermark(Store(os.path.join(folder, ".hg")))
+    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=shown.seq if shown else 0)
 
 
 def _with_served_path(found: FoundRepository) -> FoundRepository:
@@ -100,17 +101,6 @@ def _with_served_path(found: FoundRepository) -> FoundRepository:
             if checkpoint.seq <= found.serving:
                 return replace(found, served_path=checkpoint.path)
     return found
-
-
-def _read_serving(folder: str) -> int:
-    """Read the sequence that a sound watermark names; 0 without one."""
-    try:
-        path = os.path.join(folder, ".hg", "replicated-watermark")
-        with open(path, "rb", opener=open_regular) as file:
-            found = decode_watermark(file.read(128))
-    except OSError:
-        return 0
-    return found.seq if found else 0
 
 
 def _inode_of(folder: str) -> int | None:

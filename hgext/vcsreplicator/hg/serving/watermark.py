@@ -17,19 +17,20 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from mercurial import repoview
 from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
 from mercurial.utils import cborutil
-from mercurial.vfs import abstractvfs
-
-from pushlog.store.appendfile import open_regular
 
 from ...outbox.folder import read_file
 from ...words.errors import Diverged
 from ...words.event import NULL_NODE
 from .. import observe
+
+if TYPE_CHECKING:
+    from pushlog.store.appendfile import Folder
 
 WATERMARK = b"replicated-watermark"
 BOOKMARKS = b"replicated-bookmarks"
@@ -53,18 +54,12 @@ class Watermark:
         return observe.begins_with(repo, self.length, self.tip)
 
 
-def read_watermark(vfs: abstractvfs) -> Watermark | None:
-    """Read the watermark; None makes a mirror show nothing."""
+def read_watermark(folder: "Folder") -> Watermark | None:
+    """Read the watermark in a `.hg`; None, which shows nothing, without a sound one."""
     try:
-        with open(vfs.join(WATERMARK), "rb", opener=open_regular) as file:
-            return decode_watermark(file.read())
+        found = _FORMAT.fullmatch(read_file(folder.join(WATERMARK)))
     except OSError:
         return None
-
-
-def decode_watermark(content: bytes) -> Watermark | None:
-    """Return the watermark in the file's content; None if it is damaged."""
-    found = _FORMAT.fullmatch(content)
     if found is None:
         return None
     seq, length, tip, push = found.groups()
@@ -125,12 +120,12 @@ def _move_to(repo: localrepository, former: Watermark, length: int) -> None:
     write_watermark(repo, replace(former, length=length, tip=tip), bookmarks=read_bookmarks(repo.vfs))
 
 
-def read_bookmarks(vfs: abstractvfs) -> bytes:
+def read_bookmarks(folder: "Folder") -> bytes:
     """Read the bookmarks of the release, a line each: node, blank, name in UTF-8.
 
     Raises OSError if something else than a file has their name.
     """
-    return read_file(vfs.join(BOOKMARKS), limit=-1)
+    return read_file(folder.join(BOOKMARKS), limit=-1)
 
 
 def shows_present_bookmarks(repo: localrepository) -> bool:
