@@ -151,8 +151,12 @@ def application(root: str, *, threads: int | None = None) -> Application:
                 unlisted.append((name, place))
             elif not is_repository and name in hgweb.known:
                 hgweb.lastrefresh = 0
-            if is_repository and (pipe := _find_pipe(place)) is not None:
-                return _refuse_unreadable(pipe, environ, start_response)
+            if is_repository:
+                try:
+                    # The thread of the request would wait in a pipe for ever.
+                    refuse_repository_pipes(os.fsdecode(place))
+                except OSError as problem:
+                    return _refuse_unreadable(problem, environ, start_response)
         return _answer_or_refuse(hgweb.serve_more(unlisted) if unlisted else hgweb, environ, start_response)
 
     return answer
@@ -216,21 +220,8 @@ def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_r
 def _refuse_unreadable(problem: Exception, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     where, line = environ.get("PATH_INFO"), _raising_line(problem)
     logger.error("repository cannot be read", path=where, reason=_describe(problem), place=line)
-    is_raised = sys.exc_info()[0] is not None
-    start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info() if is_raised else None)
+    start_response("500 Internal Server Error", _PLAIN_TEXT, sys.exc_info())
     return [b"The repository cannot be read; the server's log has the reason.\n"]
-
-
-def _find_pipe(place: bytes) -> OSError | None:
-    """Return the problem of a repository in which a pipe lies.
-
-    Otherwise the thread of the request would wait in it for ever.
-    """
-    try:
-        refuse_repository_pipes(os.fsdecode(place))
-    except OSError as problem:
-        return problem
-    return None
 
 
 def _is_of_opening(problem: BaseException) -> bool:
