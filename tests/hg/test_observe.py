@@ -11,8 +11,10 @@ from mercurial import ui as ui_module
 from mercurial.node import hex, nullid
 
 from hgext.vcsreplicator.hg import bundles, observe
+from hgext.vcsreplicator.hg.replica.apply import unbundle
 from hgext.vcsreplicator.words.digest import START, advance
 from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.wire import UNPACKED_LIMIT
 from pushlog.versions import factory, initialize
 
 initialize()
@@ -77,7 +79,7 @@ def random_act(repository, tr, chance):
 
 def apply(repository, tr, changes, bundle):
     """What a mirror does with an event."""
-    bundles.apply(repository, tr, io.BytesIO(bundle))
+    unbundle(repository, tr, io.BytesIO(bundle), UNPACKED_LIMIT)
     observe.move_phases(repository, tr, changes.phases)
     observe.move_bookmarks(repository, tr, {move.name: move.node for move in changes.bookmarks})
 

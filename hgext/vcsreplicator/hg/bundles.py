@@ -11,12 +11,10 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterable, Iterator
-from typing import IO
 
 from mercurial import bundle2, changegroup, encoding, error, obsolete
 from mercurial import ui as uimod
 from mercurial.localrepo import localrepository
-from mercurial.transaction import transaction as Transaction
 
 from pushlog import versions
 
@@ -46,12 +44,20 @@ def make_bundle(repo: localrepository, first: int, last: int, markers: Iterable[
     return bundle
 
 
-def apply(repo: localrepository, tr: Transaction, bundle: IO[bytes], source: bytes = b"replicate") -> None:
-    """Add what the bundle (a file object) holds to `repo` within `tr`."""
+def find_set_aside(repo: localrepository) -> list[bytes]:
+    """Find the files in which strips keep changesets, to add them again."""
+    import glob
+
+    return sorted(glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg")))
+
+
+def add_again(repo: localrepository, name: bytes) -> None:
+    """Add the changesets in a file that an interrupted strip set aside."""
     from mercurial import exchange
 
-    unbundler = exchange.readbundle(repo.ui, bundle, None)
-    bundle2.applybundle(repo, unbundler, tr, source=source)
+    with open(name, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:
+        bundle2.applybundle(repo, exchange.readbundle(repo.ui, file, None), tr, source=b"strip")
+    repo.invalidateall()
 
 
 class RepositoryOpener:

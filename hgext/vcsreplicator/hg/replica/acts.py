@@ -6,7 +6,6 @@ harmless, then writes the checkpoint. After a kill in between, the event is read
 visibility (path, deletion, configuration) go into the checkpoint, and take effect at the release (`releasing`).
 """
 
-import glob
 import os
 import re
 from dataclasses import replace
@@ -62,7 +61,9 @@ def _strip(repo: localrepository, checkpoint: Checkpoint, event: Event) -> None:
     first, with the checkpoint: Mercurial would do it last, in a transaction that a kill prevents. Changesets that were shown and
     remain are shown again afterwards.
     """
-    _restore_interrupted(repo)
+    for bundle in bundles.find_set_aside(repo):
+        bundles.add_again(repo, bundle)
+        os.unlink(bundle)
     changelog = repo.changelog
     changes = event.changes
     heads = {changelog.node(rev).hex() for rev in changelog.headrevs()}
@@ -91,15 +92,6 @@ def _strip(repo: localrepository, checkpoint: Checkpoint, event: Event) -> None:
     repo.invalidateall()
     if staying and staying == [repo.changelog.node(first + number) for number in range(len(staying))]:
         watermark.raise_watermark(repo, first + len(staying))
-
-
-def _restore_interrupted(repo: localrepository) -> None:
-    """Add the changesets again that an interrupted strip removed only for a moment."""
-    for name in glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg")):
-        with open(name, "rb") as file, repo.transaction(b"strip") as tr:
-            bundles.apply(repo, tr, file, b"strip")
-        os.unlink(name)
-        repo.invalidateall()
 
 
 def _censor(repo: localrepository, event: Event) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -137,9 +136,7 @@ def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, 
     with _no_sender(repo, wait=wait), repository.silenced(repo):
         for bundle in _find_temporary_bundles(repo, intent.former_bundles or ()):
             if not all(has_node(bin(node)) for node in intent.heads_after):
-                with open(bundle, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:
-                    bundles.apply(repo, tr, file, b"strip")
-                repo.invalidateall()
+                bundles.add_again(repo, bundle)
                 has_node = repo.changelog.index.has_node
             util.tryunlink(bundle)
         left = [bin(node) for node in intent.roots if has_node(bin(node))]
@@ -214,8 +211,7 @@ def _announce_stripped(repo: MasterRepository, intent: Intent) -> None:
 
 def _find_temporary_bundles(repo: localrepository, former: tuple[str, ...] = ()) -> list[bytes]:
     """Find what strips set aside to add it again, but for `former` bundles."""
-    found = glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg"))
-    return [bundle for bundle in sorted(found) if _identify_bundle(bundle) not in former]
+    return [bundle for bundle in bundles.find_set_aside(repo) if _identify_bundle(bundle) not in former]
 
 
 def _identify_bundle(bundle: bytes) -> str:
