@@ -17,7 +17,7 @@ from hgext.vcsreplicator.hg.master.pushes import (
     ADDRESS_LIMIT,
     CLIENT_LIMIT,
     FORWARDED_LIMIT,
-    connection_of,
+    pusher_connection,
 )
 from hgext.vcsreplicator.log import EVENTS, Log, Record
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
@@ -160,6 +160,12 @@ def test_the_events_bytes_are_the_same_with_and_without_a_connection(
     assert wire.encode(frame.event, frame.header.attachment, frame.body) == record.value
     assert frame.event.version == 1
     assert {name for name in record.headers if not name.startswith("ce_")} == {CONNECTION}
+
+
+def connection_of(*, address: bytes, forwarded: bytes, client: bytes) -> PushConnection | None:
+    """What is recorded of a push over HTTP."""
+    environment = {b"REMOTE_ADDR": address, b"HTTP_X_FORWARDED_FOR": forwarded, b"HTTP_USER_AGENT": client}
+    return pusher_connection(b"remote:http:203.0.113.7:", environment)
 
 
 def test_what_is_not_known_is_absent() -> None:

@@ -7,7 +7,9 @@ Without the extension pushlog, there are none. The module also says where a push
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from mercurial.localrepo import localrepository
@@ -54,8 +56,9 @@ def entry_of(row: PushRow | None) -> PushEntry | None:
 def pusher_connection(url: bytes, environment: Mapping[bytes, bytes]) -> PushConnection | None:
     """Return where a push came from.
 
-    `url` is the push's `url` in Mercurial, `environment` that of the request or of the SSH session. None for changes that
-    no client pushed (`tests/hg/master/test_connection.py`).
+    `url` is the push's `url` in Mercurial, `environment` that of the request or of the SSH session. Each part is cut to its
+    limit, and bytes that are no UTF-8 become U+FFFD. None if nothing is known, and for changes that no client pushed
+    (`tests/hg/master/test_connection.py`).
     """
     if url.startswith((b"remote:http:", b"remote:https:")):
         address, forwarded, client = (
@@ -66,14 +69,6 @@ def pusher_connection(url: bytes, environment: Mapping[bytes, bytes]) -> PushCon
         address, forwarded, client = session.partition(b" ")[0], b"", b""
     else:
         return None
-    return connection_of(address=address, forwarded=forwarded, client=client)
-
-
-def connection_of(*, address: bytes, forwarded: bytes, client: bytes) -> PushConnection | None:
-    """Return the known data of a connection; None if there are none.
-
-    Each part is cut to its limit. Bytes that are no UTF-8 become U+FFFD.
-    """
     known = PushConnection(
         address=_decode_text(address)[:ADDRESS_LIMIT] or None,
         forwarded=_last_entries(_decode_text(forwarded)) or None,
@@ -96,61 +91,39 @@ def _last_entries(forwarded: str) -> str:
     return forwarded[-FORWARDED_LIMIT:].partition(",")[2].strip()
 
 
-@contextlib.contextmanager
-def reading_pushes(repo: localrepository) -> Iterator[Callable[[bytes], PushRow | None]]:
+def reading_pushes(repo: localrepository) -> AbstractContextManager[Callable[[bytes], PushRow | None]]:
     """Provide a function from a changeset's node to the row of its push.
 
     The node is hexadecimal. The function returns None if the pushlog has no push of the changeset, or there is no pushlog. The
     pushlog is opened once for all calls; raises Abort if it cannot be read.
     """
     pushlog = seams.find_extension(b"pushlog")
-    if pushlog is None:
-        yield lambda _node: None
-        return
-    with pushlog.api.reading(repo) as push_of_node:
-        yield push_of_node
+    return pushlog.api.reading(repo) if pushlog else contextlib.nullcontext(lambda _node: None)
 
 
 def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marker, ...]:
-    """Return markers in public form, with this repository's data of each changeset."""
-    if not markers:
-        return ()
+    """Return markers in public form, with this repository's data of each changeset.
+
+    Each changeset is read once.
+    """
     repo.invalidatevolatilesets()
+    served, find_rev = repo.filtered(b"served").changelog, repo.changelog.index.get_rev
     with reading_pushes(repo) as push_of:
-        changesets = _MarkedChangesets(repo, push_of)
+
+        @functools.cache
+        def describe(node: bytes) -> MarkerNode:
+            name, rev = hex(node).decode(), find_rev(node)
+            if rev is None:
+                return MarkerNode(node=name, known=False, visible=None, desc=None, push=None)
+            desc, push = text(repo[rev].description()), entry_of(push_of(hex(node)))
+            return MarkerNode(node=name, known=True, visible=served.hasnode(node), desc=desc, push=push)
+
         return tuple(
             Marker(
-                precursor=changesets.describe(precursor),
-                successors=tuple(changesets.describe(node) for node in successors),
+                precursor=describe(precursor),
+                successors=tuple(map(describe, successors)),
                 user=next((utf8(value) for name, value in reversed(metadata) if name == b"user"), None),
                 time=float(date[0]),
             )
             for precursor, successors, _flags, metadata, date, _parents in markers
-        )
-
-
-class _MarkedChangesets:
-    """The repository's data of changesets that markers name; each is read once."""
-
-    def __init__(self, repo: localrepository, push_of: Callable[[bytes], PushRow | None]) -> None:
-        self._repo, self._push_of = repo, push_of
-        self._served = repo.filtered(b"served").changelog
-        self._described: dict[bytes, MarkerNode] = {}
-
-    def describe(self, node: bytes) -> MarkerNode:
-        if node not in self._described:
-            self._described[node] = self._read_node(node)
-        return self._described[node]
-
-    def _read_node(self, node: bytes) -> MarkerNode:
-        name = hex(node).decode()
-        rev = self._repo.changelog.index.get_rev(node)
-        if rev is None:
-            return MarkerNode(node=name, known=False, visible=None, desc=None, push=None)
-        return MarkerNode(
-            node=name,
-            known=True,
-            visible=self._served.hasnode(node),
-            desc=text(self._repo[rev].description()),
-            push=entry_of(self._push_of(hex(node))),
         )
