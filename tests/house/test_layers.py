@@ -19,7 +19,7 @@ OURS = "hgext.vcsreplicator"
 ORDER = {
     OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
     # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.
-    f"{OURS}.hg": "allowed, bundles, closed, fingerprint, frames, hashes, observe, requirement, settings, text, wirecommands "
+    f"{OURS}.hg": "allowed, bundles, closed, frames, hashes, observe, requirement, settings, text, wirecommands "
     "< master, serving < replica < opening < commands, registration, relaying",
     f"{OURS}.hg.master": "announcing, capture, creation, durability, formats, intents, offer, overlay, pushes, "
     "recovery, refusals, reporting, repository, sending, transactions, twins < acts",

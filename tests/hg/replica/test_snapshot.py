@@ -16,8 +16,8 @@ import pytest
 from mercurial import error
 from mercurial import ui as uimod
 
-from hgext.vcsreplicator.hg.fingerprint import fingerprint
 from hgext.vcsreplicator.hg.frames import StreamAnswer
+from hgext.vcsreplicator.hg.hashes import fingerprint
 from hgext.vcsreplicator.hg.master import offer
 from hgext.vcsreplicator.hg.replica import replicated, snapshot
 from hgext.vcsreplicator.mirror.comparison import differences

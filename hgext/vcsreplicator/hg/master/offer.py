@@ -28,7 +28,7 @@ from mercurial.ui import ui as Ui
 from ...outbox.file import Outbox
 from ...words.errors import Diverged, ReplicationError, Unavailable
 from ...words.shape import plain
-from .. import bundles, fingerprint, frames, observe
+from .. import bundles, frames, hashes, observe
 from ..text import text
 from . import capture, recovery
 
@@ -153,7 +153,7 @@ def _bundle_changesets(repo: localrepository, first: bytes, tip: bytes, last: by
 
 
 def _read_fingerprint(repo: localrepository) -> Iterator[bytes]:
-    return frames.answer(plain(fingerprint.fingerprint(repo, Outbox(repo.svfs).newest)))
+    return frames.answer(plain(hashes.fingerprint(repo, Outbox(repo.svfs).newest)))
 
 
 # The answers, as `hg.wirecommands` names them.

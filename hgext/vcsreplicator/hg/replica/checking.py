@@ -16,7 +16,7 @@ from ...mirror.settings import MirrorSettings
 from ...mirror.task import Check, Checked, FingerprintPair, Look
 from ...outbox.folder import refuse_repository_pipes
 from ...words.errors import ReplicationError, Unavailable
-from ..fingerprint import fingerprint
+from ..hashes import fingerprint
 from ..serving import watermark
 from ..text import text
 from . import healing, replicated, scan, snapshot

@@ -26,7 +26,7 @@ from ...outbox.entry import NewestEvent
 from ...words.clock import Clock
 from ...words.errors import Diverged, Rejected, Unavailable
 from ...words.records import Reason
-from .. import fingerprint
+from .. import hashes
 from ..allowed import put
 from ..serving import watermark
 from . import place, replicated, scan, snapshot
@@ -189,7 +189,7 @@ def _compare(
     for _ in range(COMPARE_ATTEMPTS):
         there = snapshot.master_fingerprint(repo.ui, url, settings.master_timeout)
         if there.seq == checkpoint.seq:
-            here = fingerprint.fingerprint(repo, lambda: replicated.read(repo))
+            here = hashes.fingerprint(repo, lambda: replicated.read(repo))
             differs = differences(here, there)
             if differs:
                 raise Diverged(f"a new copy differs from the master in {', '.join(differs)}")
