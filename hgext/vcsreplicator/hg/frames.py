@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from mercurial import util
+
 from ..words.errors import Diverged, Unavailable
 
 # Bytes of the largest frame.
@@ -47,28 +49,15 @@ class StreamAnswer:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._left = b""
         self._ended = False
         self._total = hashlib.sha256()
         self.header: Mapping[str, Any] = self._read_header()
+        self.read = util.chunkbuffer(self.frames()).read
 
     def frames(self) -> Iterator[bytes]:
         """Yield the frames of the body, to the end."""
         while frame := self._read_frame():
             yield frame
-
-    def read(self, size: int) -> bytes:
-        """Read up to `size` bytes of the body, fewer only at its end, as a file does."""
-        pieces, wanted = [], size
-        while wanted > 0:
-            if not self._left:
-                self._left = self._read_frame()
-                if not self._left:
-                    break
-            pieces.append(self._left[:wanted])
-            self._left = self._left[wanted:]
-            wanted -= len(pieces[-1])
-        return b"".join(pieces)
 
     def finish(self) -> None:
         """Read what is left; return once the whole answer has arrived."""
