@@ -26,10 +26,11 @@ from ...outbox.entry import MirrorNeeds, NewestEvent, before_first_event
 from ...words.event import NO_CHANGES, Changes, PushEntry, Tip, Type
 from ...words.value import Value
 from .. import observe
-from . import pushes, refusals
+from . import creation, pushes, refusals
 
 if TYPE_CHECKING:
     from .pushes import PushRow
+    from .repository import MasterRepository
 
 # Changesets from outside that get an event for each push.
 MANY = 5_000
@@ -53,10 +54,10 @@ class Announcement(Value):
     detail: Mapping[str, str] | None = None
 
 
-def announce_created(
-    now: Tip, path: str, generation: int, origin: str, *, hgrc: Mapping[str, Mapping[str, str]]
-) -> Announcement:
-    """Return the first event of a repository, as it is now."""
+def announce_created(repo: MasterRepository, origin: str, *, hgrc: Mapping[str, Mapping[str, str]]) -> Announcement:
+    """Return the first event of a repository as it is now; takes a generation."""
+    now, path = observe.tip(repo), repo.replication_path
+    generation = creation.next_generation(repo.replication_root, path)
     return Announcement(
         kind=Type.CREATED,
         needs=MirrorNeeds.MASTER if now.length else MirrorNeeds.NOTHING,

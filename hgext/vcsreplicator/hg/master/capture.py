@@ -26,7 +26,7 @@ from pushlog.store.appendfile import TornRecord
 from ...outbox.entry import Entry, MirrorNeeds, NewestEvent, OutboxEnd, next_event
 from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
-from ...words.event import NO_CHANGES, Changes, MasterSettings, PushConnection, Tip, Type
+from ...words.event import NO_CHANGES, Changes, MasterSettings, Tip, Type
 from ...words.value import replace
 from .. import observe
 from ..requirement import LOCK
@@ -132,6 +132,9 @@ class Capture:
         refuse_odd_markers(markers)
         if markers:
             changes = replace(changes, markers=public_markers(self.repo, markers))
+        connection = None
+        if changes.push is not None and self.repo.replication_settings.record_connection:
+            connection = pusher_connection(tr.hookargs.get(b"url") or b"", self.repo.ui.environ)
         source = tr.hookargs.get(b"source") or tr.hookargs.get(b"txnname") or b""
         event = next_event(
             before,
@@ -149,14 +152,8 @@ class Capture:
             markers=tuple(
                 binascii.b2a_base64(marker, newline=False).decode() for marker in observe.encode_markers(markers)
             ),
-            connection=self._find_connection(tr) if changes.push is not None else None,
+            connection=connection,
         )
-
-    def _find_connection(self, tr: Transaction) -> PushConnection | None:
-        """Return where the push came from, if that is recorded."""
-        if not self.repo.replication_settings.record_connection:
-            return None
-        return pusher_connection(tr.hookargs.get(b"url") or b"", self.repo.ui.environ)
 
 
 def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
@@ -165,7 +162,7 @@ def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
     If they differ, another event comes first. A transaction named LIFECYCLE is not compared. Raises Abort for a repository that
     must refuse changes: forked, copied, moved or damaged.
     """
-    box, path = Outbox(repo.svfs), repo.replication_path
+    box = Outbox(repo.svfs)
     end = read_end(box)
     capture = Capture(repo, end)
     if transaction == LIFECYCLE:
@@ -176,10 +173,10 @@ def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
     if end is None:
         from . import announcing
 
-        generation, origin = creation.next_generation(repo.replication_root, path), _describe_origin(now, transaction)
-        capture.announcements.append(announcing.announce_created(now, path, generation, origin, hgrc=read_hgrc(repo)))
+        origin = _describe_origin(now, transaction)
+        capture.announcements.append(announcing.announce_created(repo, origin, hgrc=read_hgrc(repo)))
     else:
-        refuse_other_path(end.newest, path)
+        refuse_other_path(end.newest, repo.replication_path)
         if end.after != now:
             from . import announcing
 

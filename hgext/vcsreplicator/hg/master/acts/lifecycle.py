@@ -9,6 +9,7 @@ is done already, and does the rest.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,8 @@ from ....outbox.file import Fork, Outbox
 from ....words.digest import START
 from ....words.errors import MalformedEvent
 from ....words.event import Type
-from ... import observe
-from .. import announcing, capture, creation, intents, repository, twins
-from ..announcing import Announcement
+from .. import capture, creation, intents, repository, twins
+from ..announcing import Announcement, announce_created
 from . import moving, stripping, writing
 
 if TYPE_CHECKING:
@@ -99,17 +99,15 @@ def adopt(repo: MasterRepository) -> NewestEvent:
                     *_, newest = box.kept()
                     box.mark_sent(newest.sent())
                     box.set_fork(None)
-                writing.announce(repo, _announce_copy(repo) if is_copy else _announce_adopted(repo, fork))
+                hgrc = capture.read_hgrc(repo)
+                if is_copy:
+                    writing.announce(repo, announce_created(repo, "adopted", hgrc=hgrc))
+                else:
+                    writing.announce(repo, _announce_adopted(fork, hgrc))
     return writing.read_newest(repo)
 
 
-def _announce_copy(repo: MasterRepository) -> Announcement:
-    path = repo.replication_path
-    generation = creation.next_generation(repo.replication_root, path)
-    return announcing.announce_created(observe.tip(repo), path, generation, "adopted", hgrc=capture.read_hgrc(repo))
-
-
-def _announce_adopted(repo: MasterRepository, fork: Fork | None) -> Announcement:
+def _announce_adopted(fork: Fork | None, hgrc: Mapping[str, Mapping[str, str]]) -> Announcement:
     detail: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
 
     def identify(before: NewestEvent | None) -> NewestEvent:
@@ -117,6 +115,4 @@ def _announce_adopted(repo: MasterRepository, fork: Fork | None) -> Announcement
         detail["replaces"] = " ".join(filter(None, (before.incarnation, fork.incarnation if fork else None)))
         return replace(before, incarnation=new_id(), seq=0, id="", digest=START)
 
-    return Announcement(
-        kind=Type.SYNC, needs=MirrorNeeds.MASTER, identify=identify, detail=detail, hgrc=capture.read_hgrc(repo)
-    )
+    return Announcement(kind=Type.SYNC, needs=MirrorNeeds.MASTER, identify=identify, detail=detail, hgrc=hgrc)
