@@ -37,7 +37,10 @@ def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
     path = settings.wire_path(folder)
     if path is None:
         if repo.svfs.exists(REPLICA_FILE):
-            raise repository.is_of_mirror()
+            raise error.Abort(
+                b"this is a mirror's repository, and role = master would show what is not released",
+                hint=b"set HGRCPATH to the mirror's configuration, with [vcsreplicator] role = mirror",
+            )
         if b"/.hg/" not in repo.root + b"/":
             repo.ui.setconfig(b"hooks", b"pretxnopen.vcsreplicator", _refuse_outside, b"vcsreplicator")
             repo.ui.setconfig(b"hooks", b"prepushkey.vcsreplicator", _refuse_outside, b"vcsreplicator")

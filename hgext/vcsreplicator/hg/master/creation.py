@@ -37,8 +37,7 @@ def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments:
     Proven by `tests/hg/master/init.t`. Invalid settings, or a name that mirrors cannot have, are refused before anything is
     written.
     """
-    configured = settings.role(ui)
-    is_master = configured == "master"
+    is_master = settings.role(ui) == "master"
     with _reserve_name(ui, os.fsdecode(path)) if is_master else contextlib.nullcontext():
         result = original(ui, path, *arguments, **keywords)
     repository.note_just_created(path)

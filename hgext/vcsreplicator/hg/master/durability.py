@@ -140,11 +140,6 @@ def after_outbox(repo: localrepository, name: bytes) -> None:
     _sync_file(repo.svfs.join(name))
 
 
-def after_commit(repo: localrepository) -> None:
-    """Do step 4; raises OSError."""
-    disk.sync_folder(repo.svfs.join(b""))
-
-
 def _list_touched(repo: localrepository, tr: Transaction) -> Iterable[bytes]:
     """List the files that the transaction touched so far, and the journal.
 

@@ -20,7 +20,7 @@ from mercurial.utils import stringutil
 
 from ...outbox.entry import Entry, NewestEvent
 from ...outbox.file import RECORD_LIMIT, Outbox
-from ...words.event import Changes, MarkerNode
+from ...words.event import Changes
 from ...words.shape import to_json
 from ...words.value import replace
 from .. import observe
@@ -165,15 +165,16 @@ def fitting(entry: Entry) -> Entry:
         return entry
     bare = [
         replace(
-            m, precursor=_without_description(m.precursor), successors=tuple(map(_without_description, m.successors))
+            marker,
+            precursor=replace(marker.precursor, desc=None),
+            successors=tuple(replace(node, desc=None) for node in marker.successors),
         )
-        for m in event.changes.markers
+        for marker in event.changes.markers
     ]
     event = replace(event, changes=replace(event.changes, markers=tuple(bare)))
-    size = len(to_json(event))
-    if size <= EVENT_LIMIT:
-        return replace(entry, event=event)
-    raise _too_large(event.changes, b"push it in parts")
+    if len(to_json(event)) > EVENT_LIMIT:
+        raise _too_large(event.changes, b"push it in parts")
+    return replace(entry, event=event)
 
 
 def refuse_large(changes: Changes, *, hint: bytes) -> None:
@@ -191,7 +192,3 @@ def _too_large(changes: Changes, hint: bytes) -> error.Abort:
     return error.Abort(
         f"this change is too large for one event: {counts}, {len(changes.markers)} markers".encode(), hint=hint
     )
-
-
-def _without_description(node: MarkerNode) -> MarkerNode:
-    return replace(node, desc=None)

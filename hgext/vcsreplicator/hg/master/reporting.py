@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from mercurial.localrepo import localrepository
 
+from pushlog.store import disk
+
 from ...outbox.file import Outbox
 from ...words.event import Type
-from . import durability
 
 if TYPE_CHECKING:
     from ...relay.client import RelayLine
@@ -32,7 +33,7 @@ def finish_commit(captured: Capture, line: RelayLine | None) -> None:
     repo = captured.repo
     captured.committed = time.monotonic()
     with _logging_errors(repo):
-        durability.after_commit(repo)
+        disk.sync_folder(repo.svfs.join(b""))  # step 4 of `durability`
     if line is not None:
         line.report_commit(captured.written[-1].event.seq)
     with _logging_errors(repo):

@@ -86,14 +86,6 @@ def not_configured() -> error.Abort:
     return error.Abort(message, hint=hint)
 
 
-def is_of_mirror() -> error.Abort:
-    """Return the refusal of a mirror's repository, whose guards a master lacks."""
-    return error.Abort(
-        b"this is a mirror's repository, and role = master would show what is not released",
-        hint=b"set HGRCPATH to the mirror's configuration, with [vcsreplicator] role = mirror",
-    )
-
-
 def is_share(repo: localrepository) -> bool:
     """Return whether this repository has the store of another."""
     return repo.sharedpath != repo.path

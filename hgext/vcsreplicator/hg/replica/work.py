@@ -153,7 +153,8 @@ class TaskRunner:
         finally:
             self.repositories.close(made)
         waiting = place.waiting_of(settings.folder, event.repository)
-        place.install(made, settings.folder, waiting)
+        place.exchange(made, settings.folder, waiting, None)
+        place.empty(made)
         local.folder, local.checkpoint, local.serving = waiting, checkpoint, 0
         return 1
 

@@ -70,7 +70,7 @@ def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None
         intents.remove(repo.replication_root, intent.path)
     elif end.newest.seq == intent.seq:
         if intent.kind == Type.DELETED.value:
-            moving.announce_deleted(repo)
+            writing.announce(repo, Announcement(kind=Type.DELETED))
         elif intent.kind == Type.RENAMED.value:
             moving.announce_renamed(repo, intent)
 

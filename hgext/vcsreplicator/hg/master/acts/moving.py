@@ -39,7 +39,7 @@ def delete(repo: MasterRepository) -> None:
             kind=Type.DELETED.value, repository=newest.repository, seq=newest.seq, path=path, folder=folder, to=to
         )
         intents.write(root, intent)
-        announce_deleted(repo)
+        writing.announce(repo, Announcement(kind=Type.DELETED))
     _move(intent)
     intents.remove(root, path)
 
@@ -83,10 +83,6 @@ def rename(repo: MasterRepository, target: str | None) -> str:
         _move(intent)
     intents.remove(root, old)
     return path
-
-
-def announce_deleted(repo: MasterRepository) -> None:
-    writing.announce(repo, Announcement(kind=Type.DELETED))
 
 
 def announce_renamed(repo: MasterRepository, intent: Intent) -> None:
