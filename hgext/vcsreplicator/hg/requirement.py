@@ -29,8 +29,6 @@ def register(*, locking: bool) -> None:
     """
     understand()
     if locking:
-        # A push need not load it.
-
         seams.wrap("mercurial.upgrade_utils.actions", "preservedrequirements", _preserve_lock)
         seams.wrap("mercurial.upgrade_utils.actions", "supporteddestrequirements", _support_lock)
 

@@ -149,16 +149,13 @@ def _read_roots(ui: Ui) -> dict[str, str]:
             )
         if not os.path.isabs(name):
             raise error.ConfigError(f"config: [vcsreplicator-roots] {name}: expected an absolute folder".encode())
-        roots[os.path.realpath(name)] = "" if wire == "." else _check_wire_prefix(name, wire)
+        wire = "" if wire == "." else wire
+        try:
+            check_prefix(wire, f"config: [vcsreplicator-roots] {name}")
+        except ValueError as problem:
+            raise error.ConfigError(str(problem).encode()) from problem
+        roots[os.path.realpath(name)] = wire
     return roots
-
-
-def _check_wire_prefix(folder: str, wire: str) -> str:
-    try:
-        check_prefix(wire, f"config: [vcsreplicator-roots] {folder}")
-    except ValueError as problem:
-        raise error.ConfigError(str(problem).encode()) from problem
-    return wire
 
 
 def _read_text(ui: Ui, key: bytes) -> str | None:

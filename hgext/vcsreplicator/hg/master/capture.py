@@ -41,7 +41,6 @@ from .refusals import (
     refuse_odd_bookmarks,
     refuse_odd_markers,
     refuse_odd_phases,
-    refuse_other_path,
 )
 from .repository import CAPTURE, LIFECYCLE
 
@@ -176,7 +175,11 @@ def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
         origin = _describe_origin(now, transaction)
         capture.announcements.append(announcing.announce_created(repo, origin, hgrc=read_hgrc(repo)))
     else:
-        refuse_other_path(end.newest, repo.replication_path)
+        if end.newest.path != repo.replication_path:
+            raise error.Abort(
+                f"this repository was {end.newest.path} and is {repo.replication_path} now".encode(),
+                hint=b"if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt'",
+            )
         if end.after != now:
             from . import announcing
 

@@ -18,7 +18,7 @@ from mercurial.node import bin
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
-from ...outbox.entry import Entry, NewestEvent
+from ...outbox.entry import Entry
 from ...outbox.file import RECORD_LIMIT, Outbox
 from ...words.event import Changes
 from ...words.shape import to_json
@@ -137,15 +137,6 @@ def refuse_unavailable_log(box: Outbox, line: RelayLine | None, patience: float)
         b"the replication log is not available, and this server refuses changes without it",
         hint=b"nothing was changed; try again later, or ask the server's administrators",
     )
-
-
-def refuse_other_path(newest: NewestEvent, path: str) -> None:
-    """Raise Abort if the repository's folder was moved or copied by hand."""
-    if newest.path != path:
-        raise error.Abort(
-            f"this repository was {newest.path} and is {path} now".encode(),
-            hint=b"if it was moved, run 'hg replicaterename'; if it is a copy, run 'hg replicateadopt'",
-        )
 
 
 def fitting(entry: Entry) -> Entry:

@@ -110,7 +110,8 @@ def _check_in_place(repositories: OpenRepositories, wanted: Check) -> Checked:
         repositories.close(wanted.folder)
     if is_spent:
         return Checked(repository=wanted.repository, problem=problem, is_undecided=True, is_spent=True)
-    if _observe_store(wanted.folder) != before or _has_journal(wanted.folder) or is_other:
+    journal = os.path.join(wanted.folder, ".hg", "store", "journal")
+    if _observe_store(wanted.folder) != before or os.path.lexists(journal) or is_other:
         return Checked(repository=wanted.repository, problem=None, is_undecided=True)
     return Checked(repository=wanted.repository, problem=problem, lower=lower, shown=shown)
 
@@ -168,10 +169,6 @@ def _observe_store(folder: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def _has_journal(folder: str) -> bool:
-    return os.path.lexists(os.path.join(folder, ".hg", "store", "journal"))
 
 
 def _verify(repo: localrepository) -> str | None:

@@ -67,7 +67,8 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         super().refresh()
         if self.lastrefresh != before:
             self._content_types.clear()
-            self.repos = [(name, place) for name, place in self.repos if not _is_own_folder(name)]
+            # No wire path has a part that begins with `~` but that of a mirror's own folder.
+            self.repos = [(name, place) for name, place in self.repos if b"/~" not in b"/" + name]
             self.known = frozenset(name for name, _ in self.repos)
 
     def templater(self, req: Any, nonce: bytes | None) -> Any:
@@ -117,14 +118,6 @@ def _raise_unopened() -> None:
         raise answered.__context__
 
 
-def _is_own_folder(virtual: bytes) -> bool:
-    """Return whether a part begins with `~`.
-
-    No wire path has such a part but that of a mirror's own folder.
-    """
-    return any(part.startswith(b"~") for part in virtual.split(b"/"))
-
-
 def application(root: str, *, threads: int | None = None) -> Application:
     """Make the WSGI application for every repository below `root`.
 
@@ -144,7 +137,8 @@ def application(root: str, *, threads: int | None = None) -> Application:
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if threads is not None:
-            environ["pushlog.waiters"] = _limit_waiters(threads)
+            # Requests that may wait for a push: two threads remain, or one of two; a single thread never waits.
+            environ["pushlog.waiters"] = max(threads - 2, min(threads - 1, 1))
         unlisted = []
         for name, place, is_repository in _follow_path(folder, environ.get("PATH_INFO", "")):
             if is_repository and name not in hgweb.known:
@@ -186,14 +180,6 @@ def refuse_unguarded(root: str) -> None:
     else:
         return
     raise BadConfig(f"--root: {root} is a mirror's, and {problem}: set HGRCPATH=/etc/mercurial/mirror.hgrc{_READ}")
-
-
-def _limit_waiters(threads: int) -> int:
-    """Return how many requests may wait for a push while others are answered.
-
-    Two threads remain, or one of two; a single thread never waits.
-    """
-    return max(threads - 2, min(threads - 1, 1))
 
 
 def _answer_or_refuse(hgweb: _RepositoryFolder, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
