@@ -132,26 +132,22 @@ def unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) ->
     Raises MalformedEvent for other parts or more bytes, UnknownEvent for a form that only a newer Mercurial reads.
     """
     try:
-        _unbundle(repo, tr, bundle, limit)
+        unbundler = exchange.readbundle(repo.ui, bundle, None)
+        if not isinstance(unbundler, bundle2.unbundle20):
+            raise MalformedEvent("bundle: expected a bundle of version 2")
+        # Reading the parameters chooses the engine; `iterparts` installs its reader.
+        _ = unbundler.params
+        unbundler._compengine = _BoundedEngine(unbundler._compengine, limit)
+        tr.hookargs[b"source"] = b"replicated"
+        operation = bundle2.bundleoperation(repo, lambda: tr, source=b"replicated")
+        for part in unbundler.iterparts():
+            if part.type not in PARTS:
+                raise MalformedEvent(f"bundle: part {text.text(part.type)[:40]!r} is not one of an event")
+            _check_form(repo, part)
+            bundle2._processpart(operation, part)
+            part.consume()
     except error.BundleUnknownFeatureError as problem:
         raise UnknownEvent(f"bundle: this mirror's Mercurial does not read {text.text(problem.args[0])}") from problem
-
-
-def _unbundle(repo: localrepository, tr: transaction, bundle: Any, limit: int) -> None:
-    unbundler = exchange.readbundle(repo.ui, bundle, None)
-    if not isinstance(unbundler, bundle2.unbundle20):
-        raise MalformedEvent("bundle: expected a bundle of version 2")
-    # Reading the parameters chooses the engine; `iterparts` installs its reader.
-    _ = unbundler.params
-    unbundler._compengine = _BoundedEngine(unbundler._compengine, limit)
-    tr.hookargs[b"source"] = b"replicated"
-    operation = bundle2.bundleoperation(repo, lambda: tr, source=b"replicated")
-    for part in unbundler.iterparts():
-        if part.type not in PARTS:
-            raise MalformedEvent(f"bundle: part {text.text(part.type)[:40]!r} is not one of an event")
-        _check_form(repo, part)
-        bundle2._processpart(operation, part)
-        part.consume()
 
 
 def _check_form(repo: localrepository, part: Any) -> None:

@@ -25,7 +25,7 @@ from mercurial.ui import ui as Ui
 from pushlog import seams
 
 from . import copies, refusals, watermark
-from .views import first_unreleased, held_bookmarks, is_limited, is_mirror, limited_view, register_views, shown_release
+from .views import first_unreleased, held_release, is_limited, is_mirror, limited_view, register_views, shown_release
 
 if TYPE_CHECKING:
     from mercurial.hgweb.hgweb_mod_inner import hgweb, requestcontext
@@ -186,7 +186,8 @@ def _open_bookmarks(orig: Callable[..., IO[bytes]], repo: localrepository) -> IO
     """Open the file from which the bookmark store reads its lines."""
     if not getattr(repo.unfiltered(), _SERVING, False):
         return orig(repo)
-    return io.BytesIO(held_bookmarks(repo))
+    _release, bookmarks = held_release(repo)
+    return io.BytesIO(bookmarks)
 
 
 def _list_phases(orig: Callable[..., dict[bytes, bytes]], repo: localrepository) -> dict[bytes, bytes]:

@@ -57,7 +57,7 @@ class _ReadOnlyMirror(localrepo.localrepository):
         Only opening it shows whether a later release fits, because this object's changelog may be older.
         """
         release = watermark.read_watermark(self.vfs)
-        if release == held_release(self):
+        if release == held_release(self)[0]:
             return self._pushlog_limit()
         return 0 if release is None else release.push_id or 0
 

@@ -61,9 +61,8 @@ _CONFIGURED = {
     b"immutable": _IMMUTABLE,
     b"base": _BASE,
 }
-# The attributes of a repository object that hold its release, and the lines of that release's bookmarks.
-_RELEASE = "_vcsreplicator_release"
-_BOOKMARKS = "_vcsreplicator_bookmarks"
+# The attribute of a repository object that holds its release, and the lines of that release's bookmarks.
+_HELD = "_vcsreplicator_release"
 
 # How often the files of a release are read until none is written meanwhile.
 _READINGS = 10
@@ -103,38 +102,33 @@ def hold_release(unfiltered: localrepository) -> None:
         release, bookmarks = watermark.read_watermark(unfiltered.vfs), watermark.read_bookmarks(unfiltered.vfs)
         if watermark.read_watermark(unfiltered.vfs) == release:
             break
-    setattr(unfiltered, _RELEASE, release)
-    setattr(unfiltered, _BOOKMARKS, bookmarks)
+    setattr(unfiltered, _HELD, (release, bookmarks))
 
 
-def held_bookmarks(repo: localrepository) -> bytes:
-    """Return the lines of the bookmarks of the release that this object holds."""
-    held_release(repo)
-    bookmarks: bytes = getattr(repo.unfiltered(), _BOOKMARKS)
-    return bookmarks
+def held_release(repo: localrepository) -> tuple[Watermark | None, bytes]:
+    """Return the release that this repository object holds, and its bookmarks.
 
-
-def held_release(repo: localrepository) -> Watermark | None:
-    """Return the release that this repository object has held since its first use."""
+    It has held them since its first use.
+    """
     repo = repo.unfiltered()
-    if not hasattr(repo, _RELEASE):
+    if not hasattr(repo, _HELD):
         hold_release(repo)
-    release: Watermark | None = getattr(repo, _RELEASE)
-    return release
+    held: tuple[Watermark | None, bytes] = getattr(repo, _HELD)
+    return held
 
 
 def shown_release(repo: localrepository) -> Watermark | None:
     """Return the release that this object shows; None if that is nothing."""
-    release = held_release(repo)
+    release, _bookmarks = held_release(repo)
     return release if release is not None and release.fits(repo) else None
 
 
 def first_unreleased(repo: localrepository) -> int:
     """Find the number of the first changeset that must not be shown, or the length."""
     repo = repo.unfiltered()
-    if not hasattr(repo, _RELEASE) and not is_mirror(repo.ui):
+    if not hasattr(repo, _HELD) and not is_mirror(repo.ui):
         return len(repo.changelog)
-    return watermark.count_shown(repo, held_release(repo))
+    return watermark.count_shown(repo, held_release(repo)[0])
 
 
 def everything_is_released(repo: localrepository) -> bool:
