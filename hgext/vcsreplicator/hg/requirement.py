@@ -9,6 +9,7 @@ it where the setting is off. It says nothing about the content, so it is not rep
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from mercurial import error, scmutil
@@ -43,11 +44,8 @@ def lock_out(repo: localrepository) -> None:
     """Add the entry if it is missing, or leave that to the process with the lock."""
     if LOCK in repo.requirements or repo.sharedpath != repo.path:
         return
-    try:
-        with repo.wlock(wait=False), repo.lock(wait=False):
-            scmutil.writereporequirements(repo, repo.requirements | {LOCK})
-    except (error.LockError, OSError):
-        return
+    with contextlib.suppress(error.LockError, OSError), repo.wlock(wait=False), repo.lock(wait=False):
+        scmutil.writereporequirements(repo, repo.requirements | {LOCK})
 
 
 def keep(repo: localrepository) -> None:

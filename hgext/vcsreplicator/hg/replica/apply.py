@@ -10,8 +10,7 @@ any line:
 3. A bundle may have only changesets and markers, because other parts could change anything, and at most `UNPACKED_LIMIT` bytes.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import IO, Any
 
@@ -94,8 +93,12 @@ def _apply_event(
     since = observe.mark(repo, tr)
     moved = observe.bookmarks(repo, (each.name for each in event.changes.bookmarks))
     if bundle is not None:
-        with _raising_malformed():
+        try:
             unbundle(repo, tr, bundle, UNPACKED_LIMIT if item.inline else BUNDLE_LIMIT)
+        except (error.LockError, OSError, MemoryError, MalformedEvent, UnknownEvent, Diverged):
+            raise
+        except Exception as problem:
+            raise MalformedEvent(f"bundle: {type(problem).__name__}: {str(problem)[:200]}") from problem
     _move_phases_and_bookmarks(repo, tr, event)
     _record_push(repo, tr, event, since.length, checkpoint.push)
     observed = observe.observe(repo, tr, since=since, push=event.changes.push)
@@ -155,17 +158,6 @@ def _check_form(repo: localrepository, part: Any) -> None:
     version = part.params.get(b"version", b"01")
     if part.type == b"changegroup" and version not in changegroup.allsupportedversions(repo):
         raise error.BundleUnknownFeatureError(part.type, (b"version",), (version,))
-
-
-@contextlib.contextmanager
-def _raising_malformed() -> Iterator[None]:
-    """Raise MalformedEvent for a damaged bundle; errors of disk and locks pass."""
-    try:
-        yield
-    except (error.LockError, OSError, MemoryError, MalformedEvent, UnknownEvent, Diverged):
-        raise
-    except Exception as problem:
-        raise MalformedEvent(f"bundle: {type(problem).__name__}: {str(problem)[:200]}") from problem
 
 
 class BundleTooLarge(MalformedEvent):

@@ -137,10 +137,11 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
         _keep_hgrc(repo, folder)
         repositories.close(made)
         repositories.close(folder)
+        is_own = folder.startswith(settings.folder.rstrip("/") + "/")
         mark = os.path.join(made, _EXCHANGED)
         try:
             with open(mark, "wb"):
-                place.exchange(made, _enclosing_folder(settings, folder), folder, held)
+                place.exchange(made, settings.folder if is_own else settings.root, folder, held)
         except (OSError, Rejected, place.Busy):
             # Nothing was exchanged: the next attempt continues this copy, instead of keeping it aside and beginning another.
             with contextlib.suppress(FileNotFoundError):  # if the mark could not be made, the caller reads why
@@ -228,12 +229,6 @@ def _keep_hgrc(repo: localrepository, folder: str) -> None:
     else:
         newest = replicated.read(repo)
         put(repo, newest.hgrc or {} if newest else {})
-
-
-def _enclosing_folder(settings: MirrorSettings, folder: str) -> str:
-    """Return the folder that a repository must not leave."""
-    own = settings.folder.rstrip("/") + "/"
-    return settings.folder if folder.startswith(own) else settings.root
 
 
 def _expect(repository: str, found: NewestEvent, url: str) -> None:

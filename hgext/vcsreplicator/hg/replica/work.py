@@ -63,7 +63,9 @@ class TaskRunner:
                     raise Halted(Reason.LOCKED, "another process changes the repository at the same time")
             if not task.items:
                 local.find(self.settings, task.repository, self.settings.local(task.path))
-            if local.checkpoint is not None and _is_released_history(local.checkpoint, task):
+            here = local.checkpoint
+            # The release may be of another history than the one that is here by now.
+            if here and here.incarnation == task.incarnation and not here.contradicts(task.newest_known):
                 now = self._clock.now()
                 release(local, self.repositories, self.settings, released=task.released, keep=task.keep, now=now)
         except Exception as problem:
@@ -191,11 +193,6 @@ class TaskRunner:
             return files.enter_context(open_blobs(self.settings.blobs).open(attachment))
         except (FileNotFoundError, MalformedEvent) as problem:
             raise Halted(Reason.BLOB_MISSING, f"the blob of event {event.seq}: {problem}") from problem
-
-
-def _is_released_history(checkpoint: Checkpoint, task: Task) -> bool:
-    """Return whether the release is of the history that is here by now."""
-    return checkpoint.incarnation == task.incarnation and not checkpoint.contradicts(task.newest_known)
 
 
 def _check_unchanged(repo: localrepository, checkpoint: Checkpoint) -> None:
