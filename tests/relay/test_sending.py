@@ -97,6 +97,26 @@ def test_stored_bundles_are_removed_once_the_log_has_their_events(log: SmallLog,
     assert not box.bundles.has(entry.event.id)
 
 
+def test_what_the_log_has_is_reported_although_a_stored_bundle_cannot_be_removed(
+    log: SmallLog, box: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(event: str) -> None:
+        raise PermissionError(event)
+
+    [entry] = pushes(box, 1)
+    box.bundles.store(entry.event.id, Bundle([b"stored"]))
+    monkeypatch.setattr(type(box.bundles), "remove", lambda bundles, event: fail(event))
+    marked: list[list[str]] = []
+    reporting = replace(
+        sender(log, lambda entry: Bundle([b"made"])),
+        on_marked=lambda sent, entries: marked.append([each.event.id for each in entries]),
+    )
+    with pytest.raises(PermissionError):
+        reporting.send("a", box)
+    assert marked == [[entry.event.id]]
+    assert not box.has_unsent()
+
+
 def test_the_marker_names_the_place_of_the_newest_event_of_its_batch(log: SmallLog, box: Outbox) -> None:
     entries = pushes(box, 3)
     sender(log, lambda entry: Bundle([b"x"])).send("a", box)
