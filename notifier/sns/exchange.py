@@ -41,11 +41,12 @@ def exchange(connections: Any, method: str, target: str, headers: Mapping[str, s
     """
     try:
         connection = connections._get_conn()
+        if connection.sock is None:  # urllib3 opens it
+            connections._put_conn(connection)
+            first = connections.urlopen(method, target, content, headers, False, False, False, decode_content=False)
+            return HttpAnswer(status=first.status, content=first.data)
     except HTTPError as error:
         raise HTTPClientError(error=error) from error
-    if connection.sock is None:
-        connections._put_conn(connection)
-        return _exchange_first(connections, method, target, headers, content)
     is_open = False
     try:
         lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()]]
@@ -58,17 +59,6 @@ def exchange(connections: Any, method: str, target: str, headers: Mapping[str, s
             connection.close()
         connections._put_conn(connection)
     return answer
-
-
-def _exchange_first(
-    connections: Any, method: str, target: str, headers: Mapping[str, str], content: bytes
-) -> HttpAnswer:
-    """Do the same where there is no open connection, by means of urllib3."""
-    try:
-        answer = connections.urlopen(method, target, content, headers, False, False, False, decode_content=False)
-    except HTTPError as error:
-        raise HTTPClientError(error=error) from error
-    return HttpAnswer(status=answer.status, content=answer.data)
 
 
 def _read_answer(sock: Any, method: str) -> tuple[HttpAnswer, bool]:
