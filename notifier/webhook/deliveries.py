@@ -40,8 +40,6 @@ class DeliveryState(enum.StrEnum):
 class DeliveryAttempt:
     """The data of an attempt."""
 
-    id: int
-    subscription: int
     attempt: int
     message_id: str
     replay: str

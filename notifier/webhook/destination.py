@@ -5,7 +5,7 @@ For the notifier a message is confirmed when its rows are on disk (`deliveries`)
 destination, delivers it (`dispatcher`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -101,24 +101,20 @@ class Webhooks:
             text = f"destination {self.name} delivers nothing: {failure[0]}; see: journalctl -u vcsreplicator-notifier"
             found.append(ServiceTrouble(text=text, since=failure[1]))
         for each in self._deliveries.subscriptions.all():
-            if each.failing_since is None:
-                found += self._find_pause(each)
+            paused, since, last = each.paused_reason, each.failing_since, None
+            if since is not None:
+                last = self._deliveries.last_error(each.id)
+            elif paused:  # by an operator
+                since = self._deliveries.subscriptions.last_pause(each.name) or each.created_at
+            else:
                 continue
-            what = f"is paused: {each.paused_reason}" if each.paused_reason else "is failing"
-            step = f"resume {each.name}" if each.paused_reason else "list"
-            reason = self._deliveries.last_error(each.id)
-            text = f"subscription {each.name} of {self.name} {what}{f', last: {reason}' if reason else ''}"
-            text = f"{text}; vcsreplicator subscription {step}"
-            found.append(ServiceTrouble(text=text, since=each.failing_since, is_urgent=each.paused_reason is not None))
+            text = f"subscription {each.name} of {self.name} {f'is paused: {paused}' if paused else 'is failing'}"
+            text += f", last: {last}" if last else ""
+            text += f"; vcsreplicator subscription {f'resume {each.name}' if paused else 'list'}"
+            is_meant = each.failing_since is None
+            is_urgent = bool(paused) and not is_meant
+            found.append(ServiceTrouble(text=text, since=since, is_urgent=is_urgent, is_meant=is_meant))
         return found
-
-    def _find_pause(self, stored: StoredSubscription) -> Iterator[ServiceTrouble]:
-        """Yield that an operator paused a subscription, and since when."""
-        if stored.paused_reason:
-            since = self._deliveries.subscriptions.last_pause(stored.name) or stored.created_at
-            text = f"subscription {stored.name} of {self.name} is paused: {stored.paused_reason}"
-            text = f"{text}; vcsreplicator subscription resume {stored.name}"
-            yield ServiceTrouble(text=text, since=since, is_meant=True)
 
     def close(self) -> None:
         self._dispatcher.stop()

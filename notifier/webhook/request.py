@@ -144,16 +144,31 @@ class RequestSender:
             return AttemptResult(verdict=DeliveryVerdict.GONE, error=HTTP_REFUSED)
         parts = urlsplit(subscription.url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        patience = urllib3.Timeout(connect=min(CONNECT_PATIENCE, subscription.timeout), read=subscription.timeout)
         try:
             addresses = resolve(host, port, self._networks)
-            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             for number, address in enumerate(addresses, 1):
-                pool = self._find_pool(parts.scheme, host, address, port)
                 try:
-                    return self._request(pool, target, outgoing, subscription, secrets, now)
+                    response = self._find_pool(parts.scheme, host, address, port).urlopen(
+                        subscription.method,
+                        target,
+                        body=outgoing.body.encode(),
+                        headers=headers(outgoing, subscription, secrets, now),
+                        redirect=False,
+                        retries=False,
+                        assert_same_host=False,
+                        preload_content=False,
+                        timeout=patience,
+                    )
                 except NOT_CONNECTED:
                     if number == len(addresses):
                         raise
+                    continue
+                with watching(response):
+                    answer = judge(response.status, response.headers, now)
+                    finish(response)
+                    return answer
             raise OSError("no address")
         except Forbidden as error:  # a name may have another address the next time
             return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))
@@ -167,31 +182,6 @@ class RequestSender:
             for pool in self._pools.values():
                 pool.close()
             self._pools.clear()
-
-    def _request(
-        self,
-        pool: urllib3.HTTPConnectionPool,
-        target: str,
-        outgoing: DeliveryAttempt,
-        subscription: Subscription,
-        secrets: Sequence[str],
-        now: float,
-    ) -> AttemptResult:
-        response = pool.urlopen(
-            subscription.method,
-            target,
-            body=outgoing.body.encode(),
-            headers=headers(outgoing, subscription, secrets, now),
-            redirect=False,
-            retries=False,
-            assert_same_host=False,
-            preload_content=False,
-            timeout=urllib3.Timeout(connect=min(CONNECT_PATIENCE, subscription.timeout), read=subscription.timeout),
-        )
-        with watching(response):
-            answer = judge(response.status, response.headers, now)
-            finish(response)
-            return answer
 
     def _find_pool(self, scheme: str, host: str, address: str, port: int) -> urllib3.HTTPConnectionPool:
         """Return the connections to this address in the name of this host.

@@ -89,7 +89,7 @@ QUEUED = """SELECT d.mature_at, d.id, d.subscription, d.attempt, m.replay, m.rep
 COUNT_PAUSED = """SELECT COUNT(*), COALESCE(MAX(d.id), 0) FROM deliveries d JOIN subscriptions s ON s.id = d.subscription
     WHERE d.state = 'queued' AND s.paused_reason IS NOT NULL"""
 # The members of `DeliveryAttempt`, in their order.
-REQUEST = """SELECT d.id, d.subscription, d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
+REQUEST = """SELECT d.attempt, m.id, m.replay, m.repository, m.previous, m.sequence, m.body
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""
 NAMES = """SELECT m.id, m.repository, m.sequence
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ?"""

@@ -36,8 +36,6 @@ pytestmark = pytest.mark.processes
 
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
 OUTGOING = DeliveryAttempt(
-    id=1,
-    subscription=1,
     attempt=0,
     message_id="abc.newrepo.1",
     replay="",
@@ -51,7 +49,7 @@ OUTGOING = DeliveryAttempt(
 def test_signature_is_that_of_standard_webhooks() -> None:
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     outgoing = DeliveryAttempt(
-        id=1, subscription=1, attempt=0, message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", replay="", repository="",
+        attempt=0, message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", replay="", repository="",
         previous=None, sequence=1, body='{"test": 2432232314}',
     )  # fmt: skip
     found = signed_headers(outgoing, [secret], 1614265330.9)
