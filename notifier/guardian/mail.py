@@ -6,12 +6,14 @@ Names in them are a client's choice, so they stay within their line; addresses a
 
 import contextlib
 import datetime
+import io
 import smtplib
 import socket
 import time
 from collections.abc import Sequence
 from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable, visible
@@ -78,38 +80,29 @@ def _describe_limits(settings: GuardianSettings) -> str:
     return f"The limit is {settings.limit} messages; a queue beyond it {then}. The warning comes at {settings.warn_at}."
 
 
-class _AnswerReader:
-    """What a mail server sends, by lines, of which each answer is bounded.
+class _AnswerBytes(io.RawIOBase):
+    """What a mail server sends, of which each answer is bounded in size and time.
 
-    Python bounds each line, and neither their number nor the time of all.
+    Python bounds each line, and neither their number nor the time of all. The socket is its owner's to close.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock, self._received = sock, b""
+        self._sock = sock
         self.begin_answer()
 
     def begin_answer(self) -> None:
         self._left, self._ends = ANSWER_BYTES, time.monotonic() + ANSWER_PATIENCE
 
-    def readline(self, limit: int) -> bytes:
-        """Return a line, what is left at the end, or `limit` bytes of a longer line.
+    def readable(self) -> bool:
+        return True
 
-        Raises OSError beyond the bounds of an answer.
-        """
-        while b"\n" not in self._received and len(self._received) < limit:
-            if self._left <= 0 or time.monotonic() > self._ends:
-                raise OSError("its answer does not end")
-            more = self._sock.recv(4096)
-            if not more:
-                break
-            self._received += more
-            self._left -= len(more)
-        size = min(limit, self._received.find(b"\n") + 1 or len(self._received))
-        line, self._received = self._received[:size], self._received[size:]
-        return line
-
-    def close(self) -> None:
-        """Leave the socket to its owner."""
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes; raises OSError beyond the bounds of an answer."""
+        if self._left <= 0 or time.monotonic() > self._ends:
+            raise OSError("its answer does not end")
+        count = self._sock.recv_into(buffer)
+        self._left -= count
+        return count
 
 
 class _BoundedAnswers(smtplib.SMTP):
@@ -117,8 +110,8 @@ class _BoundedAnswers(smtplib.SMTP):
 
     def getreply(self) -> tuple[int, bytes]:
         if self.sock is not None:
-            self.file = self.file or _AnswerReader(self.sock)
-            self.file.begin_answer()
+            self.file = self.file or io.BufferedReader(_AnswerBytes(self.sock))
+            self.file.raw.begin_answer()
         return super().getreply()
 
 
