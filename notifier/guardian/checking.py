@@ -9,14 +9,13 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Unavailable, visible
 
 from .clients import Clients, client_of, is_queue_name
-from .filling import WatchedQueue, read_queue
+from .filling import read_queue
 from .mail import MailServer
 from .management import Management
 from .requirements import CheckResult, Requirement, result, unknown
@@ -31,16 +30,6 @@ ROUNDS_MISSED = 3
 
 # Names that a reason lists.
 LISTED = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Declared:
-    """Clients' objects on the broker; of one client, if only it is asked about."""
-
-    exchanges: Sequence[Mapping[str, Any]]
-    queues: Sequence[WatchedQueue]
-    channels: Sequence[Mapping[str, Any]]
-    consumers: Sequence[Mapping[str, Any]]
 
 
 def check(
@@ -58,10 +47,12 @@ def check(
     """
     with closing(Management(settings, file)) as management:
         management.check(settings.vhost)
-        declared = _read_declared(management, settings.vhost, client)
-        found = [*_of_guardian(settings), *_of_declared(declared, settings)]
-        exchanges = [name for each in declared.exchanges if (name := str(each["name"])).startswith("exchange/")]
-        found += _try_as_client(management, settings, exchanges, sample, stop)
+        exchanges = _list_exchanges(management, settings.vhost, client)
+        found = [*_of_guardian(settings), *_of_exchanges(exchanges)]
+        found += _of_channels(management, settings.vhost, client)
+        found += _of_queues(management, settings, client)
+        named = [name for name in exchanges if name.startswith("exchange/")]
+        found += _try_as_client(management, settings, named, sample, stop)
     order = list(Requirement)
     return sorted(found, key=lambda each: order.index(each.requirement))
 
@@ -82,23 +73,16 @@ def _try_as_client(
     return found
 
 
-def _read_declared(management: Management, vhost: str, client: str | None) -> _Declared:
-    exchanges = management.rows("exchanges", vhost, columns="name,type,durable,user_who_performed_action")
-    channels = management.rows("vhosts", vhost, "channels", columns="user,confirm,message_stats")
-    consumers = management.rows("consumers", vhost, columns="prefetch_count,queue,channel_details")
-    queues = management.rows("queues", vhost, columns=COLUMNS)
-    return _Declared(
-        exchanges=[
-            each
-            for each in exchanges
-            if not (name := str(each["name"])).startswith("amq.")
-            and name
-            and client in (None, client_of(name), each.get("user_who_performed_action"))
-        ],
-        queues=[each for each in map(read_queue, queues) if client in (None, client_of(each.name))],
-        channels=[each for each in channels if client in (None, each.get("user"))],
-        consumers=[each for each in consumers if client in (None, _read_part(each, "channel_details").get("user"))],
-    )
+def _list_exchanges(management: Management, vhost: str, client: str | None) -> dict[str, Mapping[str, Any]]:
+    """Return clients' exchanges by name; of one client, if only it is asked about."""
+    rows = management.rows("exchanges", vhost, columns="name,type,durable,user_who_performed_action")
+    return {
+        name: each
+        for each in rows
+        if (name := str(each["name"]))
+        and not name.startswith("amq.")
+        and client in (None, client_of(name), each.get("user_who_performed_action"))
+    }
 
 
 def _of_guardian(settings: GuardianSettings) -> Iterator[CheckResult]:
@@ -130,24 +114,32 @@ def _of_mails(settings: GuardianSettings) -> CheckResult:
     return result(Requirement.NOTIFIES, is_met=is_met, reason=reason)
 
 
-def _of_declared(declared: _Declared, settings: GuardianSettings) -> Iterator[CheckResult]:
-    exchanges, queues = [(str(each["name"]), each) for each in declared.exchanges], declared.queues
-    found = [(name, name.startswith("exchange/") and client_of(name) is not None) for name, _ in exchanges]
+def _of_exchanges(exchanges: Mapping[str, Mapping[str, Any]]) -> Iterator[CheckResult]:
+    found = [(name, name.startswith("exchange/") and client_of(name) is not None) for name in exchanges]
     yield _expect_all(Requirement.EXCHANGE_NAME, "exchanges", found)
-    found = [(name, each.get("type") == "topic") for name, each in exchanges]
+    found = [(name, each.get("type") == "topic") for name, each in exchanges.items()]
     yield _expect_all(Requirement.EXCHANGE_TYPE, "exchanges", found)
-    found = [(name, bool(each.get("durable"))) for name, each in exchanges]
+    found = [(name, bool(each.get("durable"))) for name, each in exchanges.items()]
     yield _expect_all(Requirement.EXCHANGE_DURABLE, "exchanges", found)
 
-    publishing = [each for each in declared.channels if _count(each, "publish")]
+
+def _of_channels(management: Management, vhost: str, client: str | None) -> Iterator[CheckResult]:
+    channels = management.rows("vhosts", vhost, "channels", columns="user,confirm,message_stats")
+    publishing = [each for each in channels if client in (None, each.get("user")) and _count(each, "publish")]
     # The flag is as old as the broker's statistics; the count of confirmations may be newer.
     found = [(str(each.get("user")), bool(each.get("confirm") or _count(each, "confirm"))) for each in publishing]
     yield _expect_all(Requirement.CONFIRMED_PUBLISHING, "publishing channels", found)
-
-    consumed = ((str(_read_part(each, "queue").get("name", "?")), each) for each in declared.consumers)
-    found = [(name, bool(each.get("prefetch_count"))) for name, each in consumed]
+    found = [
+        (str(_read_part(each, "queue").get("name", "?")), bool(each.get("prefetch_count")))
+        for each in management.rows("consumers", vhost, columns="prefetch_count,queue,channel_details")
+        if client in (None, _read_part(each, "channel_details").get("user"))
+    ]
     yield _expect_all(Requirement.CONSUMER_PREFETCH, "consumers", found)
 
+
+def _of_queues(management: Management, settings: GuardianSettings, client: str | None) -> Iterator[CheckResult]:
+    every = map(read_queue, management.rows("queues", settings.vhost, columns=COLUMNS))
+    queues = [each for each in every if client in (None, client_of(each.name))]
     found = [(queue.name, is_queue_name(queue.name)) for queue in queues]
     yield _expect_all(Requirement.QUEUE_NAME, "queues", found)
     found = [(queue.name, queue.durable or queue.auto_delete) for queue in queues]
