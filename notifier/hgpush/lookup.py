@@ -134,21 +134,15 @@ class ChangesetLookup:
         push = next((push for push in answered.pushes if push.id == number), None)
         if push is None and answered.last < number:
             missing = f"{url}: shows pushes up to {answered.last}, expected {number}"
-            self._check_released(delivery, missing, answer.headers.get(RELEASED, ""))
+            stated = answer.headers.get(RELEASED, "")
+            if not (stated.isascii() and stated.isdigit()):
+                self._waits.await_mirror(delivery, missing)
+            if int(stated[:18]) < delivery.message.seq:
+                self._waits.await_mirror(delivery, missing, STATED_BEHIND)
         self._waits.end(delivery.message)
         if push is None:
             raise _NotListed("the push is gone")
         return push
-
-    def _check_released(self, delivery: Delivery, missing: str, stated: str) -> None:
-        """Return if the mirror states that it shows the event of a push that it lacks.
-
-        Raises Unavailable if the push may still come, _NotListed if that was waited for long enough.
-        """
-        if not (stated.isascii() and stated.isdigit()):
-            self._waits.await_mirror(delivery, missing)
-        elif int(stated[:18]) < delivery.message.seq:
-            self._waits.await_mirror(delivery, missing, STATED_BEHIND)
 
 
 class _WaitingTimes:

@@ -110,17 +110,14 @@ def listen(
         return session.done
 
 
+@dataclass(slots=True)
 class _Session:
-    def __init__(
-        self,
-        settings: ListenSettings,
-        begin: Callable[[ReceivedMessage], Future[bool]],
-        stop: threading.Event,
-        limit: int | None,
-    ) -> None:
-        self.settings, self.begin, self.stop, self.limit = settings, begin, stop, limit
-        self.done = 0
-        self.was_connected = False
+    settings: ListenSettings
+    begin: Callable[[ReceivedMessage], Future[bool]]
+    stop: threading.Event
+    limit: int | None
+    done: int = 0
+    was_connected: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -151,8 +148,7 @@ class _Session:
         """Declare the queue, and bind it to the exchange, which must exist."""
         settings = self.settings
         channel.exchange_declare(settings.exchange, "topic", passive=True)
-        limits = {"x-max-length": settings.max_length}
-        is_kept = settings.durable
+        limits, is_kept = {"x-max-length": settings.max_length}, settings.durable
         channel.queue_declare(settings.queue, durable=is_kept, auto_delete=not is_kept, arguments=limits)
         channel.queue_bind(settings.queue, settings.exchange, settings.routing_key)
 
