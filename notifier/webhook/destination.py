@@ -68,17 +68,7 @@ class Webhooks:
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         batch, self._batch = self._batch, []
-        if not batch:
-            return []
-        try:
-            self._accept(batch)
-        except ReplicationError as error:
-            return [DeliveryOutcome(number=delivery.number, error=error) for delivery in batch]
-        except Exception as error:
-            if len(batch) == 1:
-                return [DeliveryOutcome(number=batch[0].number, error=judged(error))]
-            return [outcome for delivery in batch for outcome in self._accepted_alone(delivery)]
-        return [DeliveryOutcome(number=delivery.number) for delivery in batch]
+        return self._accept(batch) if batch else []
 
     def read_reached(self) -> tuple[int, str | None] | None:
         return self._deliveries.read_reached()
@@ -120,16 +110,18 @@ class Webhooks:
         self._dispatcher.stop()
         self._deliveries.close()
 
-    def _accept(self, batch: Sequence[Delivery]) -> None:
-        """Write rows for all of these, or for none."""
-        current = self._read_subscriptions()
-        wanted = [(delivery.message, self._find_wanting(delivery.message, current)) for delivery in batch]
-        self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
-
-    def _accepted_alone(self, delivery: Delivery) -> Sequence[DeliveryOutcome]:
-        """Accept one message of a batch that was refused; return its outcome."""
-        self._batch = [delivery]
-        return self.outcomes(0)
+    def _accept(self, batch: Sequence[Delivery]) -> list[DeliveryOutcome]:
+        """Write rows for all of these or none; for each alone if one is wrong."""
+        trouble = None
+        try:
+            current = self._read_subscriptions()
+            wanted = [(delivery.message, self._find_wanting(delivery.message, current)) for delivery in batch]
+            self._dispatcher.take(self._deliveries.enqueue(wanted, self.clock.now()))
+        except Exception as error:
+            if len(batch) > 1 and not isinstance(error, ReplicationError):
+                return [outcome for delivery in batch for outcome in self._accept([delivery])]
+            trouble = judged(error)
+        return [DeliveryOutcome(number=delivery.number, error=trouble) for delivery in batch]
 
     def _find_wanting(self, message: Message, subscriptions: Sequence[StoredSubscription]) -> list[StoredSubscription]:
         """Return the subscriptions that want the message.
