@@ -45,8 +45,20 @@ class Trial:
         yield self._run_attempt(Requirement.LENGTH_LIMIT, _keeps_limit, "x-max-length 1 kept 1 of 2 messages")
         yield self._run_attempt(Requirement.SENDER_SELECTED, _is_copied, "a key in the header CC was routed")
         yield self._run_attempt(Requirement.AT_LEAST_ONCE, _is_repeated, "an unacknowledged message came again")
-        yield self._expect_refusals(Requirement.EXCHANGE_REFUSED, self._list_exchange_attempts())
-        yield self._expect_refusals(Requirement.QUEUE_REFUSED, self._list_queue_attempts())
+        names = f"{self.client}x/name", f"{self.client}/name"
+        exchanges: dict[str, Callable[[Any], Any]] = {
+            "declare another client's": lambda channel: channel.exchange_declare(f"exchange/{names[0]}", "topic"),
+            "declare one without prefix": lambda channel: channel.exchange_declare(names[1], "topic"),
+            "publish to amq.topic": lambda channel: _publish_confirmed(channel, "amq.topic"),
+            "publish to the default exchange": lambda channel: _publish_confirmed(channel, ""),
+        }
+        yield self._expect_refusals(Requirement.EXCHANGE_REFUSED, exchanges)
+        queues: dict[str, Callable[[Any], Any]] = {
+            "declare another client's": lambda channel: channel.queue_declare(f"queue/{names[0]}"),
+            "declare one without prefix": lambda channel: channel.queue_declare(names[1]),
+            "let the broker name one": lambda channel: channel.queue_declare("", exclusive=True),
+        }
+        yield self._expect_refusals(Requirement.QUEUE_REFUSED, queues)
         sources = {"bind to amq.topic": lambda channel: channel.queue_bind(self._name_queue("plain"), "amq.topic", "#")}
         yield self._expect_refusals(Requirement.SOURCE_REFUSED, sources)
         yield self._try_credentials()
@@ -108,23 +120,6 @@ class Trial:
                     raise
                 return code_of(error) == REFUSED
         return False
-
-    def _list_exchange_attempts(self) -> dict[str, Callable[[Any], Any]]:
-        other = f"exchange/{self.client}x/name"
-        return {
-            "declare another client's": lambda channel: channel.exchange_declare(other, "topic"),
-            "declare one without prefix": lambda channel: channel.exchange_declare(f"{self.client}/name", "topic"),
-            "publish to amq.topic": lambda channel: _publish_confirmed(channel, "amq.topic"),
-            "publish to the default exchange": lambda channel: _publish_confirmed(channel, ""),
-        }
-
-    def _list_queue_attempts(self) -> dict[str, Callable[[Any], Any]]:
-        other = f"queue/{self.client}x/name"
-        return {
-            "declare another client's": lambda channel: channel.queue_declare(other),
-            "declare one without prefix": lambda channel: channel.queue_declare(f"{self.client}/name"),
-            "let the broker name one": lambda channel: channel.queue_declare("", exclusive=True),
-        }
 
     def _try_credentials(self) -> CheckResult:
         try:
