@@ -99,8 +99,18 @@ class ConfirmedChannel:
 
     def start(self) -> None:
         """Connect and declare the target, unless connected; raise Unavailable."""
-        if self._connection is None:
-            self._connect()
+        if self._connection is not None:
+            return
+        known = self.settings.client(self.name, on_blocked=self._on_blocked, on_unblocked=self._on_unblocked)
+        try:
+            with translated(self._where):
+                self._connection = connect(known)
+                with limiting_waits(self._connection):
+                    self._open_channel()
+        except Unavailable:
+            self.close()
+            raise
+        logger.info("connected", broker=self._where)
 
     def check_takes(self) -> None:
         """Raise Unavailable unless the broker takes messages; connect if need be."""
@@ -154,19 +164,6 @@ class ConfirmedChannel:
     @property
     def _where(self) -> str:
         return f"{where(self.settings.url)} {self.target.name}"
-
-    def _connect(self) -> None:
-        """Connect and declare; raise Unavailable."""
-        known = self.settings.client(self.name, on_blocked=self._on_blocked, on_unblocked=self._on_unblocked)
-        try:
-            with translated(self._where):
-                self._connection = connect(known)
-                with limiting_waits(self._connection):
-                    self._open_channel()
-        except Unavailable:
-            self.close()
-            raise
-        logger.info("connected", broker=self._where)
 
     def _open_channel(self) -> None:
         channel = self._channel = self._connection.channel()
