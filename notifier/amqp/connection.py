@@ -28,7 +28,6 @@ from amqp.transport import SSLTransport, TCPTransport
 from kombu.exceptions import KombuError
 
 from hgext.vcsreplicator.words.errors import Unavailable, visible
-from hgext.vcsreplicator.words.secrecy import split_url
 
 from ..authorities import trusting
 
@@ -176,11 +175,6 @@ def describe_error(error: BaseException) -> str:
     Where it concerns no method of the protocol, py-amqp writes `(0, 0): ` before it.
     """
     return visible(str(error).removeprefix("(0, 0): ") or type(error).__name__)[:300]
-
-
-def is_broker(url: str) -> bool:
-    """Return whether the URL names a broker, by `amqp` or `amqps`."""
-    return split_url(url, "amqp", "amqps") is not None
 
 
 def where(url: str) -> str:

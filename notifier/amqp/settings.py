@@ -6,10 +6,11 @@ from typing import Any
 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
+from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, within
 
 from ..secret import Secret
-from .connection import BrokerRefusal, client, connect, is_broker, translated, where
+from .connection import BrokerRefusal, client, connect, translated, where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class BrokerSettings:
     heartbeat: Seconds = 20.0
 
     def __post_init__(self) -> None:
-        if not is_broker(self.url):
+        if split_url(self.url, "amqp", "amqps") is None:
             raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
         within(self, confirm_timeout=(0.001, DAY), heartbeat=(1, 3600))
 

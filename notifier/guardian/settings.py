@@ -11,7 +11,6 @@ from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 
-from ..amqp.connection import is_broker
 from ..secret import Secret
 
 # Our mail addresses: ASCII, and nothing that could end a header or name a second address.
@@ -48,7 +47,7 @@ class GuardianSettings:
     def __post_init__(self) -> None:
         if split_url(self.management_url, "http", "https") is None:
             raise ValueError("management_url: expected https://USER@HOST:PORT")
-        if not is_broker(self.broker_url):
+        if split_url(self.broker_url, "amqp", "amqps") is None:
             raise ValueError("broker_url: expected amqps://USER@HOST/VHOST")
         if urlsplit(self.management_url).port in (urlsplit(self.broker_url).port or 5671, 5671, 5672):
             raise ValueError("management_url: expected the port of the management API (15671, 15672), got one of AMQP")

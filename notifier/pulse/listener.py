@@ -21,8 +21,9 @@ from typing import Any
 import structlog
 
 from hgext.vcsreplicator.words.errors import Refused, Unavailable, quote_value
+from hgext.vcsreplicator.words.secrecy import split_url
 
-from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_broker, is_refused_host, where
+from ..amqp.connection import LARGEST_MESSAGE, BrokerRefusal, MessageTooLarge, client, is_refused_host, where
 from ..amqp.consumer import QueueConsumer, body_of
 from ..window import RETRY
 
@@ -59,7 +60,7 @@ class ListenSettings:
     pause: float = 1.0
 
     def __post_init__(self) -> None:
-        if not is_broker(self.url):
+        if split_url(self.url, "amqp", "amqps") is None:
             raise ValueError("url: expected amqp://USER@HOST/VHOST or amqps://…")
         if not (1 <= self.prefetch <= 65535 and self.max_length >= 1):
             raise ValueError("prefetch: expected 1 to 65535; max-length: expected at least 1")
