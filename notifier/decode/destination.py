@@ -23,7 +23,7 @@ from hgext.vcsreplicator.words.streams import Stream
 from ..destination import DeliveryOutcome, DeliveryThreads, Destination
 from ..hgpush.lookup import AT_ONCE, ChangesetLookup, check_mirror_url
 from ..hgpush.message import QueuedPush
-from ..message import Message, clean, to_text
+from ..message import Json, Message, clean, to_text
 from ..raw import RawMessage, raw_topic, to_record, write_timestamp
 from ..window import PATIENCE, Delivery, Patience
 from .settings import DecodeSettings, PlaceKind, read_place
@@ -173,21 +173,12 @@ def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawM
     }
     for node in push.changesets:
         document_id = str(uuid.uuid5(event, node))
+        # A notice does not say who reviewed or landed the push.
+        found: Json = {"changesetID": node, "repository": message.repo_url, "reviewSystemUsed": "unknown"}
+        if push.date >= 0:
+            found = {**found, "pushDate": push.date}
         uri = f"/submit/eng-workflow/hgpush/1/{document_id}"
-        yield (
-            document_id,
-            RawMessage(to_text(_make_document(message, push, node)).encode("ascii"), {**common, "uri": uri}),
-        )
-
-
-def _make_document(message: Message, push: QueuedPush, node: str) -> dict[str, object]:
-    """Return the body; a notice does not say who reviewed or landed the push."""
-    document: dict[str, object] = {
-        "changesetID": node,
-        "repository": message.repo_url,
-        "reviewSystemUsed": "unknown",
-    }
-    return document if push.date < 0 else {**document, "pushDate": push.date}
+        yield document_id, RawMessage(to_text(found).encode("ascii"), {**common, "uri": uri})
 
 
 def _private_attributes(connection: PushConnection | None) -> dict[str, str]:

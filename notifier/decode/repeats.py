@@ -16,7 +16,7 @@ import structlog
 from prometheus_client import Gauge
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import BadConfig, ReplicationError, Unavailable
+from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.retry import RECONNECT
 
 from ..database import Database
@@ -240,21 +240,18 @@ class Repeats:
                 self._store = self._open_store()
             answer = question(self._store)
         except (Unavailable, BadConfig) as error:
-            self._pause_after(error)
+            self.close()
+            self._failures += 1
+            delay = RECONNECT.delay(self._failures, random.random())
+            self._rests_until = self._clock.monotonic() + delay
+            AWAY.set(1)
+            logger.warning("ids not remembered, repeats pass", reason=str(error), retry_in=round(delay, 1))
             return otherwise
         if self._failures:
             logger.info("ids are remembered again")
         self._failures = 0
         AWAY.set(0)
         return answer
-
-    def _pause_after(self, error: ReplicationError) -> None:
-        self.close()
-        self._failures += 1
-        delay = RECONNECT.delay(self._failures, random.random())
-        self._rests_until = self._clock.monotonic() + delay
-        AWAY.set(1)
-        logger.warning("ids not remembered, repeats pass", reason=str(error), retry_in=round(delay, 1))
 
 
 def open_repeats(settings: DecodeSettings, clock: Clock) -> Repeats:
