@@ -8,12 +8,10 @@ changesets.
 import queue
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from hgext.vcsreplicator.words.clock import Clock
-from hgext.vcsreplicator.words.errors import Rejected, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
 
 from ..destination import DeliveryOutcome, Destination, take_all
@@ -68,9 +66,6 @@ def check_source(source: str) -> None:
         raise ValueError(f"source: expected lower-case letters, digits and hyphens, 60 at most, got {source[:80]!r}")
 
 
-LookupOutcome = tuple[Delivery, tuple[QueuedPush, ...], ReplicationError | None]
-
-
 class HgPush:
     """The destination `hg-push`: looks up in threads, sends in the courier's thread."""
 
@@ -80,7 +75,7 @@ class HgPush:
         self._numbers = StateDatabase(settings.state)
         self._lookup = ChangesetLookup(settings.mirror_url, settings.mirror_ca_file, clock)
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lookup")
-        self._looked: queue.SimpleQueue[LookupOutcome] = queue.SimpleQueue()
+        self._looked: queue.SimpleQueue[tuple[Delivery, Future[tuple[QueuedPush, ...]]]] = queue.SimpleQueue()
         self._looking = 0
 
     def start(self) -> None:
@@ -89,7 +84,8 @@ class HgPush:
     def submit(self, delivery: Delivery) -> None:
         self._channel.check_takes()
         self._looking += 1
-        self._pool.submit(lambda: self._looked.put(self._look_up(delivery)))
+        looking = self._pool.submit(self._lookup.pushes, delivery)
+        looking.add_done_callback(lambda done: self._looked.put((delivery, done)))
 
     def outcomes(self, timeout: float) -> Sequence[DeliveryOutcome]:
         pause = min(timeout, BLINK) if self._looking else 0
@@ -104,24 +100,18 @@ class HgPush:
         self._numbers.close()
         self._lookup.close()
 
-    def _begin_sending(self, delivery: Delivery, pushes: tuple[QueuedPush, ...], error: ReplicationError | None) -> Any:
+    def _begin_sending(self, delivery: Delivery, looked: Future[tuple[QueuedPush, ...]]) -> DeliveryOutcome | None:
         """Begin to send looked-up pushes; return the outcome if it is known already."""
         self._looking -= 1
         message = delivery.message
-        if error is not None or not pushes:
-            return DeliveryOutcome(number=delivery.number, error=error)
         try:
+            if not (pushes := looked.result()):
+                return DeliveryOutcome(number=delivery.number)
             number = self._numbers.repository_number(message.repository)
             headers = {"source": self.settings.source, "repository": message.repo_url}
             body = to_body(number, pushes)
             outgoing = push_message(self.settings.queue, message.id, body, headers, int(message.created))
             self._channel.send(delivery.number, outgoing)
-        except (Unavailable, Rejected) as trouble:
-            return DeliveryOutcome(number=delivery.number, error=trouble)
-        return None
-
-    def _look_up(self, delivery: Delivery) -> LookupOutcome:
-        try:
-            return delivery, self._lookup.pushes(delivery), None
         except Exception as error:
-            return delivery, (), judged(error)
+            return DeliveryOutcome(number=delivery.number, error=judged(error))
+        return None
