@@ -106,13 +106,10 @@ class _Run:
             elif result.is_id_given and (result.id in known or result.id in self.ids):
                 self._reject(reject_repeat(result), f"{file}:{number}")
             else:
-                self._deliver(result)
-
-    def _deliver(self, message: Decoded) -> None:
-        self.output.write(message.route, message.body)
-        self.counts["decoded"] += 1
-        if message.is_id_given:
-            self.ids[message.id] = None
+                self.output.write(result.route, result.body)
+                self.counts["decoded"] += 1
+                if result.is_id_given:
+                    self.ids[result.id] = None
 
     def _reject(self, reject: DecodeReject, place: str) -> None:
         raw = reject.as_raw()

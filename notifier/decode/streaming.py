@@ -21,7 +21,7 @@ from .geo import open_geo
 from .loop import BATCH, DecodeLoop
 from .repeats import Repeats, open_repeats
 from .routing import Outputs
-from .settings import DecodeSettings, MessagePlace, PlaceKind, read_place
+from .settings import DecodeSettings, PlaceKind, read_place
 from .sources import GROUP, LogSource, QueueSource, RawSource
 
 # Seconds at work after which an earlier failure no longer counts.
@@ -106,16 +106,13 @@ def _open_loop(
         queues = OutputQueues(settings, outputs, stop, clock)
         opened.callback(queues.close)
         queues.keep_connected()
-    source = _open_source(settings, log, given)
+    if given.kind is PlaceKind.LOG:
+        source: RawSource = LogSource(log, given.name)
+    else:
+        from .queues import open_input  # its client takes a tenth of a second to load
+
+        source = QueueSource(log, open_input(settings, given.name, 2 * BATCH), given.name)
     opened.callback(source.close)
     routed = Outputs(settings, queues)
     opened.callback(routed.close)
     return DecodeLoop(source, routed, repeats, tools, clock)
-
-
-def _open_source(settings: DecodeSettings, log: Log, place: MessagePlace) -> RawSource:
-    if place.kind is PlaceKind.LOG:
-        return LogSource(log, place.name)
-    from .queues import open_input  # its client takes a tenth of a second to load
-
-    return QueueSource(log, open_input(settings, place.name, 2 * BATCH), place.name)
