@@ -106,10 +106,16 @@ class ConfirmedChannel:
             with translated(self._where):
                 self._connection = connect(known)
                 with limiting_waits(self._connection):
-                    self._open_channel()
+                    channel = self._channel = self._connection.channel()
+                    self.target.declare(channel)
+                    channel.confirm_select()
         except Unavailable:
             self.close()
             raise
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_returned)
+        self._beat_at = self.clock.monotonic()
         logger.info("connected", broker=self._where)
 
     def check_takes(self) -> None:
@@ -164,15 +170,6 @@ class ConfirmedChannel:
     @property
     def _where(self) -> str:
         return f"{where(self.settings.url)} {self.target.name}"
-
-    def _open_channel(self) -> None:
-        channel = self._channel = self._connection.channel()
-        self.target.declare(channel)
-        channel.confirm_select()
-        channel.events["basic_ack"].add(self._on_ack)
-        channel.events["basic_nack"].add(self._on_nack)
-        channel.events["basic_return"].add(self._on_returned)
-        self._beat_at = self.clock.monotonic()
 
     def _flush(self) -> None:
         """Write the messages that are held, unless the broker says that it takes nothing."""

@@ -166,9 +166,10 @@ class Management:
             with watching(response):
                 data = response.read(LARGEST_ANSWER + 1, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            if _is_nonsense(error):
+            causes = [each for each in _list_causes(error) if not isinstance(each, http.client.RemoteDisconnected)]
+            if any(isinstance(each, http.client.BadStatusLine) for each in causes):  # an answer that is not HTTP
                 raise self._is_something_else() from error
-            if any(isinstance(each, ssl.SSLCertVerificationError) for each in _list_causes(error)):
+            if any(isinstance(each, ssl.SSLCertVerificationError) for each in causes):
                 raise BadConfig(
                     f"{self._key}: {self._where}: {_describe_cause(error)}: expected a certificate for this host by an authority"
                     " in guardian.ca-file, or of the system"
@@ -210,14 +211,6 @@ def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         yield from (each for each in error.args if isinstance(each, BaseException))
         error = error.__cause__ or error.__context__
-
-
-def _is_nonsense(error: BaseException) -> bool:
-    """Return whether the other side answered, and in something else than HTTP."""
-    return any(
-        isinstance(each, http.client.BadStatusLine) and not isinstance(each, http.client.RemoteDisconnected)
-        for each in _list_causes(error)
-    )
 
 
 def _describe_cause(error: BaseException) -> str:

@@ -173,7 +173,8 @@ class RequestSender:
         except Forbidden as error:  # a name may have another address the next time
             return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))
         except (urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
-            return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=_describe_error(error))
+            text = str(error).rpartition(": ")[2] or type(error).__name__
+            return AttemptResult(verdict=DeliveryVerdict.AGAIN, error=f"{type(error).__name__}: {text}"[:300])
 
     def close(self) -> None:
         """Close the connections; an attempt under way is cut, and is to be repeated."""
@@ -202,8 +203,3 @@ class RequestSender:
                 self._pools[key] = pool
             self._pools.move_to_end(key)
             return pool
-
-
-def _describe_error(error: BaseException) -> str:
-    text = str(error).rpartition(": ")[2] or type(error).__name__
-    return f"{type(error).__name__}: {text}"[:300]
