@@ -64,7 +64,7 @@ class PulseSettings(BrokerSettings):
     exchange: str
     declare: bool = True
     mandatory: bool = False
-    on_nack: str = OnNack.PASS
+    on_nack: OnNack = OnNack.PASS
     stream: str = "v2"
     routing_key_strip_prefix: str | None = None
     cc: tuple[str, ...] = ()
@@ -80,8 +80,6 @@ class PulseSettings(BrokerSettings):
         BrokerSettings.__post_init__(self)
         if self.stream not in ("v1", "v2"):
             raise ValueError(f"stream: expected v1 or v2, got {quote_value(self.stream)}")
-        if self.on_nack not in set(OnNack):
-            raise ValueError(f"on_nack: expected pass or retry, got {quote_value(self.on_nack)}")
         if self.stream == "v1":
             if self.types not in (DOCUMENTED, _V1_TYPES):
                 raise ValueError("types: the stream v1 has changegroup.1 only")
@@ -109,7 +107,7 @@ class Pulse:
             name=settings.exchange,
             declare=self._declare,
             exchange=settings.exchange if settings.declare else None,
-            on_nack=OnNack(settings.on_nack),
+            on_nack=settings.on_nack,
             on_return=OnReturn.REJECT if settings.mandatory else OnReturn.PASS,
         )
         self._channel = ConfirmedChannel(name, settings, target, clock)

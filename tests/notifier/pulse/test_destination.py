@@ -16,7 +16,7 @@ from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import Type
-from notifier.amqp.channel import REFUSED
+from notifier.amqp.channel import REFUSED, OnNack
 from notifier.condition import PartedDestination
 from notifier.destination import DeliveryOutcome, Destination
 from notifier.message import Message, messages
@@ -229,7 +229,7 @@ def test_full_queue_of_one_consumer_costs_the_others_neither_copies_nor_messages
 
 def test_message_that_every_queue_must_have_is_sent_until_the_full_one_takes_it(pulse: PulseReceiver) -> None:
     with full_queue(pulse) as queue:
-        destination = opened(replace(pulse.settings(), on_nack="retry"))
+        destination = opened(replace(pulse.settings(), on_nack=OnNack.RETRY))
         outcomes = [send(destination, a_message(seq=seq))[0].error for seq in (1, 2)]
         assert outcomes[0] is None
         assert isinstance(outcomes[1], Unavailable)
