@@ -143,13 +143,6 @@ class _Credentials:
         return (password,) if self._user is None else (self._user, password)
 
 
-def _split_user(url: str) -> tuple[str, str | None]:
-    """Return the URL without its user, and the user."""
-    parts = urlsplit(url)
-    place = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=place).geturl(), unquote(parts.username) if parts.username else None
-
-
 class RedisIds:
     """Ids in Redis, for several processes; used as `SqliteIds`. Redis forgets them."""
 
@@ -165,8 +158,9 @@ class RedisIds:
         more, url = dict[str, Any](), settings.redis or ""
         if (secret := settings.redis_password) is not None:
             secret.read("decode.redis-password")
-            url, user = _split_user(url)
-            more["credential_provider"] = _Credentials(user, secret)
+            parts = urlsplit(url)
+            url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+            more["credential_provider"] = _Credentials(unquote(parts.username) if parts.username else None, secret)
         if settings.redis_ca_file is not None:
             more["ssl_ca_certs"] = settings.redis_ca_file
         self._client: Any = redis.Redis.from_url(

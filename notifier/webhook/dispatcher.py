@@ -194,14 +194,12 @@ class Dispatcher(threading.Thread):
             if known is not None:
                 member.idle_since = known.idle_since
             elif member.failing and number not in tried:
-                member.idle_since = self._find_idle_since(deliveries, number)
+                # When the newest failure before the start left no delivery.
+                last = deliveries.last_given_up(number)
+                now = self.clock.now()
+                member.idle_since = float("-inf") if last is None else self.clock.monotonic() - (now - last)
         self._queues = queues
         self._loaded_to = max(self._loaded_to, newest_paused, *(item.id for item in queued))
-
-    def _find_idle_since(self, deliveries: Deliveries, subscription: int) -> float:
-        """Return when the newest failure before the start left no delivery."""
-        last = deliveries.last_given_up(subscription)
-        return float("-inf") if last is None else self.clock.monotonic() - (self.clock.now() - last)
 
     def _begin_attempts(self, deliveries: Deliveries) -> None:
         # All are read before any begins: if that raises, the next load reads them again.
