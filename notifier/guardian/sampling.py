@@ -25,14 +25,7 @@ SMALL = 8 * 1024
 MOST_MESSAGES = 1000
 
 # Requirements that a message alone shows.
-OF_MESSAGES = (
-    Requirement.JSON,
-    Requirement.CONTENT_TYPE,
-    Requirement.MESSAGE_DURABLE,
-    Requirement.SMALL,
-    Requirement.COPIES,
-    Requirement.ROUTING_KEY,
-)
+OF_MESSAGES = [each for each in Requirement if each.subject == "Messages" and each is not Requirement.PUBLIC]
 
 
 @dataclass(slots=True)
