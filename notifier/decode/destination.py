@@ -65,17 +65,14 @@ class DecoderDestinationSettings:
         check_mirror_url(self.mirror_url)
 
     def open(self, name: str, clock: Clock) -> Destination:
-        lookup = ChangesetLookup(self.mirror_url, self.mirror_ca_file, clock, with_obsolete=True)
-        return DecoderDestination(lookup, self._open_input(name, clock))
-
-    def _open_input(self, name: str, clock: Clock) -> "InputTopic | InputQueue":
         assert self.decoder is not None
+        lookup = ChangesetLookup(self.mirror_url, self.mirror_ca_file, clock, with_obsolete=True)
         place = read_place(self.decoder.input)
         if place.kind is PlaceKind.LOG:
-            return InputTopic(open_log(self.log), place.name)
+            return DecoderDestination(lookup, InputTopic(open_log(self.log), place.name))
         from .queues import InputQueue  # its client takes a tenth of a second to load
 
-        return InputQueue(self.decoder, place.name, clock, name)
+        return DecoderDestination(lookup, InputQueue(self.decoder, place.name, clock, name))
 
 
 class InputTopic:

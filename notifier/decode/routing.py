@@ -43,13 +43,10 @@ class Outputs:
         queued: list[OutgoingMessage] = []
         for message in messages:
             place = self.settings.place_of(message.route)
-            match place.kind:
-                case PlaceKind.LOG:
-                    raise AssertionError(f"{message.route} goes to the log")
-                case PlaceKind.QUEUE:
-                    queued.append(_make_message(place.name, message))
-                case PlaceKind.FILE:
-                    lines[place.name].append(message.body + b"\n")
+            if place.kind is PlaceKind.QUEUE:
+                queued.append(_make_message(place.name, message))
+            else:
+                lines[place.name].append(message.body + b"\n")
         if queued:
             assert self.queues is not None
             self.queues.publish(queued, keep_alive)
