@@ -46,8 +46,8 @@ share: rolled back without it, the repository would lose its own.
   >         class killing(repo.__class__):
   >             def transaction(self, desc, report=None):
   >                 tr = super().transaction(desc, report)
-  >                 kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-  >                 tr.addfilegenerator(b'~~kill', (), kill, location=b'plain', post_finalize=True)
+  >                 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+  >                 tr.addfilegenerator(b'~~die', (), die, location=b'plain', post_finalize=True)
   >                 return tr
   >         repo.__class__ = killing
   > E
