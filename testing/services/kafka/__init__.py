@@ -67,9 +67,19 @@ class Kafka(Service):
         }
 
     def set_largest(self, topic: str, limit: int) -> None:
-        """The topic takes records of at most so many bytes from now on."""
+        """The topic takes records of at most so many bytes from now on.
+
+        A broker learns of it after the controller has answered.
+        """
+        name = "max.message.bytes"
         with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap)) as admin:
-            admin.alter_configs([ConfigResource("topic", topic, {"max.message.bytes": str(limit)})])
+
+            def is_set() -> bool:
+                found = admin.describe_configs([ConfigResource("topic", topic, [name])], config_filter="all")
+                return bool(found["topic"][topic][name]["value"] == str(limit))
+
+            admin.alter_configs([ConfigResource("topic", topic, {name: str(limit)})])
+            eventually(is_set, f"{topic} takes {limit} bytes")
 
     @property
     def bootstrap(self) -> str:
