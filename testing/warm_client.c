@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The programs `hg` and `python` that ask a server of warm_hg.py: in C, as Python takes ten times as long to start.
+// The programs `hg` and `python` that ask a server of warm_hg.py: in C, as Python takes ten times as long to start, and without
+// shared libraries, with which it would take a third longer.
 //
 // Beside this program is its name with ".settings": texts that end with a zero byte. The real program; the server's socket; the
 // umask in octal; then a name, and its value or "\1" if it is not set, of each variable on which imports depend. A caller with

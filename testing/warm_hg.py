@@ -191,7 +191,7 @@ def _link_client(path: Path, settings: Sequence[str]) -> None:
 
 
 def _compile_client(folder: Path) -> None:
-    subprocess.run([needed("cc", "gcc"), "-O1", "-o", str(folder / "client"), str(CLIENT)], check=True)
+    subprocess.run([needed("cc", "gcc"), "-O1", "-static", "-o", str(folder / "client"), str(CLIENT)], check=True)
 
 
 def read_umask() -> int:
