@@ -74,7 +74,7 @@ def served(bench: Bench) -> Iterator[Web]:
     hgrc.write_text("[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
     program = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--role", "mirror"]
     program += ["--root", str(bench.root), "--listen", f"127.0.0.1:{port}"]
-    environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8"}
+    environment = {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "utf-8"}
     with (bench.folder / "serve.log").open("wb") as output, warm_starts():
         serving = subprocess.Popen(program, env=environment, stdout=output, stderr=output)
     try:

@@ -56,7 +56,7 @@ def environment_of(bench: Bench) -> dict[str, str]:
     """The environment of what serves the mirror."""
     hgrc = bench.folder / "serve.hgrc"
     hgrc.write_text("[extensions]\n*:required = yes\npushlog=\nvcsreplicator=\n[vcsreplicator]\nrole=mirror\n")
-    return {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "UTF-8", "HGDEMANDIMPORT": "disable"}
+    return {**os.environ, "HGRCPATH": str(hgrc), "HGENCODING": "utf-8", "HGDEMANDIMPORT": "disable"}
 
 
 @contextlib.contextmanager
@@ -110,7 +110,7 @@ def by_second_page(bench: Bench, author: Author) -> dict[str, str]:
 def by_clone(bench: Bench, url: str, *options: str) -> dict[str, str]:
     """What a clone has; with a clone bundle on offer it may come from there."""
     target = bench.folder / "clone"
-    environment = {**os.environ, "HGRCPATH": os.devnull, "HGENCODING": "UTF-8"}
+    environment = {**os.environ, "HGRCPATH": os.devnull, "HGENCODING": "utf-8"}
     hg = shared_hg(environment)
     subprocess.run([hg, "clone", "-q", "-U", *options, url, str(target)], env=environment, check=True)
     command = [hg, "-R", str(target), "bookmarks", "-T", "{bookmark}\t{node}\n"]
