@@ -4,15 +4,14 @@
 import subprocess
 from pathlib import Path
 
-
-def _openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+# A key on an elliptic curve: one of RSA takes a fifth of a second.
+REQUEST = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
 
 
 def certificate(folder: Path, name: str, subject: str) -> Path:
     """A self-signed certificate for `subject`, and its key beside it."""
     file, key = folder / f"{name}.pem", folder / f"{name}.key"
-    request = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}")
-    _openssl("req", *request, "-addext", f"subjectAltName={subject}", "-keyout", str(key), "-out", str(file))
+    names = ("-subj", f"/CN={name}", "-addext", f"subjectAltName={subject}")
+    subprocess.run(["openssl", "req", *REQUEST, *names, "-keyout", key, "-out", file], check=True, capture_output=True)
     key.chmod(0o644)
     return file

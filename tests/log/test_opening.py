@@ -62,7 +62,7 @@ def test_certificates_that_cannot_be_used_are_named_in_one_line(tmp_path: Path) 
     good, words = certificate(tmp_path, "good", "IP:127.0.0.1"), tmp_path / "words.pem"
     other = certificate(tmp_path, "other", "IP:127.0.0.1")
     locked = tmp_path / "locked.key"
-    command = ["openssl", "rsa", "-aes128", "-passout", "pass:s3cret", "-in", str(good.with_suffix(".key"))]
+    command = ["openssl", "ec", "-aes128", "-passout", "pass:s3cret", "-in", str(good.with_suffix(".key"))]
     subprocess.run([*command, "-out", str(locked)], check=True, capture_output=True)
     words.write_text("no certificate\n")
     parse(f"kafka://host:9092?ssl_cafile={good}&ssl_certfile={good}&ssl_keyfile={good.with_suffix('.key')}")

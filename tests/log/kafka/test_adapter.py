@@ -5,7 +5,6 @@ import contextlib
 import gc
 import re
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +43,7 @@ from hgext.vcsreplicator.log.kafka.options import parse
 from hgext.vcsreplicator.log.kafka.transactor import KafkaTransactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, Rejected, Rewound, Unavailable
+from testing.builders.certificates import certificate
 from testing.checks.requests import TRANSACTIONAL, watch_requests
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
@@ -72,12 +72,12 @@ class GuardedKafka(Kafka):
     def __init__(self) -> None:
         super().__init__()
         self.guarded_port = free_port()
-        self.certificate = self.folder / "certificate.pem"
+        self.certificate = certificate(self.folder, "broker", "IP:127.0.0.1")
 
     def _settings(self) -> dict[str, str]:
         settings = super()._settings()
         store = self.folder / "store.pem"
-        make_certificate(self.certificate, store)
+        store.write_text(self.certificate.with_suffix(".key").read_text() + self.certificate.read_text())
         guarded = f",SASL_SSL://127.0.0.1:{self.guarded_port}"
         return settings | {
             "listeners": settings["listeners"] + guarded,
@@ -97,15 +97,6 @@ class GuardedKafka(Kafka):
             f"kafka://127.0.0.1:{self.guarded_port}?security_protocol=SASL_SSL&ssl_cafile={self.certificate}"
             "&sasl_mechanism=PLAIN&sasl_plain_username=hg"
         )
-
-
-def make_certificate(certificate: Path, store: Path) -> None:
-    """A self-signed certificate for the loopback address, and key and certificate in one file for the broker."""
-    key = certificate.with_name("key.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    store.write_text(key.read_text() + certificate.read_text())
 
 
 def test_a_guarded_broker_lets_in_who_has_the_password_and_names_the_mistake_of_others(
