@@ -22,6 +22,7 @@ from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY, Sweep
 from testing.clock import HandClock
 from testing.waiting import eventually
+from testing.warm import warm_starts
 from tests.mirror.test_nursery import REFUSING
 
 pytestmark = pytest.mark.processes
@@ -162,10 +163,18 @@ def test_a_worker_that_waits_makes_no_progress(bench: Bench) -> None:
     worker.process.send_signal(signal.SIGCONT)
 
 
+@pytest.fixture(scope="session")
+def stem() -> None:
+    """Start what starts warm before a test changes where Python finds modules."""
+    with warm_starts():
+        pass
+
+
 @pytest.fixture
-def nursery(bench: Bench) -> Nursery:
+def nursery(stem: None, bench: Bench) -> Nursery:
     """The nursery of the pool; what it forks are a mirror's workers, and what is started without it are tiny programs."""
-    assert bench.pool.prepare(threading.Event())
+    with warm_starts():
+        assert bench.pool.prepare(threading.Event())
     assert bench.pool._nursery is not None
     return bench.pool._nursery
 
