@@ -13,14 +13,20 @@ from pathlib import Path
 POOLED, TAKEN = range(16, 512 + 1, 16), 1 << 16
 # What is taken of the C library's heap, large pieces first: up to a kilobyte it keeps a list for every sixteen bytes.
 TAKEN_OF_HEAP = (*range(1 << 16, 1 << 10, -1024), *range(1 << 10, 8, -16))
+# How many pieces of a size the library keeps apart, which it does not count as free; more in a row are not of its heap.
+CACHED = 7
 # A large page, and Linux' number for the advice to make one at once.
 LARGE, MADV_COLLAPSE = 1 << 21, 25
 
 
 class _Usage(ctypes.Structure):
-    """What `mallinfo2` tells of the heap."""
+    """What `mallinfo2` tells of the heap: among others how many bytes are free, and how many of these are at its end."""
 
-    _fields_ = (*((f"other_{number}", ctypes.c_size_t) for number in range(9)), ("end", ctypes.c_size_t))
+    _fields_ = (
+        *((f"other_{number}", ctypes.c_size_t) for number in range(8)),
+        ("free", ctypes.c_size_t),
+        ("end", ctypes.c_size_t),
+    )
 
 
 def settle_memory() -> None:
@@ -48,12 +54,13 @@ def fill_heap(library: ctypes.CDLL) -> None:
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     library.free.argtypes = [ctypes.c_void_p]
     for size in TAKEN_OF_HEAP:
-        is_gap = True
-        while is_gap:
-            end = library.mallinfo2().end
-            piece = library.malloc(size)
-            is_gap = library.mallinfo2().end == end
-        library.free(piece)  # no gap was as large
+        others = 0
+        while others <= CACHED:
+            before, piece, after = library.mallinfo2(), library.malloc(size), library.mallinfo2()
+            if after.end != before.end:  # no gap was as large
+                library.free(piece)
+                break
+            others = 0 if after.free < before.free else others + 1
 
 
 def _list_large() -> Iterator[int]:
