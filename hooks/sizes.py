@@ -48,24 +48,26 @@ def check(ui: Ui, repo: localrepository, source: bytes = b"", **_arguments: Any)
     if source in (b"", b"strip") or tr is None:
         return False
     settings = dict(ui.configitems(b"sizes"))
-    of_file = _read_limit(settings, b"file", b"50 MB")
-    of_push = _read_limit(settings, b"push", b"500 MB")
-    of_count = _read_limit(settings, b"changesets", b"10000")
+    file_limit = _read_limit(settings, b"file", b"50 MB")
+    push_limit = _read_limit(settings, b"push", b"500 MB")
+    count_limit = _read_limit(settings, b"changesets", b"10000")
     repo = repo.unfiltered()
     changesets = len(repo) - tr.changes[b"origrepolen"]
-    if of_count and changesets > of_count:
-        ui.warn(b"this push has %d changesets, at most %d are taken at once\n" % (changesets, of_count))
+    if count_limit and changesets > count_limit:
+        ui.warn(b"this push has %d changesets, at most %d are taken at once\n" % (changesets, count_limit))
         return True
-    if not of_file and not of_push:
+    if not file_limit and not push_limit:
         return False
-    total, large = _weigh_versions(repo, tr, of_file, stringutil.parselist(settings.get(b"except", b"")))
+    total, large = _weigh_versions(repo, tr, file_limit, stringutil.parselist(settings.get(b"except", b"")))
     for path, where, size in large[:SHOWN]:
-        ui.warn(b"%s in %s has %s, at most %s are taken\n" % (path, where, _format_size(size), _format_size(of_file)))
+        ui.warn(
+            b"%s in %s has %s, at most %s are taken\n" % (path, where, _format_size(size), _format_size(file_limit))
+        )
     if len(large) > SHOWN:
         ui.warn(b"and %d more files\n" % (len(large) - SHOWN))
-    too_much = bool(of_push and total > of_push)
+    too_much = bool(push_limit and total > push_limit)
     if too_much:
-        ui.warn(b"this push has %s, at most %s are taken at once\n" % (_format_size(total), _format_size(of_push)))
+        ui.warn(b"this push has %s, at most %s are taken at once\n" % (_format_size(total), _format_size(push_limit)))
     return bool(large) or too_much
 
 

@@ -110,7 +110,8 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
                 _open_session(log, tr)
         after = _read_file(log)
         _rebuild_database(log)
-    changed = [number for number in before.keys() | after if before.get(number) != after.get(number)]
+    changed = [number for number, old in before.items() if after.get(number) != old]
+    changed += [number for number in after if number not in before]
     for number in sorted(changed):
         ui.write(b"push #%d: %s\n" % (number, _name_change(before.get(number), after.get(number))))
     if changed:
@@ -153,7 +154,7 @@ def _check_file(log: Pushlog) -> TornRecord | None:
 def _import_database(ui: Ui, log: Pushlog) -> int:
     with log.repo.transaction(b"repairpushlog") as tr:
         _open_session(log, tr)
-    recorded = sum(1 for _fact in log.facts())
+    recorded = sum(1 for _record in log.file.records())
     ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % recorded)
     return 0
 

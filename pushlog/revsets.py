@@ -158,9 +158,13 @@ def _filter_lazily(
     def find_all() -> set[int]:
         return _find_revisions(log, nodes)
 
+    few: set[int] = set()
+
     def is_match(revision: int) -> bool:
-        is_among_few = find_block.cache_info().currsize <= _SMALL // _BLOCK
-        return revision in (find_block(revision // _BLOCK) if is_among_few else find_all())
+        number = revision // _BLOCK
+        if number not in few and len(few) < _SMALL // _BLOCK:
+            few.add(number)
+        return revision in (find_block(number) if number in few else find_all())
 
     return is_match
 

@@ -33,9 +33,9 @@ LOST_HINT = (
 class Derived:
     """The differences found while bringing SQLite up to date.
 
-    The file must record ``facts``, by push id. Before them it must record ``adoption``: the pushes of a database up to that id that
-    are not among those ids. There may be a million, so they are read when they are written. ``removed`` are the changesets that the
-    note calls removed; ``renumbered`` those that have another revision number now.
+    The file must record ``facts``, by push id. Before them it must record ``adoption``, a pair (last, known): the pushes of the
+    database up to the id ``last`` that are not ``known``. There may be a million, so they are read when they are written.
+    ``removed`` are the changesets that the note calls removed; ``renumbered`` those that have another revision number now.
     """
 
     def __init__(self) -> None:

@@ -177,8 +177,8 @@ class PushlogTransaction:
         return self._open(tr)
 
     def _can_derive_again(self, error: BaseException) -> bool:
-        is_passing = isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError)
-        return isinstance(error, sqlite3.DatabaseError) and not is_passing and self._log.file.tail() > 0
+        is_no_damage = isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError)
+        return isinstance(error, sqlite3.DatabaseError) and not is_no_damage and self._log.file.tail() > 0
 
     def _set_aside(self) -> None:
         """Move a damaged database aside; the next one is derived from the file."""

@@ -48,7 +48,10 @@ _Tree = tuple[Any, ...]
 
 
 def guard(templates: Any, change_html: Callable[[bytes], bytes] = bytes) -> bool:
-    """Let templates escape pushers' text, and change those of HTML; return if it is."""
+    """Let templates escape pushers' text; return whether they make HTML.
+
+    ``change_html`` changes the source of those that do.
+    """
     kind = templates.render(b"mimetype", {b"encoding": b""}) if b"mimetype" in templates else b"text/html"
     if b"html" not in kind and b"xml" not in kind:
         return False

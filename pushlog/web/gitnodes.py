@@ -72,7 +72,8 @@ class GitNodes:
         """Keep the lookups; without permission to write, do nothing."""
         if not self._found:
             return
-        flags = os.O_WRONLY | os.O_CREAT  # all other records stay
+        # Without O_TRUNC, and open() does not truncate a descriptor: all other records stay.
+        flags = os.O_WRONLY | os.O_CREAT
         with contextlib.suppress(OSError), open(open_regular(self._path, flags), "wb", buffering=0) as file:
             for first, records in _group_runs(self._found):
                 os.pwrite(file.fileno(), records, first * _RECORD)

@@ -184,7 +184,10 @@ def _show_pushes(
 
 
 def _list_pushes(lookup: Lookup, found: FoundPushes) -> Iterator[tuple[Push, list[Pushed], bool]]:
-    """Yield each push, its visible changesets, newest first, and if it is a merge."""
+    """Yield each push, its visible changesets, and whether it is a merge.
+
+    The newest push and the newest changeset come first.
+    """
     for push in lookup.pushes(reversed(found.ids)):
         shown = lookup.answers.visible(push, found.query)
         yield push, shown, len(shown) > 1 and lookup.answers.context(shown[0]).p2().rev() >= 0

@@ -109,7 +109,7 @@ def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Fin
 
 
 def find_full_log(config: Config) -> Finding | None:
-    """Find out whether the embedded log's disk is full.
+    """Find out whether the embedded log's disk is full or hangs.
 
     Then no service can write that it is alive, so all of them would be named, and the disk would not.
     """

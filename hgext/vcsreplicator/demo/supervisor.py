@@ -49,7 +49,7 @@ class _Child:
 
 
 class DemoSupervisor:
-    """The supervisor of one thread; any thread may set the event `stop` of `run`."""
+    """A supervisor of services, for one thread; any thread may set the event `stop`."""
 
     def __init__(self, services: Sequence[Service], folder: Path) -> None:
         self._folder = folder

@@ -13,8 +13,6 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mercurial import util
-
 from ..words.errors import Diverged, Unavailable
 
 # Bytes of the largest frame.
@@ -41,7 +39,7 @@ def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
 
 
 class StreamAnswer:
-    """An answer as it arrives from `stream`; a file of its body.
+    """An answer as it arrives from `stream`.
 
     Raises the error of a refusal, and Unavailable for a broken answer. The content is verified only at the end (`frames` to the
     end, or `finish`), where the hash is.
@@ -52,7 +50,6 @@ class StreamAnswer:
         self._ended = False
         self._total = hashlib.sha256()
         self.header: Mapping[str, Any] = self._read_header()
-        self.read = util.chunkbuffer(self.frames()).read
 
     def frames(self) -> Iterator[bytes]:
         """Yield the frames of the body, to the end."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Hashes of everything that a repository holds.
 
-Master and mirror compare them at one sequence, and an operator compares copies by them, for any order of arrival. Those of master
-and mirror are read without a lock: the newest event is read before and after, and if a transaction changed it meanwhile, all is
-read again. So pushes never wait for a comparison.
+Master and mirror compare fingerprints at one sequence. They are read without a lock: the newest event is read before and after, and
+if a transaction changed it meanwhile, all is read again. So pushes never wait for a comparison. An operator compares copies by
+`lines`, which are the same for any order of arrival.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class MountedRoot:
         if _may_have_repositories(os.path.realpath(settings.root), os.path.realpath(settings.folder)):
             return
         names = [repository for repository, ack in acks.items() if ack.applied > 0]
-        states = [try_json(RepositoryState, table.value(STATE, name)) for name in names]
+        states = (try_json(RepositoryState, table.value(STATE, name)) for name in names)
         had = sum(state is not None and not state.deleted for state in states)
         beat = try_json(MirrorHeartbeat, table.value(ACKS, settings.name))
         if not had or (self.file_system and beat and self.file_system == beat.file_system):

@@ -58,11 +58,13 @@ class EventSender:
             self.on_appended(partition, first)
             sent = replace(sent, partition=partition, offset=offset)
             box.move_sent(sent)
-            self.on_marked(sent, [place.entry for place in batch])
             count += len(batch)
-            for place in batch:
-                if place.entry.needs is MirrorNeeds.BUNDLE:
-                    box.bundles.remove(place.entry.event.id)
+            try:
+                for place in batch:
+                    if place.entry.needs is MirrorNeeds.BUNDLE:
+                        box.bundles.remove(place.entry.event.id)
+            finally:
+                self.on_marked(sent, [place.entry for place in batch])
         return count
 
     def _append(self, folder: str, batch: list[Place], box: Outbox) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -125,8 +125,8 @@ class Server:
         with self._lock:
             waiting = {
                 peer: seq
-                for peer, (*history, seq) in self._awaited.items()
-                if history == [state.repository, state.incarnation] and seq <= state.noticed
+                for peer, (repository, incarnation, seq) in self._awaited.items()
+                if (repository, incarnation) == (state.repository, state.incarnation) and seq <= state.noticed
             }
             for peer in waiting:
                 del self._awaited[peer]

@@ -100,7 +100,7 @@ class Work:
 
     `table` has the function that does each job. `on_failed` is called with the folder of a repository, the reason, and False if the
     relay lacks a right there, or True if a disk of the log has no space left. `on_trouble` is called when a failure is listed.
-    `unrecovered` says why the newest attempt to roll back failed, if it did, and `failed` that at other jobs.
+    `unrecovered` says why the newest attempt to roll back failed, if it did, and `failed` why another job did.
     """
 
     def __init__(

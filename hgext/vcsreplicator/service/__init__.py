@@ -26,7 +26,8 @@ from .listening import start_server
 EXIT_FENCED = 76
 EXIT_CONFIG = 78
 
-# Path → function that makes its JSON answer, besides /metrics; called from the threads of the HTTP server. /health has `ready`.
+# Path → function that makes its JSON answer, besides /metrics; called from the threads of the HTTP server. The status is 200, or
+# 503 if the answer has `"ready": false`; that of /health has `ready` (bool).
 Pages = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 # A stage bound to its settings and its log: runs until the event is set, and calls the function once, when it is ready.

@@ -39,7 +39,7 @@ def author(tmp_path: Path) -> Author:
 
 def told(author: Author, before: Tip = EMPTY) -> list[tuple[Type, int]]:
     """The type of each event to come, and how many changesets it adds."""
-    found = announcing.announcements(author.repo, before, observe.tip(author.repo))
+    found = announcing.announce_outside(author.repo, before, observe.tip(author.repo))
     return [(each.kind, each.changes.added.count if each.changes.added else 0) for each in found]
 
 
@@ -112,7 +112,7 @@ def test_as_many_changesets_as_the_bound_are_told_and_more_are_not(
 def test_a_push_that_no_event_can_hold_leaves_all_to_the_sync(author: Author, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [author.push(parent=NULL_NODE) for _ in range(12)]  # each a head
     assert len(nodes) == 12
-    size = max(len(to_json(each.changes)) for each in announcing.announcements(author.repo, EMPTY, tip(author)))
+    size = max(len(to_json(each.changes)) for each in announcing.announce_outside(author.repo, EMPTY, tip(author)))
     monkeypatch.setattr(refusals, "EVENT_LIMIT", refusals.EVENT_REST + size)
     assert len(told(author)) == 16
     monkeypatch.setattr(refusals, "EVENT_LIMIT", refusals.EVENT_REST + size - 1)
@@ -132,7 +132,7 @@ def test_what_begins_in_the_middle_of_a_push_leaves_all_to_the_sync(author: Auth
 
 def test_a_push_with_a_lower_number_than_the_one_before_it_is_left_to_the_sync(author: Author) -> None:
     edit(author, "UPDATE changesets SET pushid = CASE pushid WHEN 2 THEN 3 WHEN 3 THEN 2 ELSE pushid END")
-    found = announcing.announcements(author.repo, EMPTY, tip(author))
+    found = announcing.announce_outside(author.repo, EMPTY, tip(author))
     assert [each.changes.push.id for each in found if each.changes.push] == [1, 3]
 
 

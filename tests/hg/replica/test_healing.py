@@ -3,12 +3,14 @@
 
 import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.hg.replica import healing, scan
 from hgext.vcsreplicator.hg.replica.checking import check
+from hgext.vcsreplicator.hg.replica.place import waiting_of
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.mirror.task import Check
@@ -169,6 +171,21 @@ def test_a_form_that_only_a_newer_mercurial_knows_is_named_and_healed_by_a_copy_
     healed = worker.perform(author, heal=Reason.CORRUPT)
     assert (healed.trouble, healed.serving) == (None, author.seq)
     assert "form-of-tomorrow" not in requires.read_text()
+
+
+def test_a_half_made_copy_in_the_way_of_a_new_repository_is_damage_that_heals_at_once(
+    bench: Bench, worker: Any
+) -> None:
+    author = bench.author("repo")
+    bench.serve_master()
+    author.push()
+    left = Path(waiting_of(bench.settings().folder, author.repository)) / ".hg/store"
+    left.mkdir(parents=True)
+    before = worker.perform(author, folder=None)
+    assert before.trouble is not None
+    assert (before.trouble.reason, before.trouble.passing) == (Reason.CORRUPT, False)
+    healed = worker.perform(author, folder=None, heal=Reason.CORRUPT)
+    assert (healed.trouble, healed.serving) == (None, author.seq)
 
 
 @pytest.mark.parametrize("name", ["", ".hg/store", ".hg/store/replicated.log"])

@@ -29,7 +29,9 @@ class Poisoned(Exception):
 
 @dataclass(slots=True)
 class Poison:
-    """The records and repositories left out until the service ends: their `faults`.
+    """The records and repositories that are left out until the service ends.
+
+    `faults` says why each is left out.
 
     Until `try_again`, `refused` has the repositories that wait for a topic to take their record, and `refused_reject` is a reject
     that `errors` refused: rejects are kept without their values then. They wait since `waits_since` by the monotonic clock, also

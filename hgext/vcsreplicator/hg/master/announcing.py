@@ -68,7 +68,7 @@ def announce_created(repo: MasterRepository, origin: str, *, hgrc: Mapping[str, 
     )
 
 
-def announcements(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
+def announce_outside(repo: localrepository, before: Tip, now: Tip) -> list[Announcement]:
     """Return the events that lead from the newest event's state to the present one."""
     return [*_announce_pushes(repo.unfiltered(), before, now), ask_master(now)]
 

@@ -183,7 +183,7 @@ def compare_and_begin(repo: MasterRepository, *, transaction: bytes) -> Capture:
         if end.after != now:
             from . import announcing
 
-            capture.announcements += announcing.announcements(repo, end.after, now)
+            capture.announcements += announcing.announce_outside(repo, end.after, now)
     return capture
 
 

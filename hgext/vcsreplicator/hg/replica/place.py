@@ -161,6 +161,14 @@ def empty(place: str) -> str:
     return place
 
 
+def install(made: str, root: str, folder: str) -> None:
+    """Move the repository in `made` to `folder`, where none is: whole, or not at all."""
+    check_inside(root, folder)
+    _make_folder(folder)
+    os.rename(os.path.join(made, ".hg"), os.path.join(folder, ".hg"))
+    shutil.rmtree(made, ignore_errors=True)
+
+
 def exchange(made: str, root: str, folder: str, held: LockedPlace | None) -> None:
     """Put the repository in `made` in place of the one `held`.
 

@@ -20,7 +20,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, TypeVar
 from urllib.error import HTTPError
 
-from mercurial import error, phases
+from mercurial import error, phases, util
 from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
 from mercurial.transaction import transaction
@@ -195,7 +195,7 @@ def _pull(repo: localrepository, peer: IPeer, after: Tip) -> None:
         if last <= here.length:
             raise Unavailable(f"the master has {last} changesets now, it had {after.length} a moment ago")
         with repo.transaction(b"replicated") as tr:
-            unbundle(repo, tr, answer, BUNDLE_LIMIT)
+            unbundle(repo, tr, util.chunkbuffer(answer.frames()), BUNDLE_LIMIT)
             answer.finish()
         if len(repo.changelog) != last:
             raise Diverged(f"the master's changesets up to number {last} led to {len(repo.changelog)} here")

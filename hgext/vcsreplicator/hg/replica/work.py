@@ -155,8 +155,7 @@ class TaskRunner:
         finally:
             self.repositories.close(made)
         waiting = place.waiting_of(settings.folder, event.repository)
-        place.exchange(made, settings.folder, waiting, None)
-        place.empty(made)
+        place.install(made, settings.folder, waiting)
         local.folder, local.checkpoint, local.serving = waiting, checkpoint, 0
         return 1
 
