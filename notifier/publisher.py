@@ -62,8 +62,8 @@ def _run_couriers(settings: NotifierSettings, log: Log, *, stop: threading.Event
         for name, destination in settings.destinations.items()
     ]
     with ThreadPoolExecutor(max(1, len(couriers)), thread_name_prefix="notifier") as threads:
-        at_work = [threads.submit(_keep_at_work, courier, stop) for courier in couriers]
         try:
+            at_work = [threads.submit(_keep_at_work, courier, stop) for courier in couriers]
             for courier in couriers:
                 courier.started.wait(STARTED_WITHIN)
             if not couriers_stop.is_set():

@@ -135,7 +135,7 @@ _NAMED = {"subscriptions"}
 
 
 def _underscore_keys(value: Any, name: str = "") -> Any:
-    """Return the table `name` with keys as members, free mappings as they are."""
+    """Return a value with keys named as members are; free mappings stay as they are."""
     if name in _FREE or not isinstance(value, Mapping | list):
         return value
     if isinstance(value, list):

@@ -43,6 +43,7 @@ class Outputs:
         queued: list[OutgoingMessage] = []
         for message in messages:
             place = self.settings.place_of(message.route)
+            assert place.kind is not PlaceKind.LOG, f"{message.route} goes to the log"
             if place.kind is PlaceKind.QUEUE:
                 queued.append(_make_message(place.name, message))
             else:

@@ -48,9 +48,8 @@ def check(
     with closing(Management(settings, file)) as management:
         management.check(settings.vhost)
         exchanges = _list_exchanges(management, settings.vhost, client)
-        found = [*_of_guardian(settings), *_of_exchanges(exchanges)]
-        found += _of_channels(management, settings.vhost, client)
-        found += _of_queues(management, settings, client)
+        found = [*_of_exchanges(exchanges), *_of_channels_and_consumers(management, settings.vhost, client)]
+        found += [*_of_queues(management, settings, client), *_of_guardian(settings)]
         named = [name for name in exchanges if name.startswith("exchange/")]
         found += _try_as_client(management, settings, named, sample, stop)
     order = list(Requirement)
@@ -123,7 +122,7 @@ def _of_exchanges(exchanges: Mapping[str, Mapping[str, Any]]) -> Iterator[CheckR
     yield _expect_all(Requirement.EXCHANGE_DURABLE, "exchanges", found)
 
 
-def _of_channels(management: Management, vhost: str, client: str | None) -> Iterator[CheckResult]:
+def _of_channels_and_consumers(management: Management, vhost: str, client: str | None) -> Iterator[CheckResult]:
     channels = management.rows("vhosts", vhost, "channels", columns="user,confirm,message_stats")
     publishing = [each for each in channels if client in (None, each.get("user")) and _count(each, "publish")]
     # The flag is as old as the broker's statistics; the count of confirmations may be newer.

@@ -45,17 +45,17 @@ class Trial:
         yield self._run_attempt(Requirement.LENGTH_LIMIT, _keeps_limit, "x-max-length 1 kept 1 of 2 messages")
         yield self._run_attempt(Requirement.SENDER_SELECTED, _is_copied, "a key in the header CC was routed")
         yield self._run_attempt(Requirement.AT_LEAST_ONCE, _is_repeated, "an unacknowledged message came again")
-        names = f"{self.client}x/name", f"{self.client}/name"
+        other, bare = f"{self.client}x/name", f"{self.client}/name"
         exchanges: dict[str, Callable[[Any], Any]] = {
-            "declare another client's": lambda channel: channel.exchange_declare(f"exchange/{names[0]}", "topic"),
-            "declare one without prefix": lambda channel: channel.exchange_declare(names[1], "topic"),
+            "declare another client's": lambda channel: channel.exchange_declare(f"exchange/{other}", "topic"),
+            "declare one without prefix": lambda channel: channel.exchange_declare(bare, "topic"),
             "publish to amq.topic": lambda channel: _publish_confirmed(channel, "amq.topic"),
             "publish to the default exchange": lambda channel: _publish_confirmed(channel, ""),
         }
         yield self._expect_refusals(Requirement.EXCHANGE_REFUSED, exchanges)
         queues: dict[str, Callable[[Any], Any]] = {
-            "declare another client's": lambda channel: channel.queue_declare(f"queue/{names[0]}"),
-            "declare one without prefix": lambda channel: channel.queue_declare(names[1]),
+            "declare another client's": lambda channel: channel.queue_declare(f"queue/{other}"),
+            "declare one without prefix": lambda channel: channel.queue_declare(bare),
             "let the broker name one": lambda channel: channel.queue_declare("", exclusive=True),
         }
         yield self._expect_refusals(Requirement.QUEUE_REFUSED, queues)

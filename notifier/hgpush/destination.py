@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.words.clock import Clock
+from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.streams import Stream
 
 from ..destination import DeliveryOutcome, Destination, take_all
@@ -105,13 +106,17 @@ class HgPush:
         self._looking -= 1
         message = delivery.message
         try:
-            if not (pushes := looked.result()):
-                return DeliveryOutcome(number=delivery.number)
+            pushes = looked.result()
+        except Exception as error:
+            return DeliveryOutcome(number=delivery.number, error=judged(error))
+        if not pushes:
+            return DeliveryOutcome(number=delivery.number)
+        try:
             number = self._numbers.repository_number(message.repository)
             headers = {"source": self.settings.source, "repository": message.repo_url}
             body = to_body(number, pushes)
             outgoing = push_message(self.settings.queue, message.id, body, headers, int(message.created))
             self._channel.send(delivery.number, outgoing)
-        except Exception as error:
-            return DeliveryOutcome(number=delivery.number, error=judged(error))
+        except (Unavailable, Rejected) as trouble:
+            return DeliveryOutcome(number=delivery.number, error=trouble)
         return None

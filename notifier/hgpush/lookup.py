@@ -137,8 +137,9 @@ class ChangesetLookup:
             stated = answer.headers.get(RELEASED, "")
             if not (stated.isascii() and stated.isdigit()):
                 self._waits.await_mirror(delivery, missing)
-            if int(stated[:18]) < delivery.message.seq:
+            elif int(stated[:18]) < delivery.message.seq:
                 self._waits.await_mirror(delivery, missing, STATED_BEHIND)
+            # A mirror that states that it shows the event lacks the push for good.
         self._waits.end(delivery.message)
         if push is None:
             raise _NotListed("the push is gone")

@@ -194,7 +194,7 @@ class Dispatcher(threading.Thread):
             if known is not None:
                 member.idle_since = known.idle_since
             elif member.failing and number not in tried:
-                # When the newest failure before the start left no delivery.
+                # Idle since the newest failure before the start, which left no delivery.
                 last = deliveries.last_given_up(number)
                 now = self.clock.now()
                 member.idle_since = float("-inf") if last is None else self.clock.monotonic() - (now - last)

@@ -3,6 +3,7 @@
 
 import base64
 import json
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -428,6 +429,23 @@ def test_position_beyond_the_end_of_a_log_that_lost_notices_goes_back(log: Log, 
     notifier.start(it=destination)
     notifier.settled("it")
     assert destination.told("x") == [*range(1, 121)]
+
+
+def test_a_thread_that_cannot_start_ends_the_service_with_its_error(
+    notifier: Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, threads = threading.Thread.start, list[str]()
+
+    def start_one(thread: threading.Thread) -> None:
+        if thread.name.startswith("notifier_"):
+            threads.append(thread.name)
+            if len(threads) > 1:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        notifier.start(one=Scripted(), two=Scripted())
 
 
 def test_stop_takes_in_what_is_under_way(log: Log, notifier: Notifier) -> None:
