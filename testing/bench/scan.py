@@ -17,6 +17,7 @@ from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.rounds import find_work
 from hgext.vcsreplicator.relay.settings import RelaySettings
+from hgext.vcsreplicator.relay.work import Failure
 from testing.bench.measure import Row
 
 COUNT = int(os.environ.get("BENCH_SCAN_REPOSITORIES", "10000"))
@@ -29,15 +30,11 @@ class Counting:
 
     def __init__(self) -> None:
         self.sends = 0
+        self.failed, self.unrecovered = dict[str, Failure](), dict[str, Failure]()
 
     def add(self, folder: str, *jobs: Job, now: bool = False) -> None:
         assert jobs == (Job.SEND,), folder
         self.sends += 1
-
-    def failure(self, folder: str) -> None:
-        return None
-
-    recovery_failure = failure
 
     def forget_failures(self, folders: Collection[str]) -> None:
         pass
