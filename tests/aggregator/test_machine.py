@@ -25,7 +25,7 @@ from hgext.vcsreplicator.aggregator.settings import AggregatorSettings
 from hgext.vcsreplicator.log import ACKS, EVENTS, ROSTER_REQUESTS, STATE, NewRecord, Record, partition_of, topics
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Expired, Fenced, Unavailable
-from hgext.vcsreplicator.words.event import Event, Type
+from hgext.vcsreplicator.words.event import MOST_REPLACED, Event, Type
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
@@ -131,7 +131,9 @@ class World(RuleBasedStateMachine):
                 self.chains[name].append(Chain(chain.path, generation=chain.generation + 1))
                 self.send(self.chains[name][-1].next())
             case "adopt":
-                detail = {"reason": "adopted", "replaces": chain.incarnation}
+                same = [other for other in self.chains[name] if other.repository == chain.repository]
+                replaces = " ".join(other.incarnation for other in reversed(same))
+                detail = {"reason": "adopted", "replaces": replaces}
                 self.send(self.restored(name, chain).next(Type.SYNC, detail=detail))
             case "repeat":
                 same = [other for other in self.chains[name] if other.repository == chain.repository]
@@ -507,6 +509,21 @@ def test_a_successor_that_is_found_by_the_levels_of_mirrors_waits_for_the_depart
     world.at_the_master("replace", "a", 1)
     assert world.session is not None
     assert [name for name in world.session.aggregation.repositories if name == world.chains["a"][-1].repository] == []
+    world.teardown()
+
+
+@pytest.mark.parametrize("adoptions", [2, MOST_REPLACED])
+def test_an_adoption_is_announced_whose_forerunners_the_log_lost_before_they_were_read(adoptions: int) -> None:
+    """The outbox sends the newest alone again, and that stands where the first history was read."""
+    world = World()
+    world.found({"alpha"}, 0.005)
+    world.push("b", 2)
+    world.step()
+    for _ in range(adoptions):
+        world.at_the_master("adopt", "b", 1)
+    for partition in (0, 1):
+        world.log.lose(EVENTS, partition, adoptions)
+    world.at_the_log("events lost", is_seen=False)
     world.teardown()
 
 

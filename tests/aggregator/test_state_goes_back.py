@@ -192,6 +192,28 @@ def test_a_state_from_before_three_adoptions_announces_none_of_the_replaced_hist
     assert here.state(last).incarnation == last.incarnation
 
 
+def test_an_adoption_that_names_no_history_that_was_read_is_a_fork_until_the_next_adoption() -> None:
+    """The log lost two adoptions, and the second, sent again, names the first alone, as an older release does."""
+    here, (first, between, newest, last) = Installation(), histories(4)
+    adopted(first, between, newest, last)
+    send(here.log, first.take(4))
+    here.step(first)
+    send(here.log, [*between.events, *newest.events])
+    here.restart(lambda: [here.log.lose(EVENTS, 0, 5), send(here.log, newest.events)])
+    here.step(newest)
+    for _ in range(2):
+        send(here.log, newest.take(1))
+        here.step(newest)
+        assert (here.state(first).incarnation, here.state(first).fork) == (first.incarnation, newest.events[-1].id)
+    send(here.log, [*last.events, *last.take(1)])
+    here.step(last)
+    assert (here.state(last).incarnation, here.state(last).noticed, here.state(last).fork) == (
+        last.incarnation,
+        2,
+        None,
+    )
+
+
 @pytest.mark.parametrize("is_cut_off", [False, True])
 @pytest.mark.parametrize("taken", ends(range(9)))
 def test_a_start_that_is_killed_after_some_records_of_a_cut_log_goes_on_with_the_present_history(

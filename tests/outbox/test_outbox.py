@@ -16,6 +16,7 @@ from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark, TornRecord
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
+from hgext.vcsreplicator.words.event import MOST_REPLACED
 from hgext.vcsreplicator.words.wire import HEADER_LIMIT
 from testing.builders.outboxes import Folder, Transaction, following
 
@@ -172,6 +173,54 @@ def test_what_waits_is_not_read_to_see_an_adoption(box):
     for marked in (0, 3, 4, 5):
         box.mark_sent(places[marked].sent())
         assert fork_between(known, box.newest(), box) is None
+
+
+def histories(count, first):
+    """The two events of each of these histories; each begins with the adoption that replaces the one before it."""
+    made = [entries(2, first)]
+    for _ in range(count - 1):
+        before = NewestEvent.of(made[-1][-1].event)
+        start, after = entries(2, replace(before, incarnation=new_id(), seq=0, id="", digest=digest.START))
+        event = replace(start.event, detail={"reason": "adopted", "replaces": before.incarnation})
+        made.append([replace(start, event=event), after])
+    return made, [each[0].event.incarnation for each in made]
+
+
+@pytest.mark.parametrize("size", [1, outbox_file.SEGMENT_SIZE])
+@pytest.mark.parametrize("marked", [None, 0, 3, 7])
+def test_all_that_was_replaced_is_named_newest_first_wherever_the_sent_mark_is(box, monkeypatch, size, marked):
+    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", size)
+    assert box.replaced() == ()
+    _, original = entries(2)
+    made, names = histories(4, before_first_event("b", 1))
+    for entry in (original, *(entry for each in made for entry in each)):
+        box.append(Transaction(), [entry])
+    if marked is not None:
+        box.mark_sent(list(box.kept())[marked].sent())
+    assert box.replaced() == tuple(names[2::-1])
+
+
+def test_what_was_replaced_is_named_as_far_as_an_adoption_that_is_kept_names_it(box, monkeypatch):
+    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
+    made, names = histories(4, before_first_event("a", 1))
+    for entry in (entry for each in made for entry in each):
+        box.append(Transaction(), [entry])
+    for number in range(1, 5):
+        os.unlink(box._folder.join(b"outbox.%04d.log" % number))
+    assert box.replaced() == (names[2], names[1])
+
+
+def test_a_damaged_event_hides_which_histories_were_replaced_before_it_and_no_later_ones(box):
+    made, names = histories(4, before_first_event("a", 1))
+    box.append(Transaction(), [entry for each in made for entry in each])
+    break_one(box, list(box.kept())[3])
+    assert box.replaced() == (names[2], names[1])
+
+
+def test_no_more_histories_are_named_as_replaced_than_a_reader_takes(box):
+    made, names = histories(MOST_REPLACED + 3, before_first_event("a", 1))
+    box.append(Transaction(), [entry for each in made for entry in each])
+    assert box.replaced() == tuple(names[-2 : -2 - MOST_REPLACED : -1])
 
 
 def test_a_fork_names_the_history_that_the_log_has_instead(box):

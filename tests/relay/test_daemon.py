@@ -461,6 +461,19 @@ def test_what_was_not_sent_is_told_before_a_repository_is_adopted(master, log):
     assert (adopted.detail["replaces"], adopted.seq) == (created.incarnation, 1)
 
 
+def test_an_adoption_names_what_all_adoptions_before_it_replaced(master, log):
+    master.create("one")
+    for text in "ab":
+        master.commit("one", text)
+        master.push("one")
+        master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
+    with running_relay(master.settings(), log):
+        eventually(lambda: not master.outbox("one").has_unsent())
+    created, _, first, _, second = events(log)["one"]
+    assert replaced_incarnations(first) == (created.incarnation,)
+    assert replaced_incarnations(second) == (first.incarnation, created.incarnation)
+
+
 def without_relay(master, url):
     hgrc = master.folder / "master.hgrc"
     hgrc.write_text(re.sub(r"(?m)^(relay|log) = .*", f"log = {url}", hgrc.read_text()))

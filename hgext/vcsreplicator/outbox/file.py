@@ -28,7 +28,7 @@ from pushlog.store.appendfile import AppendFile, open_regular
 from pushlog.store.appendfile import TornRecord as TornRecord
 
 from ..words.errors import MalformedEvent, ReplicationError
-from ..words.event import NamedEvent, Tip, event_names
+from ..words.event import MOST_REPLACED, NamedEvent, Tip, event_names, replaced_incarnations
 from ..words.shape import from_json, to_json
 from ..words.value import Value
 from .entry import Entry, NewestEvent, OutboxEnd
@@ -178,14 +178,22 @@ class Outbox:
     def acknowledged(self) -> Iterator[Entry]:
         """Read committed entries up to the sent mark, newest first, one when asked for."""
         sent = self.sent()
-        for number in reversed(self.segments()):
-            if sent is None or number > sent.segment:
-                continue
-            segment = self._open_segment(number)
-            before = min(sent.end, segment.tail()) if number == sent.segment else None
-            while (record := segment.last(before=before)) is not None:
-                yield _decode_entry(record.payload)
-                before = record.start
+        return iter(()) if sent is None else self._read_back(sent.segment, sent.end)
+
+    def replaced(self) -> tuple[str, ...]:
+        """Read which incarnations the present one has replaced, newest first.
+
+        They are those that the kept events belong to or name, MOST_REPLACED at most. An entry that cannot be read hides the
+        older ones.
+        """
+        newest, found = self.newest(), dict[str, None]()
+        with contextlib.suppress(OSError, ReplicationError, TornRecord):
+            for entry in self._read_back(*self.extent() or (0, 0)):
+                if newest is None or entry.event.repository != newest.repository or len(found) >= MOST_REPLACED:
+                    break
+                found |= dict.fromkeys((entry.event.incarnation, *replaced_incarnations(entry.event)))
+                found.pop(newest.incarnation, None)
+        return tuple(found)[:MOST_REPLACED]
 
     def has_unsent(self) -> bool:
         """Return whether a committed entry is behind the sent mark; read no entries."""
@@ -329,6 +337,16 @@ class Outbox:
                 os.unlink(self._folder.join(FORK))
         else:
             replace_file(self._folder, FORK, to_json(fork))
+
+    def _read_back(self, last: int, end: int) -> Iterator[Entry]:
+        """Read the committed entries before a place in a segment, newest first."""
+        for number in reversed(self.segments()):
+            if number <= last:
+                segment = self._open_segment(number)
+                before = min(end, segment.tail()) if number == last else None
+                while (record := segment.last(before=before)) is not None:
+                    yield _decode_entry(record.payload)
+                    before = record.start
 
     def _last_segment(self, tr: Any) -> AppendFile:
         """Return the segment to append to, a new one if the newest is full."""

@@ -21,8 +21,8 @@ from .value import Value
 
 VERSION = 1
 NULL_NODE = "0" * 40
-# Histories that one adoption can replace: that of the outbox, and that of the log.
-MOST_REPLACED = 2
+# Histories that one adoption can replace: that of the outbox, that of the log, and those that they replaced.
+MOST_REPLACED = 32
 
 # Compiled at their first use: a push, which defines events, has none to check.
 _NODE = r"[0-9a-f]{40}\Z"
@@ -179,8 +179,9 @@ class Event(NamedEvent):
 
     `previous` is the id of the event before (None for the first). `detail` says more in words of the type:
     renamed: `from`; sync: `reason` (requested, outside, adopted), `bootstrap`, and if adopted `replaces`, the incarnations before,
-    separated by blanks: of the outbox, and of the log if that is another; created: `origin` (init, clone, adopted);
-    stripped: none; censored: `file`, `node`. `hgrc` is the replicated part of the configuration, section → key → value
+    separated by blanks: of the outbox, of the log if that is another, then the earlier ones of the outbox, newest first;
+    created: `origin` (init, clone, adopted); stripped: none; censored: `file`, `node`.
+    `hgrc` is the replicated part of the configuration, section → key → value
     (types created, hgrc, sync; None: not part of this event, empty: no configuration).
     """
 

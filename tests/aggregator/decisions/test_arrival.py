@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, adopts, follow, is_older, judge, recovered
-from hgext.vcsreplicator.words.event import Event, Type, replaced_incarnations
+from hgext.vcsreplicator.words.event import MOST_REPLACED, Event, Type, replaced_incarnations
 from hgext.vcsreplicator.words.records import FormerPath, Notice, RepositoryState
 from testing.builders.chains import Chain, identifier
 
@@ -29,9 +29,9 @@ def test_only_the_first_event_of_a_history_retires_others() -> None:
     assert follow(state, adoption(chain, identifier("another")), Arrival.NEXT, 1).retired == ()
 
 
-def test_an_adoption_replaces_neither_itself_nor_what_is_no_identifier_and_two_histories_at_most() -> None:
-    chain, names = Chain("x"), [identifier(number) for number in range(4)]
-    assert replaced_incarnations(adoption(chain, " ".join(names))) == tuple(names[:2])
+def test_an_adoption_replaces_neither_itself_nor_what_is_no_identifier_and_no_more_than_are_allowed() -> None:
+    chain, names = Chain("x"), [identifier(number) for number in range(MOST_REPLACED + 2)]
+    assert replaced_incarnations(adoption(chain, " ".join(names))) == tuple(names[:MOST_REPLACED])
     assert replaced_incarnations(adoption(Chain("x"), f"{chain.incarnation} {names[0]}")) == (names[0],)
     assert replaced_incarnations(adoption(Chain("x"), f"../x {names[0]}")) == (names[0],)
     assert replaced_incarnations(Chain("x").next()) == ()

@@ -103,16 +103,20 @@ def adopt(repo: MasterRepository) -> NewestEvent:
                 if is_copy:
                     writing.announce(repo, announce_created(repo, "adopted", hgrc=hgrc))
                 else:
-                    writing.announce(repo, _announce_adopted(fork, hgrc))
+                    writing.announce(repo, _announce_adopted(fork, box.replaced(), hgrc))
     return writing.read_newest(repo)
 
 
-def _announce_adopted(fork: Fork | None, hgrc: Mapping[str, Mapping[str, str]]) -> Announcement:
+def _announce_adopted(
+    fork: Fork | None, former: tuple[str, ...], hgrc: Mapping[str, Mapping[str, str]]
+) -> Announcement:
     detail: dict[str, str] = {"reason": "adopted", "bootstrap": "false"}
 
     def identify(before: NewestEvent | None) -> NewestEvent:
         assert before is not None
-        detail["replaces"] = " ".join(filter(None, (before.incarnation, fork.incarnation if fork else None)))
+        # Older releases read the first two alone.
+        names = before.incarnation, fork.incarnation if fork else None, *former
+        detail["replaces"] = " ".join(dict.fromkeys(filter(None, names)))
         return replace(before, incarnation=new_id(), seq=0, id="", digest=START)
 
     return Announcement(kind=Type.SYNC, needs=MirrorNeeds.MASTER, identify=identify, detail=detail, hgrc=hgrc)
