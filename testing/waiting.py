@@ -7,7 +7,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 60.0  # seconds; a loaded machine of two cores needs a few
+# Seconds; a loaded machine of two cores needs a few.
+PATIENCE = 60.0
 # Seconds between two questions at most, and how many times as long as a question took.
 LONGEST_PAUSE, PAUSES = 0.5, 4
 # The part of the time waited so far that may pass between two questions, up to so many seconds.

@@ -127,7 +127,8 @@ DEFAULTS = {
 }
 # Counts the lines of a process, and kills at one, if its environment says so by this variable.
 STEPPING, STEPS = Path(__file__).parent / "faults" / "stepping" / "sitecustomize.py", "VCSREPLICATOR_TEST_STEPS"
-STEM = "stem"  # the name that the system shows for it
+# The name that the system shows for it.
+STEM = "stem"
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 _plain_popen = subprocess.Popen

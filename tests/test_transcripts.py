@@ -29,7 +29,8 @@ pytestmark = pytest.mark.processes
 
 TESTS = Path(__file__).parent
 TRANSCRIPTS = sorted(TESTS.rglob("*.t"))
-TOOLS = CHECKOUT / "testing" / "transcripts"  # programs that transcripts call, as `$TESTDIR/NAME`
+# Programs that transcripts call, as `$TESTDIR/NAME`.
+TOOLS = CHECKOUT / "testing" / "transcripts"
 LOCK = CHECKOUT / "requirements" / "install.txt"
 
 

@@ -72,8 +72,10 @@ atexit.register(gc.freeze)
 """
 VARIANTS = ("bare", "rare", "pushlog", "outbox", "store")
 REPLICATED = VARIANTS[3:]
-STEPS = "steps"  # durability = store, written down
-WORK = "work"  # of a cluster
+# Pushes with `durability = store`, step by step.
+STEPS = "steps"
+# Pushes to a cluster at work.
+WORK = "work"
 
 
 @dataclass(frozen=True, slots=True)

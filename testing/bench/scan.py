@@ -22,7 +22,8 @@ from testing.bench.measure import Row
 
 COUNT = int(os.environ.get("BENCH_SCAN_REPOSITORIES", "10000"))
 ROUNDS = 5
-SIZE = 900  # bytes of an outbox
+# Bytes of an outbox.
+SIZE = 900
 
 
 class Counting:

@@ -21,8 +21,8 @@ from testing.bench.measure import Row
 HEADS = 50_000
 SAMPLES = 15
 CHILD = "testing.bench.serving_border"
+# How many changesets stay unreleased when one comes before each request.
 MOMENTS = {"warm": None, "after a release": 0, "behind a release": 1}
-"""How many changesets stay unreleased when one comes before each request."""
 
 
 def rows() -> Iterator[Row]:

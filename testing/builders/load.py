@@ -19,8 +19,8 @@ from pathlib import Path
 from testing.builders.cluster import Cluster
 from testing.builders.developer import Developer, Killed
 
+# Seconds after which a push that is refused repeatedly is given up: nothing that is broken on purpose stays so for long.
 PATIENCE = 120.0
-"""Seconds after which a push that is refused repeatedly is given up: nothing that is broken on purpose stays so for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class Load:
     """What was pushed, by all pushers; read it once they have ended."""
 
     accepted: list[Accepted] = field(default_factory=list)
+    # Nodes that a newer push makes obsolete: they may be hidden at any time.
     amended: set[str] = field(default_factory=set)
-    """Nodes that a newer push makes obsolete: they may be hidden at any time."""
     failed: list[str] = field(default_factory=list)
 
 
@@ -49,8 +49,8 @@ class Pusher(threading.Thread):
         super().__init__(name=f"pusher-{names[0]}")
         self._cluster, self._names, self._load, self._stop_asked = cluster, names, load, stop
         self._random = random.Random(seed)
+        # Held while changesets are made: a test that kills this developer in the middle of a push, and not of an amend, holds it.
         self.working = threading.Lock()
-        """Held while changesets are made: who kills this developer in the middle of a push, and not of an amend, holds it."""
         self.developer = Developer(cluster.folder, developer_environment(cluster), is_warm=False)
 
     def run(self) -> None:

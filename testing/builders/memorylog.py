@@ -22,10 +22,10 @@ class MemoryLog(Log):
     """One lock around everything; records of a compacted topic disappear when a newer one of their key is appended."""
 
     def __init__(self, clock: Clock | None = None) -> None:
+        # For each of the next transactions that shall fail: whether it takes effect all the same.
         self.fail_commits: list[bool] = []
-        """For each of the next transactions that shall fail: whether it takes effect all the same."""
+        # Partitions without a leader: they take no record, a question to them fails, and readers read nothing of them.
         self.leaderless: set[TopicPartition] = set()
-        """Partitions without a leader: they take no record, a question to them fails, and readers read nothing of them."""
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._topics: dict[str, Topic] = {}

@@ -32,8 +32,8 @@ from pathlib import Path
 
 from testing.services.process import needed
 
+# Draws the samples of faults: others at every run, unless VCSREPLICATOR_TEST_SEED sets them. A failure names the seed.
 SEED = int(os.environ.get("VCSREPLICATOR_TEST_SEED") or secrets.randbelow(1_000_000))
-"""Draws the samples of faults: others at every run, unless VCSREPLICATOR_TEST_SEED sets them. A failure names the seed."""
 
 STEPPING = Path(__file__).with_name("stepping")
 

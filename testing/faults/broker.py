@@ -35,8 +35,8 @@ _FIRST = struct.pack(">BBI", 0, 9, len(_PROPERTIES)) + _PROPERTIES + b"\0\0\0\5P
 
 HEARTBEAT = struct.pack(">BHI", 8, 0, 0) + b"\xce"
 
+# What the broker does from then on, until the event.
 Trouble = Callable[[socket.socket, threading.Event], None]
-"""What the broker does from then on, until the event."""
 
 
 def frame(channel: int, method: tuple[int, int], arguments: bytes) -> bytes:

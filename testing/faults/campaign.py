@@ -43,6 +43,7 @@ from testing.warm import is_stem
 
 PUSHERS = 3
 REPOSITORIES = 6
+# How often each is killed, in proportion. `worker` is one of a mirror's, `serve` a `hg serve --stdio` of a push.
 WEIGHTS = {
     "relay": 4,
     "mirror-alpha": 3,
@@ -55,7 +56,6 @@ WEIGHTS = {
     "developer": 2,
     "broker": 1,
 }
-"""How often each is killed, in proportion. `worker` is one of a mirror's, `serve` a `hg serve --stdio` of a push."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

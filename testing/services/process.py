@@ -21,7 +21,8 @@ from typing import Self
 from hgext.vcsreplicator.demo.ports import free_port
 from testing.services import guard
 
-PATIENCE = 90.0  # seconds until a service must answer; a loaded machine of two cores needs a third of it
+# Seconds until a service must answer; a loaded machine of two cores needs a third of it.
+PATIENCE = 90.0
 
 
 class ServiceMissing(RuntimeError):

@@ -59,9 +59,12 @@ CLIENTS = {
     "httptools": "notifier.edge.",
 }
 MERCURIAL = {"mercurial", "hgdemandimport"}
-WORKERS_EXTENSION = "notifier.work.confinement"  # loaded by the worker's Mercurial, in a process of its own
-APPEND_ONLY_FILE = "pushlog.store.appendfile"  # the file tied to a transaction, which the outbox is too
-PUSH_ONLY = {"pushlog", "hooks"}  # loaded in each push: standard library and Mercurial
+# Loaded by the worker's Mercurial, in a process of its own.
+WORKERS_EXTENSION = "notifier.work.confinement"
+# The file tied to a transaction, which the outbox is too.
+APPEND_ONLY_FILE = "pushlog.store.appendfile"
+# Loaded in each push: standard library and Mercurial.
+PUSH_ONLY = {"pushlog", "hooks"}
 OWN = {"hgext", "pushlog", "hooks", "notifier"}
 
 

@@ -20,6 +20,11 @@ DOCSTRING = re.compile(r'(?:#.*\n|\s)*r?"""\S')
 # The first line of each text of a module, class or function, which stands alone behind its indentation.
 FIRST_LINE = re.compile(r'^ *[rb]?"""(.*?)(?:"""|\\)?$', re.MULTILINE)
 LONGEST = 79
+# A constant with a comment behind it, and an assignment with a text below it.
+BESIDE = re.compile(
+    r"^_?[A-Z][A-Z_]* = .*[^ ]  # (?!noqa|type:)|^ *[\w.]+(?:: [^\n]+)? = [^\n]*[^'\n]\n *\"\"\"[^\n]+\"\"\"$",
+    re.MULTILINE,
+)
 VAGUE = {"util", "utils", "common", "helper", "helpers", "manager", "misc"}
 SET_ASIDE = [
     re.compile(r"pytest\.(mark\.)?(skip|skipif|xfail|importorskip)\b"),
@@ -44,6 +49,13 @@ def test_every_module_says_what_it_promises() -> None:
 def test_every_text_of_the_product_begins_with_one_short_line() -> None:
     offending = [
         f"{name}: {line}" for name, text in files(*PRODUCT) for line in FIRST_LINE.findall(text) if len(line) > LONGEST
+    ]
+    assert not offending, "\n".join(offending)
+
+
+def test_the_comment_of_a_constant_is_above_it() -> None:
+    offending = [
+        f"{name}: {found[0]}" for name, text in files("*.py", ":!tests/golden") for found in BESIDE.finditer(text)
     ]
     assert not offending, "\n".join(offending)
 

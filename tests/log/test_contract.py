@@ -41,7 +41,8 @@ pytestmark = pytest.mark.processes
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 Result = TypeVar("Result")
-SOON = 60.0  # seconds after which something that must happen counts as not happening
+# Seconds after which something that must happen counts as not happening.
+SOON = 60.0
 
 
 @pytest.fixture

@@ -47,7 +47,8 @@ from testing.warm import warm_starts
 pytestmark = pytest.mark.processes
 
 KINDS = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "decode", "sns", "webhook")
-KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "decode", "webhook")  # a queue behind SNS does not
+# A queue behind SNS does not.
+KEEPS_ORDER = ("jsonlines", "pulse-v1", "pulse-v2", "hg-push", "decode", "webhook")
 
 
 @pytest.fixture
@@ -182,8 +183,8 @@ def test_delivery_that_a_close_cancels_is_not_confirmed() -> None:
     assert isinstance(found[2], Unavailable)
 
 
+# Times that no clock gives.
 HOSTILE = ("1e999", "-5", "1e18", "-1e300", "9" * 400, '"soon"')
-"""Times that no clock says."""
 
 
 @every_kind()

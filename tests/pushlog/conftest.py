@@ -28,7 +28,8 @@ initialize()
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 MAKER = GOLDEN / "make_repository.py"
-NEXT_ANSWER = b"0\n"  # over SSH the answer to the next call follows on the same channel
+# Over SSH the answer to the next call follows on the same channel.
+NEXT_ANSWER = b"0\n"
 HG = str(Path(sys.executable).with_name("hg"))
 
 

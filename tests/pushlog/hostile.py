@@ -14,7 +14,8 @@ NAME = EVIL.replace("/", "") + "<b xevil>"
 STYLES = ("paper", "coal", "gitweb", "monoblue", "spartan")
 FEEDS = ("atom", "rss")
 REVISIONS = 4
-_STRINGS = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")  # of JavaScript
+# String literals of JavaScript.
+_STRINGS = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
 
 
 def fill(repository, monkeypatch):

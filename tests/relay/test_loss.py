@@ -25,7 +25,8 @@ from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
-SELDOM = 3600.0  # seconds between looks: as if the relay never looked again
+# Seconds between looks: as if the relay never looked again.
+SELDOM = 3600.0
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.processes
 __all__ = ["site"]
 
 UNSENT = ["--config", "vcsreplicator.log=", "--config", "vcsreplicator.relay=/nowhere"]
-DONE = (0, 1)  # 1: no changesets were pushed
+# Exit codes: 1 says that no changesets were pushed.
+DONE = (0, 1)
 SCENARIO = {
     name: [*SCENARIOS[name][0], *UNSENT]
     for name in ("changesets, bookmarks, phases and markers", "a bookmark", "a push in a share", "markers")

@@ -17,7 +17,8 @@ from testing.waiting import eventually
 pytestmark = pytest.mark.processes
 
 GUEST = 65534
-ROOT = os.geteuid() == 0  # who alone may become another user, and must lose its powers to be refused anything
+# Root alone may become another user, and must lose its powers to be refused anything.
+ROOT = os.geteuid() == 0
 
 
 @pytest.fixture
