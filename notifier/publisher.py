@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from hgext.vcsreplicator.log import Log
-from hgext.vcsreplicator.words.clock import SystemClock, wait_until
+from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, ReplicationError, Unavailable
 
 from .courier import Courier
@@ -68,7 +68,7 @@ def _run_couriers(settings: NotifierSettings, log: Log, *, stop: threading.Event
                 courier.started.wait(STARTED_WITHIN)
             if not couriers_stop.is_set():
                 ready()
-            wait_until(stop)
+            stop.wait()
         finally:
             couriers_stop.set()
             for courier in couriers:

@@ -5,13 +5,12 @@
 """
 
 import json
-import signal
 import sys
-import threading
 
 import structlog
 
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.service import stop_on_signals
 from hgext.vcsreplicator.words import shape
 from notifier.decode import streaming
 from notifier.decode.settings import DecodeSettings
@@ -20,8 +19,7 @@ from notifier.decode.settings import DecodeSettings
 def main() -> None:
     settings = shape.read(DecodeSettings, json.loads(sys.argv[2]))
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = stop_on_signals()
     with open_log(sys.argv[1], creates=True) as log:
         streaming.run(settings, log, stop=stop, ready=lambda: print("ready", flush=True))
 

@@ -8,13 +8,13 @@ position is UNTIL.
 """
 
 import json
-import signal
 import sys
 import threading
 from pathlib import Path
 
 from hgext.vcsreplicator.log import NOTICES
 from hgext.vcsreplicator.log.opening import open_log
+from hgext.vcsreplicator.service import stop_on_signals
 from notifier import publisher, settings
 from notifier.reading import group
 
@@ -23,8 +23,7 @@ def main() -> None:
     tables = json.loads(Path(sys.argv[1]).read_text())
     made = settings.read(tables, sys.argv[1])
     until = int(sys.argv[3]) if len(sys.argv) > 3 else None
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = stop_on_signals()
     with open_log(sys.argv[2], creates=True) as log:
 
         def watch() -> None:

@@ -2,15 +2,15 @@
 """How a service ends: an exit code for its unit, and one line with the reason."""
 
 import errno
-import signal
 import socket
 import sqlite3
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 
 import pytest
 import structlog
 
-from hgext.vcsreplicator import cli
+from hgext.vcsreplicator import cli, service
 from hgext.vcsreplicator.service import serve
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, TopicMissing, Unavailable
 
@@ -18,11 +18,9 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals are the test run's."""
+    monkeypatch.setattr(service, "stop_on_signals", threading.Event)
 
 
 def full_database() -> sqlite3.Error:

@@ -2,11 +2,11 @@
 """`vcsreplicator demo`: runs a complete installation here, and pushes to it."""
 
 import contextlib
+import functools
 import json
 import re
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +21,11 @@ from ..demo.layout import DemoOptions, Layout, Service, write_ready_file
 from ..demo.preparation import prepare
 from ..demo.supervisor import DemoSupervisor
 from ..log.opening import open_log
+from ..service import STOPPING, stop_on_signals
 from ..words.errors import BadConfig, quote_value
 from .display import console, table
 from .options import check_exposures, with_insecure
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # What a demo that stays prints last.
 _STAYS = "Ctrl-C stops everything."
 
@@ -132,11 +132,11 @@ def _start_services(
     their start if `is_staying`, these signals raise KeyboardInterrupt. `report` gets the process ids after the start, and at each
     change after it.
     """
-    stop = threading.Event()
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in STOPPING}
+    catch_signals = functools.cache(stop_on_signals)
 
     def run(*lines: str) -> None:
-        _catch_signals(stop)
+        stop = catch_signals()
         for line in lines:
             click.echo(line)
         supervisor.run(stop, report)
@@ -146,20 +146,15 @@ def _start_services(
     try:
         supervisor.start()
         if is_staying:
-            _catch_signals(stop)
+            catch_signals()
         report(supervisor.pids())
         click.echo(f"{len(services)} services are ready after {time.monotonic() - begin:.1f} s in {folder}")
         yield run
     finally:
-        _catch_signals(stop)
+        catch_signals()
         supervisor.stop()
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _catch_signals(stop: threading.Event) -> None:
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: stop.set())
 
 
 def _print_addresses(layout: Layout) -> None:

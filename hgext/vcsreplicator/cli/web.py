@@ -11,7 +11,6 @@ import click
 from ..config import address
 from ..service import configure_logging, serve
 from ..service.listening import CONNECTIONS, start_server
-from ..words.clock import wait_until
 from ..words.errors import BadConfig
 from .postponed import postpone
 
@@ -84,7 +83,7 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
         options = {"host": host, "port": port, "threads": threads, "max_request_body_size": MAX_PUSH}
         server = start_server(repositories, f"--listen: {listen}", **options)
         ready()
-        wait_until(stop)
+        stop.wait()
         server.close()
 
     sys.exit(serve(stage))

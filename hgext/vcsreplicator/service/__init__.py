@@ -30,6 +30,9 @@ EXIT_CONFIG = 78
 # 503 if the answer has `"ready": false`; that of /health has `ready` (bool).
 Pages = Mapping[str, Callable[[], Mapping[str, Any]]]
 
+# What ends a service.
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
 # A stage bound to its settings and its log: runs until the event is set, and calls the function once, when it is ready.
 RunStage = Callable[[threading.Event, Callable[[], None]], None]
 
@@ -56,11 +59,25 @@ def configure_logging(role: str) -> None:
 
 
 def stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM or SIGINT sets, instead of ending the process."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    """Return an event that SIGTERM or SIGINT sets, instead of ending the process.
+
+    A thread of its own sets it. Python runs handlers in the main thread alone, which may hold the event's lock at that moment, and
+    a signal that arrives just before the main thread blocks does not wake it. So the system writes the signal's number to a pipe;
+    the handler does too, because an event loop may have the system write elsewhere.
+    """
+    stop, (reader, writer) = threading.Event(), os.pipe()
+    os.set_blocking(writer, False)
+    threading.Thread(target=_set_at_signal, args=(stop, reader), name="signals", daemon=True).start()
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in STOPPING:
+        signal.signal(number, lambda number, _: os.write(writer, bytes([number])))
     return stop
+
+
+def _set_at_signal(stop: threading.Event, reader: int) -> None:
+    while os.read(reader, 1)[0] not in STOPPING:
+        pass
+    stop.set()
 
 
 def serve(

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Clocks that stages take as arguments, so that tests can move time."""
 
-import threading
 import time
 from collections.abc import Hashable
 from typing import Protocol
 
 # Seconds.
 DAY = 86400.0
-
-# Seconds after which the main thread looks for signals that did not wake it.
-LOOK = 2.0
 
 
 class Clock(Protocol):
@@ -31,16 +27,6 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
-
-
-def wait_until(stop: threading.Event) -> None:
-    """Wait in the main thread for an event that a signal's handler sets.
-
-    Python runs handlers in the main thread alone, and a signal that arrives just before this thread blocks does not wake it: with
-    `stop.wait()` alone, a service stopped at that moment runs on.
-    """
-    while not stop.wait(LOOK):
-        pass
 
 
 class Silence:
