@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,9 @@ import structlog
 from prometheus_client import REGISTRY
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, STATE, NewRecord, reports, topics
+from hgext.vcsreplicator.log.blob_retries import BlobRetries
 from hgext.vcsreplicator.log.table import find_oldest_time
+from hgext.vcsreplicator.outbox.bundles import Bundle
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, next_event
 from hgext.vcsreplicator.outbox.file import Fork, Outbox
 from hgext.vcsreplicator.relay import daemon, fork
@@ -35,6 +38,7 @@ from hgext.vcsreplicator.words.errors import BadConfig, Expired, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json, to_json
+from hgext.vcsreplicator.words.wire import INLINE_LIMIT
 from testing.builders.memorylog import MemoryLog
 from testing.builders.outboxes import Folder, PlainPort, Transaction, following
 from testing.builders.states import some_state, state_of
@@ -596,3 +600,26 @@ def test_events_that_are_sent_while_troubles_are_looked_for_leave_the_report_at_
     assert not relay._found
     bench.stop.set()
     relay.close()
+
+
+def test_a_repository_that_is_gone_is_not_remembered_for_its_refused_bundle(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[BlobRetries]()
+
+    class SeenRetries(BlobRetries):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(daemon, "BlobRetries", SeenRetries)
+    monkeypatch.setattr(bench.port, "make_bundle", lambda *_: Bundle([bytes(INLINE_LIMIT + 1)]))
+    entries = following(bench.box.newest(), 1)
+    bench.box.append(Transaction(), [replace(each, needs=MirrorNeeds.BUNDLE) for each in entries])
+    (bench.folder / "file").touch()
+    repository = bench.folder / "repos" / "one"
+    with bench.running(blobs=f"file://{bench.folder}/file/blobs"):
+        [retries] = made
+        eventually(lambda: list(retries.refused) == [str(repository)])
+        repository.rename(bench.folder / "moved")
+        eventually(lambda: not retries.refused)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a failing blob store costs the relay, and how soon it is tried again; the clock is moved by hand."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +53,7 @@ class Bench(PlainPort):
         super().__init__()
         self.root, self.clock, self.store = folder, HandClock(), Store()
         self.bundles: list[float] = []
+        self.in_memory = weakref.WeakSet[Bundle]()
         self.log = MemoryLog(self.clock)
         self.log.create(topics(partitions=1))
         self.stop = threading.Event()
@@ -67,7 +70,9 @@ class Bench(PlainPort):
 
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:
         self.bundles.append(self.clock.monotonic())
-        return Bundle([b"x" * (INLINE_LIMIT + 1)])
+        made = Bundle([b"x" * (INLINE_LIMIT + 1)])
+        self.in_memory.add(made)
+        return made
 
     def push(self, name: str, needs: MirrorNeeds = MirrorNeeds.BUNDLE) -> Outbox:
         store = self.root / name / ".hg" / "store"
@@ -146,6 +151,16 @@ def test_a_push_that_was_taken_ends_the_pauses_of_the_one_before(bench: Bench) -
     box.append(Transaction(), [replace(each, needs=MirrorNeeds.BUNDLE) for each in entries])
     list(bench.attempt("a", 4.0))
     assert len(bench.bundles) - before == 3
+
+
+def test_nothing_of_a_bundle_stays_in_memory_while_the_blob_store_fails(bench: Bench) -> None:
+    for name in "abc":
+        bench.push(name)
+        for _ in bench.attempt(name, 2.0):
+            pass
+    gc.collect()
+    assert len(bench.bundles) == 3
+    assert len(bench.in_memory) == 0
 
 
 def test_a_thread_does_not_wait_while_another_one_asks_a_store_that_hangs(bench: Bench) -> None:

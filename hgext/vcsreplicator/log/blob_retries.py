@@ -12,6 +12,7 @@ before it makes the next one:
 A repository whose bundles the store took causes no probe.
 """
 
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -47,23 +48,23 @@ class _Refusal:
 
 
 class BlobRetries:
-    """The repositories whose bundles a store refused; any thread may use it."""
+    """The repositories whose bundles a store `refused`, by folder; any thread may use it."""
 
     def __init__(self, store: BlobStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._refused: dict[str, _Refusal] = {}
+        self.refused: dict[str, _Refusal] = {}
         self._turn = threading.Lock()
         # When the newest probe was answered, and why the store did not take it.
         self._probed = float("-inf")
         self._failure: BlobsUnavailable | None = None
 
     @contextmanager
-    def trying(self, repository: str) -> Iterator[None]:
+    def trying(self, folder: str) -> Iterator[None]:
         """Send a repository's events in the block, unless its bundle is not worth making.
 
         Raises BlobsUnavailable then, with the reason of the newest attempt.
         """
-        known = self._refused.get(repository)
+        known = self.refused.get(folder)
         if known is not None:
             self._check(known)
         try:
@@ -71,9 +72,16 @@ class BlobRetries:
         except BlobsUnavailable as error:
             count = 1 if known is None else known.count + 1
             due = self._clock.monotonic() + REFUSED.delay(count, random.random())
-            self._refused[repository] = _Refusal(error, count, due)
+            # Anew: the traceback of the error holds the bundle.
+            self.refused[folder] = _Refusal(_copy_error(error), count, due)
             raise
-        self._refused.pop(repository, None)
+        self.refused.pop(folder, None)
+
+    def forget_gone(self) -> None:
+        """Forget the repositories that are not there any more."""
+        for folder in list(self.refused):
+            if not os.path.isdir(folder):
+                self.refused.pop(folder, None)
 
     def _check(self, refusal: _Refusal) -> None:
         """Raise BlobsUnavailable until the store may take the bundle."""
@@ -99,7 +107,7 @@ class BlobRetries:
                     self._store.put([PROBE])
                     self._failure = None
                 except BlobsUnavailable as error:
-                    self._failure = error
+                    self._failure = _copy_error(error)
                 self._probed = self._clock.monotonic()
             return self._failure
         finally:
@@ -107,5 +115,5 @@ class BlobRetries:
 
 
 def _copy_error(error: BlobsUnavailable) -> BlobsUnavailable:
-    """Return the error anew: several threads raise it."""
+    """Return the error anew, without a traceback: several threads raise it."""
     return type(error)(*error.args)

@@ -101,8 +101,8 @@ class _Relay:
         sender = EventSender(log=log, source=settings.source, make_bundle=port.make_bundle, store_blob=store_blob)
         self._watch = StateWatch(log, stop)
         self._losses = LossWatch(log, self._watch.state, clock)
-        retries = None if self._blobs is None else BlobRetries(self._blobs, clock)
-        jobs = RepositoryJobs(sender, port, self._watch, self._losses, retries)
+        self._retries = None if self._blobs is None else BlobRetries(self._blobs, clock)
+        jobs = RepositoryJobs(sender, port, self._watch, self._losses, self._retries)
         self._work = Work(jobs.table(), workers=settings.workers, stop=stop, clock=clock)
         relay_socket = RelaySocket(settings.socket, group_of=next(iter(settings.roots)))
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)
@@ -213,6 +213,8 @@ class _Relay:
         """Make one round, and report the repositories' troubles."""
         settings, now, states = self._settings, self._clock.now(), self._watch.states()
         self._looked_at.clear()
+        if self._retries is not None:
+            self._retries.forget_gone()
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
         found.troubles.extend(self._outside.find(found.folders, now))
         found.troubles.extend(self._find_gone(states, found, now))
