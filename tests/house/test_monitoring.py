@@ -33,15 +33,20 @@ FIRING = {
     "VcsreplicatorPushesNotSent": {
         "vcsreplicator_relay_failures_total": "0+10x90",
         "vcsreplicator_relay_unsent_repositories": "1+0x90",
+        "vcsreplicator_relay_late_repositories": "0 0 1+0x88",
+        "vcsreplicator_relay_forked_repositories": "0+0x90",
+        'vcsreplicator_relay_troubles{severity="critical"}': "0 0 1+0x88",
     },
     "VcsreplicatorRepositoryForked": {
         "vcsreplicator_relay_forked_repositories": "1+0x90",
+        "vcsreplicator_relay_late_repositories": "0+0x90",
         'vcsreplicator_relay_troubles{severity="critical"}': "1+0x90",
     },
     "VcsreplicatorLogLostRecords": {"vcsreplicator_relay_log_losses_total": "0+0x40 1+0x40"},
     "VcsreplicatorRelayTroubles": {
         'vcsreplicator_relay_troubles{severity="critical"}': "1+0x90",
         "vcsreplicator_relay_forked_repositories": "0+0x90",
+        "vcsreplicator_relay_late_repositories": "0+0x90",
     },
     "VcsreplicatorNoticesStalled": {"vcsreplicator_aggregator_stalled_seconds": "0+60x90"},
     "VcsreplicatorAggregatorAlarm": {'vcsreplicator_aggregator_alarms{alarm="events lost"}': "1+0x90"},
@@ -90,6 +95,15 @@ FIRING = {
 }
 # Other series that make an alert fire.
 ALSO_FIRING = [
+    # Events wait, and no attempt is repeated.
+    (
+        "VcsreplicatorPushesNotSent",
+        {
+            "vcsreplicator_relay_late_repositories": "1+0x90",
+            "vcsreplicator_relay_forked_repositories": "0+0x90",
+            'vcsreplicator_relay_troubles{severity="critical"}': "1+0x90",
+        },
+    ),
     ("VcsreplicatorLogLostRecords", {"vcsreplicator_relay_log_losses_total": "_x40 1+0x40"}),
     ("VcsreplicatorGuardianMailsRefused", {"vcsreplicator_guardian_lost_reports_total": "0+0x40 1+0x40"}),
 ]
@@ -99,6 +113,7 @@ HEALTHY = {
     "vcsreplicator_relay_failures_total": "0+0x90",
     "vcsreplicator_relay_unsent_repositories": "3+0x90",
     "vcsreplicator_relay_forked_repositories": "0+0x90",
+    "vcsreplicator_relay_late_repositories": "0+0x90",
     "vcsreplicator_relay_log_losses_total": "0+0x90",
     'vcsreplicator_relay_troubles{severity="critical"}': "0+0x26 1+0x1 0+0x60",
     'vcsreplicator_relay_troubles{severity="warning"}': "3+0x90",

@@ -332,6 +332,16 @@ def test_prometheus_sees_a_fork_that_a_push_marked_for_as_long_as_pushes_are_ref
         eventually(lambda: (measure("forked_repositories"), measure("troubles", severity="critical")) == (0, 0))
 
 
+def test_prometheus_sees_events_that_wait_apart_from_other_troubles(bench: Bench) -> None:
+    bench.log.leaderless.update((EVENTS, number) for number in range(bench.log.partitions(EVENTS)))
+    bench.clock.advance(SILENT + 1)
+    with bench.running():
+        eventually(lambda: (measure("late_repositories"), measure("troubles", severity="critical")) == (1, 1))
+        bench.log.leaderless.clear()
+        bench.clock.advance(SILENT)
+        eventually(lambda: (measure("late_repositories"), measure("troubles", severity="critical")) == (0, 0))
+
+
 def test_prometheus_sees_a_repository_that_is_gone_as_check_does(bench: Bench) -> None:
     bench.log.append([gone("a")])
     with bench.running():

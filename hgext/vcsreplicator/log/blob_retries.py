@@ -48,7 +48,10 @@ class _Refusal:
 
 
 class BlobRetries:
-    """The repositories whose bundles a store `refused`, by folder; any thread may use it."""
+    """The repositories whose bundles a store `refused`, by folder.
+
+    Any thread may use it.
+    """
 
     def __init__(self, store: BlobStore, clock: Clock) -> None:
         self._store, self._clock = store, clock

@@ -30,7 +30,7 @@ from ..words.records import RELAY_KEY, RepositoryState, ServiceTrouble
 from .admission import RelaySocket
 from .fork import StateWatch
 from .jobs import RepositoryJobs
-from .lacking import describe_unmounted, find_gone, find_places, find_trouble, find_unmounted, leave_out_sent
+from .lacking import WAITS, describe_unmounted, find_gone, find_places, find_trouble, find_unmounted, leave_out_sent
 from .loss import LossWatch
 from .outside import OutsideWatch
 from .port import MasterPort
@@ -47,6 +47,9 @@ TROUBLES = prometheus_client.Gauge(
 )
 FORKED = prometheus_client.Gauge(
     "vcsreplicator_relay_forked_repositories", "Repositories that refuse pushes because the log has another history"
+)
+LATE = prometheus_client.Gauge(
+    "vcsreplicator_relay_late_repositories", "Repositories whose events have waited for more than a minute"
 )
 
 # Seconds that running jobs get at the end.
@@ -243,6 +246,7 @@ class _Relay:
         for severity in (Severity.WARNING, Severity.CRITICAL):
             TROUBLES.labels(severity.name.lower()).set(counts[severity])
         FORKED.set(sum(REFUSES in each.text for each in self._found))
+        LATE.set(sum(WAITS in each.text and each.is_urgent for each in self._found))
         self._reporter.report(self._found, now=now)
 
     def _find_gone(self, states: Mapping[str, RepositoryState], found: RelayRound, now: float) -> list[ServiceTrouble]:
