@@ -15,7 +15,7 @@ from ..log import ERRORS, LARGEST, NOTICES, Log, Record
 from ..log.table import read_records
 from ..words.errors import BadConfig, MalformedEvent, Unavailable
 from ..words.event import Event
-from ..words.records import SUBMITTED_KEY, ErrorRecord
+from ..words.records import ErrorRecord
 from ..words.shape import from_json
 from ..words.streams import message_id, streams
 
@@ -83,7 +83,7 @@ def find_rejects(log: Log, event: Event, notice: Record) -> Mapping[str, Sequenc
     """Find why messages of a notice, or the notice, were rejected, by destination."""
     found: dict[str, list[str]] = {}
     for record in _read_since(log, notice.time):
-        if record.key == SUBMITTED_KEY or not record.value:
+        if record.key != event.repository or not record.value:  # most are the decoder's, which have no key
             continue
         try:
             error = from_json(ErrorRecord, record.value, limit=LARGEST)
