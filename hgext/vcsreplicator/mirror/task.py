@@ -136,11 +136,12 @@ class Checked:
 class Sweep:
     """A request to remove repositories that were set aside `age` seconds ago.
 
-    `now` is the time in seconds since the epoch. Answered by itself.
+    `now` is the time in seconds since the epoch. Answered by itself, with the reasons why some were `kept`.
     """
 
     now: float
     age: float
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Work that no push waits for: when it may begin, and what its results change. Workers are played by hand."""
 
+import errno
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+import structlog
 
 from hgext.vcsreplicator.hg.replica import place
 from hgext.vcsreplicator.mirror.pool import Answered, Lane
@@ -171,6 +176,34 @@ def test_copies_that_were_set_aside_stay_in_order_when_their_times_move(tmp_path
     assert times == sorted({*times})
     place.remove_old(str(tmp_path), 50 * DAY, 0.0)
     assert os.listdir(tmp_path / "aside") == []
+
+
+def test_a_copy_that_cannot_be_touched_or_removed_stays_and_holds_up_no_other(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside, touch = tmp_path / "aside", os.utime
+    for name in ("a", "foreign", "z"):
+        (aside / name / "hg").mkdir(parents=True)
+    (aside / "file").touch()
+
+    def refuse(path: Any, times: tuple[float, float], **options: Any) -> None:
+        if str(path) == str(aside / "foreign"):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        touch(path, times, **options)
+
+    monkeypatch.setattr(os, "utime", refuse)
+    for number in range(3):  # the first one only begins to count
+        kept = place.remove_old(str(tmp_path), time.time() + 3600.0 * number, 3600.0)
+    assert sorted(os.listdir(aside)) == ["file", "foreign"]
+    assert sorted(kept) == [f"{aside}/file: Not a directory", f"{aside}/foreign: Operation not permitted"]
+    bench.pool.limits[Lane.CHECK] = 1
+    bench.passes(100)
+    [worker] = [each for each in bench.pool.workers if isinstance(each.busy, Sweep)]
+    with structlog.testing.capture_logs() as lines:
+        bench.mirror.receive(Answered(worker=worker, answer=replace(worker.busy, kept=kept)))
+    [line] = lines
+    assert (line["log_level"], line["event"], line["count"]) == ("error", "old copies not removed", 2)
+    assert line["reasons"] == kept
 
 
 def test_repositories_are_read_through_one_in_an_interval(bench: Bench) -> None:

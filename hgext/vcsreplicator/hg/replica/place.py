@@ -249,27 +249,44 @@ def _make_folder(folder: str) -> None:
     raise Busy(f"{folder}: another worker repeatedly removes it as an empty folder")
 
 
-def remove_old(state: str, now: float, age: float) -> None:
+def remove_old(state: str, now: float, age: float) -> tuple[str, ...]:
     """Remove for good the copies that were set aside `age` seconds ago.
 
     Of the time since the last removal at most COUNTED seconds count, and none before the first: otherwise a jump of the clock would
     remove all copies at once. The copies' own times move with the rest, and stay in order. A copy from the future was set aside
-    while the clock was ahead, and counts as new. After a kill they move again, so copies stay longer. Nothing is removed on a disk
-    that takes no new times.
+    while the clock was ahead, and counts as new. After a kill they move again, so copies stay longer. A copy that takes no new time
+    stays, and so do all on a disk that takes none. Returns why copies were not touched or removed.
     """
-    mark = os.path.join(state, SWEPT)
-    with contextlib.suppress(OSError):
+    mark, due, kept = os.path.join(state, SWEPT), list[str](), list[str]()
+    try:
         passed_over = max(0.0, now - _read_time(mark) - COUNTED)
-        for number, (set_aside, path) in enumerate(_list_aside(state)):
-            latest = now - number / 1000
-            if passed_over or set_aside > latest:
-                moved = min(latest, set_aside + passed_over)
+        for number, (set_aside, path) in enumerate(_list_aside(state, kept)):
+            moved = min(now - number / 1000, set_aside + passed_over)
+            with _noting_failure(path, kept):
                 os.utime(path, (moved, moved), follow_symlinks=False)
+                if moved <= now - age:
+                    due.append(path)
         with open(mark, "a", encoding="ascii"):
             os.utime(mark, (now, now))
-        for set_aside, path in _list_aside(state):
-            if set_aside <= now - age:
-                shutil.rmtree(path, ignore_errors=True)
+    except OSError as error:
+        return (*kept, f"{error.filename or mark}: {error.strerror}")
+    for path in due:
+        with _noting_failure(path, kept):
+            shutil.rmtree(path, ignore_errors=True)
+            if os.path.lexists(path):
+                shutil.rmtree(path)  # raises what the first attempt ignored
+    return tuple(kept)
+
+
+@contextlib.contextmanager
+def _noting_failure(path: str, kept: list[str]) -> Iterator[None]:
+    """Note why the block fails for a copy that is still there."""
+    try:
+        yield
+    except FileNotFoundError:  # another worker moved or removed it
+        pass
+    except OSError as error:
+        kept.append(f"{error.filename or path}: {error.strerror or error}")
 
 
 def _read_time(file: str) -> float:
@@ -279,10 +296,11 @@ def _read_time(file: str) -> float:
         return 0.0
 
 
-def _list_aside(state: str) -> list[tuple[float, str]]:
+def _list_aside(state: str, kept: list[str]) -> list[tuple[float, str]]:
     """Return when each copy was set aside, and its folder, the newest first."""
-    try:
-        with os.scandir(os.path.join(state, ASIDE)) as entries:
-            return sorted(((each.stat(follow_symlinks=False).st_mtime, each.path) for each in entries), reverse=True)
-    except FileNotFoundError:
-        return []
+    found = list[tuple[float, str]]()
+    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, ASIDE)) as entries:
+        for each in entries:
+            with _noting_failure(each.path, kept):
+                found.append((each.stat(follow_symlinks=False).st_mtime, each.path))
+    return sorted(found, reverse=True)

@@ -102,8 +102,7 @@ def serve(pipe: Connection, ui: Ui | None) -> None:
             case Check():
                 answer = check(runner.repositories, settings, task)
             case Sweep():
-                place.remove_old(settings.folder, task.now, task.age)
-                answer = task
+                answer = replace(task, kept=place.remove_old(settings.folder, task.now, task.age))
             case Warm():
                 answer = warm(runner.repositories, task)
 

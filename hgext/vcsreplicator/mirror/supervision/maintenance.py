@@ -20,6 +20,8 @@ WARM_AFTER = 0.05
 WARM_AT_LATEST = 30.0
 # Seconds between two removals of old set-aside repositories.
 SWEEP_INTERVAL = 3600.0
+# Most reasons in one log line.
+NAMED = 10
 logger = structlog.get_logger()
 
 
@@ -94,6 +96,11 @@ class Maintenance:
             self._pool.give(worker, sweep, self._clock.monotonic())
         if self._settings.check_interval and now >= self._check_at:
             self._check_next(now)
+
+    def take_swept(self, swept: Sweep) -> None:
+        """Log why old copies are still there, if any are."""
+        if swept.kept:
+            logger.error("old copies not removed", count=len(swept.kept), reasons=swept.kept[:NAMED])
 
     def take_checked(self, checked: Checked) -> None:
         """Take the result of reading a repository through: damage, or a lower checkpoint."""

@@ -25,7 +25,7 @@ from ..notes import Notes
 from ..pool import Answered, WorkerPool
 from ..settings import MirrorSettings
 from ..sources import ExpiredPosition, ReadRecords, SkippedRecords, Source
-from ..task import Checked
+from ..task import Checked, Sweep
 from ..writer import AckWriter, Ends
 from .catchup import CatchUpReaders
 from .control import Control
@@ -161,6 +161,8 @@ class Supervisor:
         self._pool.freed(answered)
         if isinstance(answered.answer, Checked):
             self.maintenance.take_checked(answered.answer)
+        elif isinstance(answered.answer, Sweep):
+            self.maintenance.take_swept(answered.answer)
         else:
             self.dispatch.take_answer(busy, answered)
 
