@@ -119,6 +119,7 @@ def pushes_not_sent(on_call: OnCall, entry: Entry) -> None:
     entry.do("chown -R USER:GROUP FOLDER", USER=os.getuid(), GROUP=os.getgid(), FOLDER=on_call.cluster.repository(name))
     on_call.wait_announced(name)
     eventually(lambda: entry.metric("relay", "vcsreplicator_relay_unsent_repositories") == 0)
+    eventually(lambda: entry.metric("relay", "vcsreplicator_relay_late_repositories") == 0)
     entry.until_ok()
 
 
@@ -159,6 +160,7 @@ def forked(on_call: OnCall, entry: Entry) -> None:
     entry.do("hg -R FOLDER replicateadopt --yes", FOLDER=folder)
     on_call.push(name)
     entry.until("vcsreplicator trace PATH", "notice written", PATH=name)
+    eventually(lambda: entry.metric("relay", "vcsreplicator_relay_forked_repositories") == 0)
 
     moved = on_call.repository()
     place = on_call.cluster.repository(f"{moved}-moved")
