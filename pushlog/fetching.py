@@ -12,7 +12,7 @@ Rules of this module:
 4. The last answer counts: a changeset that was in another push here leaves it. So a push that was stripped on the server and
   pushed again has its new row here, too; and of two servers that know a changeset by different pushes the higher id wins.
 5. New changesets in no push may belong to a push that lost them here, or came without them. The client asks the server again, from
-  the first such push on.
+  the first such push on; for all pushes if it does not know that push, because the server may have hidden what it shows now.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ def fetch(pullop: pulloperation) -> None:
     log = Pushlog(pullop.repo)
     first = api.last_push_id(log.repo) + 1
     _name_stale_mirror(log.repo.ui, pullop.remote, newest=first - 1)
-    pushes = list(_select_obtainable(log, pullop.remote, _ask_for_pushes(log, pullop.remote, first)))
+    answer = _ask_for_pushes(log, pullop.remote, first)
+    pushes = list(_select_obtainable(log, pullop.remote, answer))
     if not pushes:
         log.create()
     _record_pushes(log, pullop, pushes)
     log.repo.ui.status(b"added %d pushes\n" % len(pushes))
-    if first > 1 and (returned := _find_unrecorded(log)):
+    if first > 1 and (returned := _find_unrecorded(log).difference(*(push.nodes for push in answer))):
         again = _find_first_incomplete(log, returned)
-        if again is not None:
-            rows = [push for push in _ask_for_pushes(log, pullop.remote, again) if not returned.isdisjoint(push.nodes)]
-            _record_pushes(
-                log, pullop, [push for push in _select_obtainable(log, pullop.remote, rows) if _is_ours(log, push)]
-            )
+        rows = [push for push in _ask_for_pushes(log, pullop.remote, again) if not returned.isdisjoint(push.nodes)]
+        _record_pushes(
+            log, pullop, [push for push in _select_obtainable(log, pullop.remote, rows) if _is_ours(log, push)]
+        )
 
 
 def _name_stale_mirror(ui: Ui, remote: IPeer, *, newest: int) -> None:
@@ -206,14 +206,15 @@ def _find_unrecorded(log: Pushlog) -> set[str]:
         return {node for node in new if database.push_id_of(connection, node) is None}
 
 
-def _find_first_incomplete(log: Pushlog, returned: set[str]) -> int | None:
-    """Return the first push that has no changesets, or once had some of ``returned``."""
-    with log.view() as connection:
-        emptied = database.first_emptied(connection)
-    once = [
-        fact.id for fact in log.sound_facts() if isinstance(fact, entry.Push) and not returned.isdisjoint(fact.nodes)
-    ]
-    return min([*once, *([] if emptied is None else [emptied])], default=None)
+def _find_first_incomplete(log: Pushlog, returned: set[str]) -> int:
+    """Return the first push that once had some of ``returned``.
+
+    It is 1 if no push is known that had them all: the server may show now what it hid.
+    """
+    pushes = (fact for fact in log.sound_facts() if isinstance(fact, entry.Push))
+    once = [push for push in pushes if not returned.isdisjoint(push.nodes)]
+    is_known = returned.issubset(node for push in once for node in push.nodes)
+    return min(push.id for push in once) if is_known else 1
 
 
 def _is_ours(log: Pushlog, push: entry.Push) -> bool:

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The limit up to which web pages and wire commands show a mirror's pushlog.
+"""What web pages and wire commands show of the pushlog.
 
 A mirror may hold more than it may serve. Another extension decides by repository attributes ``_pushlog_limit`` and
 ``_pushlog_view`` (see `pushlog.api`). Without one, web answers stop at ``last_push_id`` of ``.hg/replicated-data``, a canonical
 CBOR map, where that file has one.
+
+Of a push, a client gets the changesets that its view of the repository names (`NamedChangesets`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from mercurial import phases
 from mercurial.localrepo import localrepository
+from mercurial.node import bin
 from mercurial.utils import cborutil
 
 from .store.appendfile import open_regular
@@ -59,3 +63,51 @@ def web_limit(repo: localrepository) -> int | None:
         return None
     last = fields.get(b"last_push_id") if isinstance(fields, dict) else None
     return last if isinstance(last, int) else None
+
+
+class Pushed(NamedTuple):
+    """A changeset of a push as this view of the repository shows it."""
+
+    node: str
+    revision: int
+    is_hidden: bool
+
+
+class NamedChangesets:
+    """The changesets that a view of the repository names, and finds.
+
+    It names those that it shows, and hidden ones that are obsolete and not secret. A view of public changesets names none that it
+    hides.
+    ``everything`` is `with_hidden` of the view.
+    """
+
+    def __init__(self, repo: localrepository) -> None:
+        self.everything = with_hidden(repo)
+        self.hidden = repo.changelog.filteredrevs
+        self.index = self.everything.changelog.index
+        self._withheld = self.everything.changelog.filteredrevs
+        self._is_public = repo.filtername in PUBLIC_VIEWS
+
+    def find(self, node: str) -> Pushed | None:
+        """Return a changeset by its 40 hex digits; None if not named, or not there."""
+        revision = self.index.get_rev(bin(node))
+        if revision is None or revision in self._withheld:
+            return None
+        is_hidden = revision in self.hidden
+        if is_hidden and not self._is_obsolete(revision):
+            return None
+        return Pushed(node, revision, is_hidden)
+
+    def names(self, node: str) -> bool:
+        """Return whether the view names a changeset, or may once that is there."""
+        if not self.hidden and not self._is_public:
+            return True
+        revision = self.index.get_rev(bin(node))
+        if revision is None:
+            return not self._is_public
+        return revision not in self.hidden or self.find(node) is not None
+
+    def _is_obsolete(self, revision: int) -> bool:
+        """Return whether a hidden changeset is obsolete and not secret."""
+        context = self.everything[revision]
+        return bool(context.phase() < phases.secret and context.obsolete())

@@ -12,6 +12,7 @@ from mercurial import encoding, templateutil
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
 
+from .limit import NamedChangesets
 from .store import database
 from .store.entry import Push
 from .store.storage import Pushlog
@@ -45,6 +46,17 @@ def find_push(context: engine, mapping: dict[bytes, Any]) -> Push | None:
     return push
 
 
+def find_named(context: engine, mapping: dict[bytes, Any]) -> Push | None:
+    """Return the push of the changeset being shown, with what its view names."""
+    push = find_push(context, mapping)
+    return None if push is None else name_shown(context.resource(mapping, b"repo"), push)
+
+
+def name_shown(repo: localrepository, push: Push) -> Push:
+    """Return a push of which the view shows changesets, with those that it names."""
+    return push.with_nodes(filter(NamedChangesets(repo).names, push.nodes))
+
+
 def local(text: str) -> bytes:
     """Encode text of the pushlog as Mercurial shows it."""
     return encoding.tolocal(text.encode("utf-8", "replace"))
@@ -60,6 +72,9 @@ def entry(orig: Any, repo: localrepository, ctx: changectx) -> dict[bytes, Any]:
     def find() -> Push | None:
         return push_of(repo, ctx.changectx().node() if hasattr(ctx, "changectx") else ctx.node())
 
+    def list_shown(push: Push) -> list[bytes]:
+        return [node.encode("ascii") for node in name_shown(repo, push).nodes]
+
     def show(value: Callable[[Push], Any]) -> Any:
         return lambda _context, _mapping: b"" if (push := find()) is None else value(push)
 
@@ -68,8 +83,6 @@ def entry(orig: Any, repo: localrepository, ctx: changectx) -> dict[bytes, Any]:
         b"pushid": show(lambda push: push.id),
         b"pushuser": show(lambda push: local(push.user)),
         b"pushdate": show(lambda push: templateutil.date((push.date, 0))),
-        b"pushhead": show(lambda push: push.nodes[-1].encode("ascii")),
-        b"pushnodes": show(
-            lambda push: templateutil.hybridlist([node.encode("ascii") for node in push.nodes], name=b"node")
-        ),
+        b"pushhead": show(lambda push: list_shown(push)[-1]),
+        b"pushnodes": show(lambda push: templateutil.hybridlist(list_shown(push), name=b"node")),
     }

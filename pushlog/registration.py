@@ -135,14 +135,17 @@ for _declaration, _text in _REVSETS.items():
     predicate(_declaration, safe=True, weight=10)(_select)
 
 _find_push = seams.loading(_PUSHED, "find_push")
+_find_named = seams.loading(_PUSHED, "find_named")
 _local = seams.loading(_PUSHED, "local")
 
 
-def _offer_keyword(name: bytes, show: Callable[[Push], Any], text: str) -> None:
+def _offer_keyword(
+    name: bytes, show: Callable[[Push], Any], text: str, find: Callable[..., Push | None] = _find_push
+) -> None:
     """Offer a template keyword, which is None for a changeset without a push."""
 
     def show_push(context: engine, mapping: dict[bytes, Any]) -> Any:
-        push = _find_push(context, mapping)
+        push = find(context, mapping)
         return None if push is None else show(push)
 
     show_push.__doc__ = text
@@ -160,9 +163,11 @@ _offer_keyword(
     b"pushbasenode",
     lambda push: push.nodes[0].encode("ascii"),
     "String. The first changeset of the push that brought the changeset.",
+    _find_named,
 )
 _offer_keyword(
     b"pushheadnode",
     lambda push: push.nodes[-1].encode("ascii"),
     "String. The last changeset of the push that brought the changeset.",
+    _find_named,
 )

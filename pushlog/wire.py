@@ -19,7 +19,7 @@ from mercurial.localrepo import localrepository
 from mercurial.utils import stringutil
 
 from . import api
-from .limit import visible_limit
+from .limit import NamedChangesets, visible_limit
 from .store import database, entry
 
 if TYPE_CHECKING:
@@ -53,11 +53,18 @@ def _parse_first(firstpush: bytes) -> int:
 
 
 def _encode_rows(repo: localrepository, first: int) -> Iterator[bytes]:
-    limit = visible_limit(repo)
+    """Yield the rows of pushes, but those of which the view names no changeset.
+
+    One that lost its changesets here has a row without any.
+    """
+    limit, is_named = visible_limit(repo), NamedChangesets(repo).names
     for number, user, date, nodes in api.pushes(repo, first):
         if limit is not None and number > limit:
             return
-        yield b"%d %s %d %s" % (number, b"".join(user.splitlines()), date, b" ".join(nodes))
+        named = [node for node in nodes if is_named(node.decode("ascii"))]
+        if nodes and not named:
+            continue
+        yield b"%d %s %d %s" % (number, b"".join(user.splitlines()), date, b" ".join(named))
 
 
 def parse_row(row: bytes) -> entry.Push:

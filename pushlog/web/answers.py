@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from mercurial import encoding, phases, util
+from mercurial import encoding, util
 from mercurial.localrepo import localrepository
 from mercurial.node import bin, hex
 
+from ..limit import NamedChangesets, Pushed
 from ..store.entry import Push
 from .gitnodes import GitNodes
 from .query import Query
@@ -27,31 +28,21 @@ _SLICE = 1000
 _encode = json.JSONEncoder(sort_keys=True).encode
 
 
-class Pushed(NamedTuple):
-    """A changeset of a push as this view of the repository shows it."""
-
-    node: str
-    revision: int
-    is_hidden: bool
-
-
 class Answers:
     """The changesets of one request's pushes.
 
-    ``repo`` is the view that the request may see. ``everything`` is `limit.with_hidden` of it.
+    ``repo`` is the view that the request may see.
     """
 
-    def __init__(self, repo: localrepository, everything: Any):
-        self._everything = everything
-        self._withheld = everything.changelog.filteredrevs
-        self._filtered = repo.changelog.filteredrevs
-        self._index = self._everything.changelog.index
+    def __init__(self, repo: localrepository):
+        self._named = NamedChangesets(repo)
+        self._everything, self._index = self._named.everything, self._named.index
         self._markers = self._everything.obsstore
         self._git = GitNodes(repo)
 
     def changesets(self, push: Push, query: Query) -> list[Pushed]:
         """Return the changesets of ``push`` that the query asks for, in the push's order."""
-        pushed = [changeset for node in push.nodes if (changeset := self._find_pushed(node)) is not None]
+        pushed = [changeset for node in push.nodes if (changeset := self._named.find(node)) is not None]
         if query.branch:
             branch_of = self._everything.revbranchcache().branchinfo
             pushed = [changeset for changeset in pushed if text(branch_of(changeset.revision)[0]) == query.branch]
@@ -99,7 +90,7 @@ class Answers:
         """Return the JSON of a push with one visible changeset, None for others."""
         node = bin(push.nodes[0])
         revision = self._index.get_rev(node)
-        if revision is None or revision in self._filtered:
+        if revision is None or revision in self._named.hidden:
             return None
         git = self._git.of(revision, node)
         return (
@@ -127,20 +118,6 @@ class Answers:
 
     def context(self, changeset: Pushed) -> Any:
         return self._everything[changeset.revision]
-
-    def _find_pushed(self, node: str) -> Pushed | None:
-        revision = self._index.get_rev(bin(node))
-        if revision is None or revision in self._withheld:
-            return None
-        is_hidden = revision in self._filtered
-        if is_hidden and not self._is_obsolete(revision):
-            return None
-        return Pushed(node, revision, is_hidden)
-
-    def _is_obsolete(self, revision: int) -> bool:
-        """Return whether a hidden changeset is obsolete and not secret."""
-        context = self._everything[revision]
-        return bool(context.phase() < phases.secret and context.obsolete())
 
     def _join_shown(self, changesets: list[Pushed], show: Callable[[Pushed], str], many: int) -> Iterator[str]:
         """Yield the inside of a JSON list, this many changesets at a time."""

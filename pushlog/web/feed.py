@@ -15,8 +15,9 @@ from xml.sax.saxutils import escape as escape_text
 
 from mercurial import encoding
 
+from ..limit import Pushed
 from ..store.entry import Push
-from .answers import Pushed, path
+from .answers import path
 from .lookup import FoundPushes, Lookup
 from .reply import address
 

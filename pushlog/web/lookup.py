@@ -52,8 +52,8 @@ class Lookup:
         """Read the request; with ``is_form`` an empty field is a field not given."""
         self.repo = web.repo
         self.log = Pushlog(web.repo)
+        self.answers = Answers(web.repo)
         self._everything = with_hidden(web.repo)
-        self.answers = Answers(web.repo, self._everything)
         self.parameters = {
             key.decode("ascii", "replace"): [value.decode("utf-8", "replace") for value in values]
             for key, values in web.req.qsparams.asdictoflists().items()

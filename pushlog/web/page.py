@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from mercurial import encoding, templateutil
 from mercurial.hgweb import common, webutil
 
+from ..limit import Pushed
 from ..pushed import local
 from ..store.entry import Push
 from . import query
-from .answers import Pushed
 from .lookup import FoundPushes, Lookup
 from .reply import next_url
 

@@ -176,7 +176,7 @@ class Place:
 
         def call(command, firstpush):
             assert command == b"pushlog-stream"
-            body = b"".join(wire.stream_rows(other.repository, firstpush)) if answer is None else answer
+            body = b"".join(wire.stream_rows(remote._repo, firstpush)) if answer is None else answer
             streams.append(io.BytesIO(body + NEXT_ANSWER))
             return streams[-1]
 

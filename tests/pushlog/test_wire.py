@@ -6,7 +6,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from mercurial import localrepo
+from mercurial import localrepo, phases
 from mercurial import ui as ui_module
 
 from pushlog import fetching, wire
@@ -254,6 +254,58 @@ def test_a_row_that_came_without_its_changesets_is_asked_for_again_when_they_com
         number: (user, set(nodes)) for number, (user, nodes) in rows.items()
     }
     assert client.errors() == []
+
+
+@pytest.fixture
+def publish(branched):
+    """Make a changeset public on a server that shows public changesets alone."""
+    (branched.folder / ".hg" / "hgrc").write_text("[server]\nview = immutable\n")
+
+    def publish(node):
+        repository = branched.repository.unfiltered()
+        with repository.lock(), repository.transaction(b"test") as tr:
+            phases.advanceboundary(repository, tr, phases.public, [bytes.fromhex(node)])
+
+    return publish
+
+
+def test_what_is_made_public_later_is_in_the_push_that_brought_it(place, branched, publish):
+    """First push 1, then push 3, the first changeset of push 2, and its last one."""
+    rows, client = branched.rows(), place("client")
+    [first], [middle, last], [newest] = (rows[number][1] for number in (1, 2, 3))
+    for node in (first, newest):
+        publish(node)
+        client.pull_from(branched)
+    assert client.rows() == {1: rows[1], 3: rows[3]}
+    publish(middle)
+    client.pull_from(branched)
+    assert client.rows() == {**rows, 2: ("alice", [middle])}
+    publish(last)
+    client.pull_from(branched)
+    assert client.rows() == rows
+    assert client.errors() == []
+
+
+def test_what_is_made_public_is_found_though_a_later_push_has_no_changesets(place, branched, publish):
+    rows, client = branched.rows(), place("client")
+    publish(rows[3][1][0])
+    client.pull_from(branched)
+    client.strip(rows[3][1][0])
+    publish(rows[2][1][1])
+    client.pull_from(branched)
+    assert client.rows() == rows
+
+
+def test_changesets_whose_row_a_later_pull_completes_are_not_asked_for_again(place, branched, monkeypatch):
+    rows, client = branched.rows(), place("client")
+    client.pull_from(branched, rows[1][1][0])
+    asked = []
+    stream = wire.stream_rows
+    monkeypatch.setattr(wire, "stream_rows", lambda repo, first: asked.append(first) or stream(repo, first))
+    client.pull_from(branched, rows[3][1][0])
+    assert (asked, client.rows()) == ([b"2"], {1: rows[1]})
+    client.pull_from(branched)
+    assert client.rows() == rows
 
 
 def test_a_pull_without_new_changesets_asks_once(place, branched, monkeypatch):

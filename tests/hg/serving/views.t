@@ -145,17 +145,18 @@ that is no mirror.
   obsoleted 1 changesets
   $ release pushed 3 1 1; rm -r repo; mv pushed repo; cp repo/.hg/hgrc hgrc
   $ show() { get 'json-pushes?full=1&version=2' | grep -o '"desc": "[a-z]*"\|"obsoletechangesets"' | cut -d '"' -f 2,4 | tr '"\n' ' '; }
+  $ count() { get '?cmd=pushlog&firstpush=1' | grep -o '[0-9a-f]\{40\}' | wc -l; }
   $ for view in served visible immutable base; do
-  >   { cat hgrc; printf "[web]\nview = $view\n"; } > repo/.hg/hgrc
-  >   serve; echo mirror $view: $(show); stop
+  >   { cat hgrc; printf "[web]\nview = $view\n[server]\nview = $view\n"; } > repo/.hg/hgrc
+  >   serve; echo mirror $view: $(show) $(count); stop
   >   hg serve -R repo -p $HGPORT -d --pid-file hg.pid -E errors.log; cat hg.pid >> $DAEMON_PIDS
-  >   echo other $view: $(show); stop
+  >   echo other $view: $(show) $(count); stop
   > done
-  mirror served: desc kept desc draft obsoletechangesets desc obsolete
-  other served: desc kept desc draft obsoletechangesets desc obsolete
-  mirror visible: desc kept desc draft obsoletechangesets desc obsolete
-  other visible: desc kept desc draft obsoletechangesets desc obsolete
-  mirror immutable: desc kept
-  other immutable: desc kept
-  mirror base: desc kept
-  other base: desc kept
+  mirror served: desc kept desc draft obsoletechangesets desc obsolete 3
+  other served: desc kept desc draft obsoletechangesets desc obsolete 3
+  mirror visible: desc kept desc draft obsoletechangesets desc obsolete 3
+  other visible: desc kept desc draft obsoletechangesets desc obsolete 3
+  mirror immutable: desc kept 1
+  other immutable: desc kept 1
+  mirror base: desc kept 1
+  other base: desc kept 1
