@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,12 +151,23 @@ def test_a_root_with_repositories_beside_a_new_state_folder_is_not_empty(bench: 
 
 def test_a_mirror_fills_an_empty_root_once_an_operator_began_a_bootstrap(bench: Bench, served: Author) -> None:
     unmount(bench)
-    with pytest.raises(Refused):
-        bootstrap(bench.settings(), bench.log, BootstrapSettings(), ask=refuse, report=print, stop=threading.Event())
+    stop, settings = threading.Event(), replace(bench.settings(), master="http://127.0.0.1:1/")
+    assert not bootstrap(
+        settings, bench.log, BootstrapSettings(), ask=lambda *_: None, report=lambda _: stop.set(), stop=stop
+    )
     assert content(bench.root) == set()
     with bench.mirror():
         bench.wait(lambda acks: acks[served.repository].applied == served.seq, "the copy")
         eventually(lambda: content(bench.root) == {"served"}, "it is in its place")
+
+
+def test_a_bootstrap_that_was_refused_allows_no_mirror_to_fill_an_empty_root(bench: Bench, served: Author) -> None:
+    unmount(bench)
+    with pytest.raises(Refused):
+        bootstrap(bench.settings(), bench.log, BootstrapSettings(), ask=refuse, report=print, stop=threading.Event())
+    with pytest.raises(Unavailable, match="is empty, but by the log"), bench.mirror():
+        pass
+    assert content(bench.root) == set()
 
 
 def test_a_mirror_whose_repositories_are_all_deleted_starts_on_an_empty_root(bench: Bench, served: Author) -> None:

@@ -105,10 +105,10 @@ def bootstrap(
 ) -> bool:
     """Fill the mirror; return whether it joined (else stopped). Raises Refused."""
     with lock_folder(settings), closing(Follower(events)) as follower:
-        instance_of(Path(settings.folder))  # from now on the service may fill an empty root
         _make_known(follower.update(), settings.name, ask, rules, backup=backup)
         if stop.is_set():
             return False
+        instance_of(Path(settings.folder))  # from now on the service may fill an empty root
         store_start(events, settings.group)
         picture = follower.update()
         jobs = _find_missing(settings, carried(picture, settings.name), stop)
