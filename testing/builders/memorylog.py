@@ -2,7 +2,8 @@
 """The log in memory, for tests that need thousands of crashes: the contract of `hgext.vcsreplicator.log`, one process, no waiting.
 
 Beyond the contract, for tests: `fail_commits` makes the next transactions raise Unavailable, before or after they took effect;
-`copied` and `restore` put a topic back to what it was; `lose` takes its newest records; partitions in `leaderless` do not answer.
+`copied` and `restore` put a topic back to what it was; `lose` takes its newest records, and `expire` its oldest ones; partitions in
+`leaderless` do not answer.
 """
 
 import threading
@@ -32,6 +33,7 @@ class MemoryLog(Log):
         self._records: dict[TopicPartition, dict[int, Record]] = {}
         self._newest: dict[tuple[str, int, str | None], int] = {}
         self._ends: dict[TopicPartition, int] = {}
+        self._beginnings: dict[TopicPartition, int] = {}
         self._stored: dict[tuple[str, str], dict[int, int]] = {}
         self._metadata: dict[tuple[str, str], dict[int, str]] = {}
         self._epochs: dict[str, int] = {}
@@ -90,7 +92,10 @@ class MemoryLog(Log):
             return {group: dict(positions) for (group, name), positions in self._stored.items() if name == topic}
 
     def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
-        return dict.fromkeys(self._find_leaders(topic, partitions), 0)
+        with self._changed:
+            return {
+                number: self._beginnings.get((topic, number), 0) for number in self._find_leaders(topic, partitions)
+            }
 
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
         with self._changed:
@@ -136,6 +141,13 @@ class MemoryLog(Log):
             self._records[place] = {at: found for at, found in self._records[place].items() if at < self._ends[place]}
             self._changed.notify_all()
 
+    def expire(self, topic: str, partition: int) -> None:
+        """Retention removes all records that a partition has now."""
+        place = (topic, partition)
+        with self._changed:
+            self._beginnings[place], self._records[place] = self._ends[place], {}
+            self._changed.notify_all()
+
     def commit(
         self,
         identity: str,
@@ -168,7 +180,7 @@ class MemoryLog(Log):
         with self._changed:
             for place in self._find_led(active):
                 position, end = positions[place], self._ends[place]
-                if not 0 <= position <= end:
+                if not self._beginnings.get(place, 0) <= position <= end:
                     raise (Rewound if position > end else Expired)(f"{place}: position {position} is gone")
                 for offset in range(position, end):
                     if len(found) >= limit:

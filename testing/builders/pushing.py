@@ -161,7 +161,7 @@ def running_relay(settings: RelaySettings, log: Log) -> Iterator[None]:
 
 def events(log: Log, *, repeats: bool = False) -> dict[str, list[Event]]:
     """The events in the log by wire path: first appearances in order, each chain proven unbroken; or every appearance."""
-    reader = log.reader({(EVENTS, partition): 0 for partition in range(log.partitions(EVENTS))})
+    reader = log.reader({(EVENTS, partition): at for partition, at in log.beginnings(EVENTS).items()})
     found: dict[str, list[Event]] = {}
     try:
         while records := reader.poll(0.5, limit=10_000):

@@ -329,3 +329,34 @@ def test_what_neither_pending_nor_events_has_is_reported_everywhere_and_the_rest
     assert errors(log) == ["one: 3 events without notice are gone from pending and from events; they get none"]
     work(log, lambda: True)
     assert len(errors(log)) == 1
+
+
+def test_events_that_expired_unread_are_an_alarm_until_they_are_sent_again_and_named_if_others_come_first() -> None:
+    clock, log = memory()
+    again, passed = Chain("again"), Chain("passed")
+    send(log, [*again.take(1), *passed.take(1)])
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+        session.step(0.0)
+        session.finish()
+    expired = again.take(2)
+    send(log, [*expired, *passed.take(2)])
+    log.expire(EVENTS, 0)
+    send(log, passed.take(1))
+    acknowledge(log, again, passed)
+    with Session(AggregatorSettings(), log, log.transactor(GROUP), clock) as session:
+
+        def alarms() -> list[str]:
+            for _ in range(4):
+                clock.advance(5.0)
+                session.step(0.0)
+            heartbeats = [record.value for record in read(log, STATE) if record.key == "aggregator"]
+            return [
+                text.partition(" (since")[0] for text in from_json(AggregatorHeartbeat, heartbeats[-1] or b"").alarms
+            ]
+
+        lost = "events lost: 2 lost, 1 repositories (passed)"
+        assert alarms() == [lost, "events missing in the log: 2 missing, 1 repositories (again)"]
+        assert "passed: events before 4 are missing in the log, the last was 1" in errors(log)
+        send(log, expired)
+        assert alarms() == [lost]
+    assert (noticed(log, again), noticed(log, passed)) == ([1, 2, 3], [1, 4])

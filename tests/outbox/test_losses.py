@@ -84,6 +84,22 @@ def test_a_marker_without_a_place_counts_as_lost_unless_the_aggregator_saw_its_e
     assert has_lost(MemoryLog(), Box(), state) is not seen
 
 
+@pytest.mark.parametrize(
+    ("state", "lost"),
+    [(STATE, False), (replace(STATE, seq=4), True), (replace(STATE, incarnation="c" * 32), True), (None, False)],
+)
+def test_an_event_that_expired_before_the_aggregator_saw_it_is_lost_unless_its_state_may_be(
+    state: RepositoryState | None, lost: bool
+) -> None:
+    log = MemoryLog()
+    log.create(topics())
+    partition, offset = log.append([NewRecord(topic=EVENTS, key="x", value=b"", headers={ID: EVENT})], timeout=1)[0]
+    box = Box(replace(SENT, partition=partition, offset=offset))
+    assert not has_lost(log, box, state)
+    log.expire(EVENTS, partition)
+    assert has_lost(log, box, state) is lost
+
+
 @pytest.mark.parametrize(("seen", "missing"), [(None, (1, 3)), (1, (2, 3)), (2, (3, 3)), (3, None), (5, None)])
 def test_events_that_were_neither_seen_nor_kept_are_named(seen: int | None, missing: tuple[int, int] | None) -> None:
     assert send_again(Box(), None if seen is None else replace(STATE, seq=seen)) == missing

@@ -55,6 +55,15 @@ class File:
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
         self._copy.rename(self.path)
 
+    def expire(self, topic: str) -> None:
+        """Retention removes all records that a topic has now."""
+        database = sqlite3.connect(self.path)
+        with database:
+            streams = "SELECT s.id FROM streams s JOIN topics t ON s.topic = t.id WHERE t.name = ?"
+            database.execute(f"DELETE FROM records WHERE stream IN ({streams})", (topic,))
+            database.execute(f"UPDATE streams SET beginning = next WHERE id IN ({streams})", (topic,))
+        database.close()
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> File:
@@ -160,6 +169,24 @@ def test_a_marker_of_an_older_release_is_believed_as_far_as_the_aggregator_saw(
         master.create("three")
         eventually(lambda: sequences(log, "three") == [1])
     assert sum(log.ends("events").values()) == sum(before.values()) + 1
+
+
+def test_what_expired_before_the_aggregator_read_it_is_sent_when_the_relay_starts(
+    master: Master, log: Log, file: File
+) -> None:
+    with running_relay(master.settings(), log):
+        for name in ("unread", "read", "unknown"):
+            master.create(name)
+            pushes(master, name, "a")
+    for name, seen in (("unread", 0), ("read", 1)):
+        event = list(master.outbox(name).kept())[seen].entry.event
+        log.append([NewRecord(topic=STATE, key=event.repository, value=to_json(state_of(event)))])
+    file.expire("events")
+    assert events(log) == {}
+    with running_relay(master.settings(), log):
+        master.create("new")
+        eventually(lambda: sequences(log, "new") == [1])
+    assert [sequences(log, name) for name in ("unread", "read", "unknown")] == [[1, 2], [], []]
 
 
 def test_what_the_outbox_keeps_no_more_is_named(

@@ -3,7 +3,8 @@
 
 It was restored from a copy, or a broker came back with older data. A sent mark has the place in the log of the newest event
 that was sent (`file.SentMark`). If the log has another record there, or none, events were lost, and the sender sends again
-everything that the outbox keeps; readers drop repeats. So when in doubt, events are repeated, never lost. Standard library only,
+everything that the outbox keeps; readers drop repeats. So when in doubt, events are repeated, never lost. The same holds if that
+event expired before the aggregator read it. Standard library only,
 because a push that sends its own events imports it.
 """
 
@@ -66,7 +67,8 @@ def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
     """Return whether the log lacks the newest event that was sent from this outbox.
 
     `state` is the aggregator's state of the repository. The event of a mark without a place, of an older release, counts as lost
-    unless the aggregator saw it.
+    unless the aggregator saw it. So does one that retention removed, if the state is from before it: without a state the aggregator
+    may have lost that, and would announce the event again.
     """
     sent = box.sent()
     if sent is None:
@@ -75,7 +77,11 @@ def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
         return not has_seen(state, box, sent)
     if sent.offset is None:
         return True
-    return not find_standing(log, {sent.partition: EventPlace(id=sent.id, offset=sent.offset)})
+    if not find_standing(log, {sent.partition: EventPlace(id=sent.id, offset=sent.offset)}):
+        return True
+    if state is None or has_seen(state, box, sent):
+        return False
+    return sent.offset < log.beginnings(EVENTS, [sent.partition])[sent.partition]
 
 
 def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool:
