@@ -5,8 +5,10 @@ import shutil
 
 import pytest
 
-from hgext.vcsreplicator.log import ROSTER, NewRecord
+from hgext.vcsreplicator.log import ROSTER, STATE, NewRecord
+from hgext.vcsreplicator.mirror import service
 from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat
 from hgext.vcsreplicator.words.roster import Mirror as Member
 from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
@@ -43,6 +45,12 @@ def lose(bench: Bench, author: Author) -> None:
 def roster(bench: Bench, version: int, **members: object) -> None:
     member = Member(name=NAME, **{"state": MirrorState.ACTIVE, **members})  # type: ignore[arg-type]
     bench.log.append([NewRecord(topic=ROSTER, key="roster", value=to_json(Roster(version=version, mirrors=(member,))))])
+
+
+def say_version(bench: Bench, version: int) -> None:
+    """The aggregator says which roster it has."""
+    beat = AggregatorHeartbeat(time=1.0, roster=version, held=0)
+    bench.log.append([NewRecord(topic=STATE, key=AGGREGATOR, value=to_json(beat))])
 
 
 def delete_on_master(author: Author) -> None:
@@ -231,6 +239,55 @@ def test_a_repository_that_the_rules_carry_no_more_is_served_no_more(bench: Benc
         bench.release(inside)
         bench.wait_served(inside)
     assert bench.where(outside).exists()
+
+
+def test_nothing_leaves_a_mirror_that_starts_while_the_log_lacks_the_newest_roster(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running aggregator writes it again: here, while the mirror waits for it."""
+    author = bench.author("private/repo")
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    roster(bench, 2)
+    with bench.mirror():
+        bench.wait_served(author)
+    roster(bench, 1, rules=Rules(include=("re:project/",)))
+    say_version(bench, 2)
+    warnings = []
+
+    def warn(event: str, **_names: object) -> None:
+        warnings.append(event)
+        roster(bench, 2)
+
+    monkeypatch.setattr(service.logger, "warning", warn)
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    with bench.mirror():
+        bench.wait_served(author)
+    assert (warnings, set_aside(bench)) == (["waits for the roster that the log lost"], [])
+
+
+WAITS = ["waits for the roster that the log lost", "older roster followed"]
+
+
+@pytest.mark.parametrize(("newest", "expected"), [(None, WAITS), (b"{", [])], ids=["none", "unreadable"])
+def test_a_mirror_waits_a_while_for_a_roster_that_no_aggregator_writes_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, newest: bytes | None, expected: list[str]
+) -> None:
+    bench.log.append([NewRecord(topic=ROSTER, key="roster", value=newest)])
+    say_version(bench, 2)
+    warnings: list[str] = []
+    monkeypatch.setattr(service.logger, "warning", lambda event, **_names: warnings.append(event))
+    monkeypatch.setattr(service, "DOUBT", 0.2)
+    author = bench.author("repo")
+    author.push()
+    bench.send(author)
+    bench.release(author)
+    with bench.mirror():
+        bench.wait_served(author)
+    assert warnings == expected
 
 
 def test_a_repository_that_is_renamed_out_of_the_rules_is_served_no_more(bench: Bench) -> None:

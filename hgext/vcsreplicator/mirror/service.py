@@ -8,6 +8,7 @@ import queue
 import random
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,16 +21,18 @@ from ..log.ownership import name_user
 from ..log.table import ReadStopped, Table, read_table
 from ..words.clock import SystemClock
 from ..words.errors import BadConfig, Expired, Unavailable
-from ..words.records import Ack
+from ..words.records import AGGREGATOR, Ack, AggregatorHeartbeat
 from ..words.retry import FAILOVER
 from ..words.roster import KEY as ROSTER_KEY
-from ..words.shape import from_json
+from ..words.roster import Roster
+from ..words.shape import from_json, try_json
 from .mounts import MountedRoot
 from .namesake import Namesakes, instance_of
 from .notes import Notes
 from .pool import Answered, Lane, WorkerPool
 from .settings import MirrorSettings
 from .sources import Source
+from .supervision.state import DOUBT
 from .supervision.supervisor import Supervisor
 from .task import READY, FoundRepository, Scan
 from .writer import AckWriter
@@ -38,6 +41,8 @@ T = TypeVar("T")
 
 # Seconds that the start waits for something to arrive.
 TURN = 0.1
+# Seconds between two looks for a roster that the log lost.
+LOOK = 1.0
 # Seconds that workers get at the end to finish their tasks.
 DRAIN = 6.0
 logger = structlog.get_logger()
@@ -49,7 +54,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
     with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(Notes(notes_file)) as notes:
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
         # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
-        table = _ask_until_available(stop, lambda: read_table(log, ACKS, ROSTER, STATE, stop=stop))
+        table = _ask_until_available(stop, lambda: _read_log(log, stop))
         if positions is None or table is None:
             return
         own_acks = _read_own_acks(settings, table)
@@ -91,6 +96,33 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             control_reader.stop()
             namesakes.stop()
             supervisor.close(DRAIN)
+
+
+def _read_log(log: Log, stop: threading.Event) -> Table:
+    """Read acks, states and the roster.
+
+    Waits for a roster that the log lost, which a running aggregator writes again: else repositories would leave because of an older
+    one, or come without one. After DOUBT seconds that counts, as on a running mirror.
+    """
+    table = read_table(log, ACKS, ROSTER, STATE, stop=stop)
+    beat = try_json(AggregatorHeartbeat, table.value(STATE, AGGREGATOR))
+    if beat is None or _has_roster(table, beat.roster):
+        return table
+    logger.warning("waits for the roster that the log lost", version=beat.roster)
+    until = time.monotonic() + DOUBT
+    while not _has_roster(read_table(log, ROSTER, stop=stop), beat.roster):
+        if time.monotonic() >= until:
+            logger.warning("older roster followed", newest=beat.roster)
+            break
+        stop.wait(LOOK)
+    return read_table(log, ACKS, ROSTER, STATE, stop=stop)
+
+
+def _has_roster(table: Table, version: int) -> bool:
+    """Return whether the roster is of this version or a later one, or unreadable."""
+    value = table.value(ROSTER, ROSTER_KEY)
+    roster = Roster() if value is None else try_json(Roster, value)
+    return roster is None or roster.version >= version
 
 
 def _look_at_root(settings: MirrorSettings) -> MountedRoot:
