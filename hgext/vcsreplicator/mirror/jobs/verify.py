@@ -47,6 +47,9 @@ logger = structlog.get_logger()
 
 ReportVerdict = Callable[[Verdict], None]
 
+# The outcome of a comparison, a note, and the sequence.
+Found = tuple[ComparisonOutcome, str, int]
+
 # Gets how many repositories are done, of how many.
 Show = Callable[[int, int], None]
 
@@ -183,45 +186,55 @@ class _Comparing:
         job.is_gone = not is_included(picture, self.settings.name, job.state)
 
     def _judge_job(self, job: _VerifyJob, looked: FingerprintPair | Checked | None, now: float) -> float | None:
-        state, reading_at, job.reading_at = job.state, job.reading_at, None
+        reading_at, job.reading_at = job.reading_at, None
         if job.is_gone:
             return None
         if isinstance(looked, Checked):
-            outcome, note = _judge_contents(looked, self.options)
-            if looked.is_undecided and not looked.is_spent:
-                is_first = job.changes_since is None
-                job.changes_since = now if job.changes_since is None else job.changes_since
-                if is_first or now - job.changes_since < self.options.patience:
-                    return self.options.again
-            seq = reading_at or 0
-        elif (found := _judge_pair(looked))[0] is ComparisonOutcome.EQUAL and self.options.deep:
-            job.reading_at = found[2]
+            if self._is_changing(job, looked, now):
+                return self.options.again
+            self.report(self._make_verdict(job, *_judge_contents(looked, self.options), reading_at or 0))
+            return None
+        outcome, _, seq = found = _judge_pair(looked)
+        if outcome is ComparisonOutcome.EQUAL and self.options.deep:
+            job.reading_at = seq
             return 0.0
-        else:
-            outcome, note, seq = found
-        verdict = Verdict(
+        if outcome is not ComparisonOutcome.EQUAL and not self._is_sure(job, looked, found, now):
+            return self.options.again
+        self.report(self._make_verdict(job, *found))
+        return None
+
+    def _is_changing(self, job: _VerifyJob, looked: Checked, now: float) -> bool:
+        """Return whether the contents changed while they were read, and are read again."""
+        if not looked.is_undecided or looked.is_spent:
+            return False
+        is_first = job.changes_since is None
+        job.changes_since = now if job.changes_since is None else job.changes_since
+        return is_first or now - job.changes_since < self.options.patience
+
+    def _is_sure(self, job: _VerifyJob, looked: FingerprintPair | None, found: Found, now: float) -> bool:
+        """Return whether what was found is true; if it may pass, foretell it once."""
+        outcome, note, _ = found
+        is_first = job.since is None
+        job.since = now if job.since is None else job.since
+        # Both sides could be read, and are the same repository.
+        is_same = looked and looked.here and looked.there and looked.here.repository == looked.there.repository
+        is_difference = outcome is ComparisonOutcome.DIFFERS and is_same
+        is_sure = job.before == note if is_difference else now - job.since >= self.options.patience
+        job.before = note
+        if not is_first and not is_sure and not is_difference and not self.has_foretold:
+            self.has_foretold = True
+            self.foretell(self._make_verdict(job, *found))
+        return not is_first and is_sure
+
+    def _make_verdict(self, job: _VerifyJob, outcome: ComparisonOutcome, note: str, seq: int) -> Verdict:
+        return Verdict(
             mirror=self.settings.name,
-            repository=state.repository,
-            path=state.path,
+            repository=job.state.repository,
+            path=job.state.path,
             outcome=outcome,
             seq=seq,
             note=note,
         )
-        if outcome is not ComparisonOutcome.EQUAL and not isinstance(looked, Checked):
-            is_first = job.since is None
-            job.since = now if job.since is None else job.since
-            # Both sides could be read, and are the same repository.
-            is_same = looked and looked.here and looked.there and looked.here.repository == looked.there.repository
-            is_difference = outcome is ComparisonOutcome.DIFFERS and is_same
-            is_sure = job.before == note if is_difference else now - job.since >= self.options.patience
-            job.before = note
-            if not is_first and not is_sure and not is_difference and not self.has_foretold:
-                self.has_foretold = True
-                self.foretell(verdict)
-            if is_first or not is_sure:
-                return self.options.again
-        self.report(verdict)
-        return None
 
 
 def _update_patiently(follower: Follower, stop: threading.Event) -> Picture:
@@ -245,7 +258,7 @@ def _judge_contents(checked: Checked, options: VerifySettings) -> tuple[Comparis
     return ComparisonOutcome.EQUAL, ""
 
 
-def _judge_pair(looked: FingerprintPair | None) -> tuple[ComparisonOutcome, str, int]:
+def _judge_pair(looked: FingerprintPair | None) -> Found:
     if looked is None:
         return ComparisonOutcome.UNREACHABLE, "the worker process died", 0
     seq = looked.here.seq if looked.here else 0
