@@ -15,7 +15,7 @@ from ..words.shape import nearest
 from .config_hgrc import check_hgrc
 from .config_rights import report_rights
 from .display import print_json
-from .options import dashboard_settings, log_of, mirror_settings, naming, relay_of, with_config_file, with_json
+from .options import log_of, mirror_settings, naming, relay_of, with_config_file, with_json
 
 # Services other than mirrors that have an address in [listen].
 _ROLES = ("relay", "aggregator", "notifier", "verify", "dashboard", "edge", "decode", "poll", "work", "guardian")
@@ -160,8 +160,9 @@ def _check_notices(config: Config) -> None:
 
 def _check_dashboard(config: Config) -> None:
     from ..dashboard.readers import Readers, read_users
+    from ..dashboard.settings import read
 
-    settings = dashboard_settings(config)
+    settings = read(config)
     # The file of users need not be on this machine, or readable by this user: see `rights`.
     path = settings.users
     with naming(config):

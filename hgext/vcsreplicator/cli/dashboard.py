@@ -21,7 +21,7 @@ from ..log import Log
 from ..words.errors import BadConfig, Refused, ReplicationError
 from ..words.roster import Verb
 from .delivering import describe_delivery, read_notifier
-from .options import dashboard_settings, needing, run_daemon, with_config
+from .options import needing, run_daemon, with_config
 from .replay import read_since
 from .requests import Unanswered, ask_aggregator, ask_destination, make_request, open_deliveries
 
@@ -35,10 +35,11 @@ def command(config: Config) -> None:
     """Serve pages that show mirrors, repositories, pushes and troubles."""
     with needing("dashboard"):
         from ..dashboard import server
+    from ..dashboard.settings import read
     from ..dashboard.sources import Sources
     from .asking import expect
 
-    settings = dashboard_settings(config)
+    settings = read(config)
     where = address(settings.listen, f"{config.file}: dashboard.listen")
     # That a section of a mirror has none in the roster is for the verbs to say.
     expected = replace(expect(config), mirrors=())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config import DEFAULT_FILE, Config, address, load
+from ..config import DEFAULT_FILE, Config, load
 from ..log import Log
 from ..log.opening import open_log
 from ..words.clock import DAY
@@ -20,7 +20,6 @@ from ..words.errors import BadConfig
 from ..words.secrecy import Exposure, exposures
 
 if TYPE_CHECKING:
-    from ..dashboard.settings import DashboardSettings
     from ..mirror import MirrorSettings
     from ..relay.settings import RelaySettings
 
@@ -214,18 +213,6 @@ def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -
         for exposure, found in exposures(url or ""):
             if exposure.value not in insecure:
                 raise BadConfig(f"{name}: {found}; if it is meant, add --insecure {exposure.value}")
-
-
-def dashboard_settings(config: Config) -> "DashboardSettings":
-    """Read the section [dashboard]; raises BadConfig, also for an exposure."""
-    from ..dashboard.settings import DashboardSettings
-
-    settings = config.settings(DashboardSettings, "dashboard")
-    address(settings.listen, f"{config.file}: dashboard.listen")
-    if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):
-        found = f"tokens in plain text to {settings.listen}, expected a loopback address behind a proxy with TLS"
-        raise BadConfig(f'{config.file}: dashboard.listen: {found}; if it is meant, write insecure = ["plain-text"]')
-    return settings
 
 
 def relay_of(config: Config) -> "RelaySettings | None":

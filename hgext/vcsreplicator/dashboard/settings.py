@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from ..words.errors import quote_value
-from ..words.secrecy import is_loopback
+from ..config import Config, address
+from ..words.errors import BadConfig, quote_value
+from ..words.secrecy import Exposure, is_loopback
 from ..words.shape import absolute
 
 # The name of a header: a token of HTTP.
@@ -69,10 +70,10 @@ class DashboardSettings:
             raise ValueError('anonymous: "reader" shows all names; on an address that others reach, expected "guest"')
         if (self.proxy_header is None) != (not self.trusted_proxies):
             raise ValueError("proxy-header: expected together with trusted-proxies")
-        for address in self.trusted_proxies:
-            if parse_address(address) is None:
+        for proxy in self.trusted_proxies:
+            if parse_address(proxy) is None:
                 raise ValueError(
-                    f"trusted-proxies: expected IP addresses, without names and networks, got {quote_value(address)}"
+                    f"trusted-proxies: expected IP addresses, without names and networks, got {quote_value(proxy)}"
                 )
         if self.proxy_header is not None and not _HEADER.match(self.proxy_header):
             raise ValueError(f"proxy-header: expected the name of a header, got {quote_value(self.proxy_header)}")
@@ -89,6 +90,16 @@ class DashboardSettings:
     def is_local(self) -> bool:
         """Whether only this machine reaches the dashboard."""
         return is_loopback(self.listen.rpartition(":")[0].strip("[]"))
+
+
+def read(config: Config) -> DashboardSettings:
+    """Read the section [dashboard]; raises BadConfig, also for an exposure."""
+    settings = config.settings(DashboardSettings, "dashboard")
+    address(settings.listen, f"{config.file}: dashboard.listen")
+    if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):
+        found = f"tokens in plain text to {settings.listen}, expected a loopback address behind a proxy with TLS"
+        raise BadConfig(f'{config.file}: dashboard.listen: {found}; if it is meant, write insecure = ["plain-text"]')
+    return settings
 
 
 def parse_address(text: str) -> IPv4Address | IPv6Address | None:
