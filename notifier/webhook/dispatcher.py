@@ -300,11 +300,12 @@ class Dispatcher(threading.Thread):
             if member.failing:
                 self._set_failing(deliveries, stored, None, answer)
             return
-        idle_for = 0.0 if member.idle_since is None else self.clock.monotonic() - member.idle_since
+        moment = now - self._time_of_start  # by the monotonic clock
+        idle_for = 0.0 if member.idle_since is None else moment - member.idle_since
         if not member.failing or idle_for > QUIET_PART * self.settings.pause_after:
             self._set_failing(deliveries, stored, now, answer)
             stored = self._subscriptions[item.subscription]
-        member.idle_since = self.clock.monotonic() if member.queued == 0 else None
+        member.idle_since = moment if member.queued == 0 else None
         since = stored.failing_since or now
         if answer.verdict is DeliveryVerdict.GONE:
             self._pause_subscription(deliveries, stored, answer.error or "gone", now)

@@ -2,7 +2,7 @@
 """The dispatcher of webhooks over days, on a clock moved by hand: pauses, what waits for a paused endpoint, clocks that jump."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from hgext.vcsreplicator.words.clock import DAY
 from notifier.message import messages
 from notifier.webhook import dispatcher
-from notifier.webhook.deliveries import Deliveries
+from notifier.webhook.deliveries import AttemptEnd, Deliveries
 from notifier.webhook.destination import Webhooks, WebhookSettings
 from notifier.webhook.subscription import Subscription
 from notifier.window import Delivery
@@ -90,6 +90,24 @@ def test_one_failed_attempt_pauses_no_webhook_for_which_nothing_waited_since_the
         with it.running() as webhooks:
             it.submit(webhooks, 2)
             it.wait_for(exhausted=2)
+    assert it.paused_reason is None
+    assert it.failing_since == it.clock.now()
+
+
+def test_nothing_waits_since_a_failure_however_long_it_takes_to_record_it(
+    dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, record, pauses = dispatch(ladder=(0,), pause_after=3 * DAY), Deliveries.record, [10 * DAY]
+
+    def record_slowly(deliveries: Deliveries, ends: Sequence[AttemptEnd], now: float) -> None:
+        record(deliveries, ends, now)
+        it.clock.advance(pauses.pop() if pauses else 0.0)
+
+    monkeypatch.setattr(Deliveries, "record", record_slowly)
+    with it.running() as webhooks:
+        for seq in (1, 2):
+            it.submit(webhooks, seq)
+            it.wait_for(exhausted=seq)
     assert it.paused_reason is None
     assert it.failing_since == it.clock.now()
 
