@@ -161,11 +161,12 @@ def running_relay(settings: RelaySettings, log: Log) -> Iterator[None]:
 
 def events(log: Log, *, repeats: bool = False) -> dict[str, list[Event]]:
     """The events in the log by wire path: first appearances in order, each chain proven unbroken; or every appearance."""
+    ends = log.ends(EVENTS)
     reader = log.reader({(EVENTS, partition): at for partition, at in log.beginnings(EVENTS).items()})
     found: dict[str, list[Event]] = {}
     try:
-        while records := reader.poll(0.5, limit=10_000):
-            for record in records:
+        while any(reader.positions()[EVENTS, partition] < end for partition, end in ends.items()):
+            for record in reader.poll(0.5, limit=10_000):
                 assert record.value is not None
                 frame = wire.decode(record.value)
                 if frame.header.event is not None:
