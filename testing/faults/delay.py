@@ -10,10 +10,15 @@ from typing import Self
 
 
 class DelayingProxy:
-    """Listens on loopback at `port` and passes connections on to `target`; answers take `delay` seconds longer."""
+    """Listens on loopback at `port` and passes connections on to `target`; answers take `delay` seconds longer.
+
+    While `answers` is clear none comes.
+    """
 
     def __init__(self, *, delay: float) -> None:
         self.delay = delay
+        self.answers = threading.Event()
+        self.answers.set()
         self.target = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = int(self._listener.getsockname()[1])
@@ -24,6 +29,7 @@ class DelayingProxy:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.answers.set()
         for end in (self._listener, *self._ends):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -63,6 +69,7 @@ class DelayingProxy:
             while True:
                 due, piece = waiting.get()
                 time.sleep(max(due - time.monotonic(), 0))
+                self.answers.wait()
                 if not piece:
                     sink.shutdown(socket.SHUT_RDWR)
                     return
