@@ -78,6 +78,16 @@ def silence(connection: socket.socket, over: threading.Event) -> None:
     over.wait()
 
 
+def hang_up_at_the_farewell(connection: socket.socket, over: threading.Event) -> None:
+    """No trouble: the client leaves when it wants to, and waits for no answer."""
+    received = b""
+    while not any(struct.pack(">HH", *method) in received for method in ((10, 50), (20, 40))):
+        piece = connection.recv(1000)
+        if not piece:
+            return
+        received = received[-3:] + piece
+
+
 def low_on_memory(connection: socket.socket, over: threading.Event) -> None:
     connection.sendall(frame(0, (10, 60), b"\x0dlow on memory"))
     over.wait()
