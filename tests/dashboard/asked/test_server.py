@@ -7,6 +7,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.dashboard.asked import server
-from hgext.vcsreplicator.dashboard.asked.question import QUESTION_LIMIT, StatusAnswer, StatusQuestion, ask
+from hgext.vcsreplicator.dashboard.asked.question import (
+    QUESTION_LIMIT,
+    StatusAnswer,
+    StatusQuestion,
+    ask,
+    set_time_left,
+)
 from hgext.vcsreplicator.dashboard.asked.server import CONNECTIONS, AnswerServer
 from hgext.vcsreplicator.relay.admission import HeldSocket
 from hgext.vcsreplicator.status import Picture
@@ -38,8 +45,9 @@ class Serving:
         self.reply: Callable[[], StatusAnswer] = lambda: StatusAnswer(summary=SUMMARY)
 
     def answer(self, question: StatusQuestion, deadline: float) -> StatusAnswer:
+        reply = self.reply
         self.asked.append(question)
-        return self.reply()
+        return reply()
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -120,7 +128,16 @@ def test_a_peer_that_says_nothing_keeps_no_other_out(serving: Serving, monkeypat
 def test_many_peers_that_hold_a_connection_are_left_after_the_time(
     serving: Serving, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PATIENCE", 0.3)
+    """The deaf have to ask first; the answer to them takes nearly all of the time."""
+    monkeypatch.setattr(server, "PATIENCE", 60.0 if way == "deaf" else 0.3)
+    rests = [0.3] * CONNECTIONS if way == "deaf" else []
+
+    def leave_the_rest(connection: socket.socket, deadline: float) -> None:
+        set_time_left(connection, time.monotonic() + rests.pop() if rests else deadline)
+
+    monkeypatch.setattr(server, "set_time_left", leave_the_rest)
+    taken, is_admitted = list[socket.socket](), serving.held.is_admitted
+    monkeypatch.setattr(serving.held, "is_admitted", lambda peer: taken.append(peer) or is_admitted(peer))
     serving.reply = lambda: StatusAnswer(summary=SUMMARY, declined="x" * 3_000_000)  # more than a socket keeps
     stop = threading.Event()
 
@@ -137,8 +154,8 @@ def test_many_peers_that_hold_a_connection_are_left_after_the_time(
             elif way == "deaf":
                 peer.sendall(to_json(QUESTION))
                 peer.shutdown(socket.SHUT_WR)
-        if way == "deaf":
-            eventually(lambda: len(serving.asked) == CONNECTIONS)
+        eventually(lambda: len(serving.asked if way == "deaf" else taken) == CONNECTIONS)
+        monkeypatch.setattr(server, "PATIENCE", 60.0)
         serving.reply = lambda: StatusAnswer(summary=SUMMARY)
         assert serving.ask() == SUMMARY
         stop.set()
