@@ -130,7 +130,10 @@ def show(browser: webdriver.Chrome, url: str, *, width: int = 1280, scheme: str 
 
     def is_read() -> bool:
         browser.get(url)
-        return "Not read yet" not in browser.title
+        is_there = "Not read yet" not in browser.title
+        if not is_there:
+            browser.get_log("browser")  # which complains of the status
+        return is_there
 
     eventually(is_read)
 
