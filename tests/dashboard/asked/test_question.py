@@ -105,10 +105,8 @@ def test_an_end_that_sends_on_and_on_is_left_after_the_time(folder: Path) -> Non
             connection.sendall(b" ")
             time.sleep(0.01)
 
-    began = time.monotonic()
-    with answering(folder, act) as path, pytest.raises(Unavailable):
+    with answering(folder, act) as path, pytest.raises(Unavailable, match=r"timed out|time is over"):
         ask(path, QUESTION, patience=0.3)
-    assert time.monotonic() - began < 30.0
 
 
 def test_an_end_that_says_nothing_is_left_after_the_time(folder: Path) -> None:
