@@ -72,64 +72,81 @@ def elsewhere(cluster: Cluster) -> Path:
 def test_whatever_is_broken_is_named_with_the_time_and_the_next_step(tmp_path: Path, endpoint: Endpoint) -> None:
     endpoint.reply = lambda request: Reply(status=500)
     with prepare(tmp_path, endpoint.url) as cluster:
-        config, monitor = cluster.config, elsewhere(cluster)
+        monitor = elsewhere(cluster)
         for name in ("red", "gone"):
-            clone = cluster.create(name)
-            cluster.commit(clone, "one")
-            cluster.push(clone)
+            cluster.create(name)
+            commit_and_push(cluster, name, "one")
+        assert_that_failing_destinations_are_named(cluster, monitor)
+        assert_that_a_removed_repository_is_named_until_it_is_forgotten(cluster, monitor)
+        assert_that_held_notices_are_named(cluster, monitor)
+        assert_that_a_silent_relay_is_named_until_it_starts(cluster, monitor)
 
-        hook = eventually(lambda: (text := found(monitor)) and "subscription ci of hooks is failing" in text and text)
-        assert "last: status 500" in hook
-        assert "UTC)" in hook
-        assert "destination secret is failing" in found(monitor)
-        assert "absent" in found(monitor)
-        queued = "hooks: 1 queued: vcsreplicator deliveries list --destination hooks\n"
-        assert queued in say(config, "trace", "red", "--push", "1")[1]
-        listed = say(config, "destination", "list")[1]
-        assert "failing since 2" in listed
-        assert "subscription ci of hooks is failing" in listed
-        rows = say(monitor, "status")[1]
-        assert "relay hg://master.example" in rows
-        assert "subscription ci" in rows
 
-        shutil.rmtree(cluster.repository("gone"))
-        text = eventually(
-            lambda: (text := found(monitor)) and "repository gone is not on the master any more" in text and text
-        )
-        assert "vcsreplicator forget gone --yes" in text
-        assert "run this on the master's machine" in say(monitor, "forget", "gone", "--yes")[1]
-        assert "there is" in say(config, "forget", "red", "--yes")[1]
-        assert "would be deleted on all mirrors" in say(config, "forget", "gone")[1]
-        red = cluster.repository("red")
-        red.rename(tmp_path / "red")
-        code, text = say(config, "forget", "gone", "--yes")
-        assert code
-        assert f"{red.parent}: is empty, 2 repositories were there: is its file system mounted?" in text
-        assert "would be deleted on all mirrors" in say(config, "forget", "gone", "--mounted")[1]
-        (tmp_path / "red").rename(red)
-        assert say(config, "forget", "gone", "--yes")[0] == 0
-        eventually(lambda: not (tmp_path / "repos/beta/gone").exists())
-        eventually(lambda: "repository gone" not in found(monitor))
+def commit_and_push(cluster: Cluster, name: str, text: str) -> str:
+    """What the pusher reads."""
+    clone = cluster.folder / "work" / name
+    cluster.commit(clone, text)
+    return cluster.push(clone)
 
-        store = tmp_path / "repos/beta/red/.hg/store"
-        os.symlink(f"{os.uname().nodename}:{os.getpid()}", store / "lock")
-        clone = tmp_path / "work/red"
-        cluster.commit(clone, "two")
-        cluster.push(clone)
-        held = eventually(lambda: (text := found(monitor)) and "notices held" in text and text)
-        assert "1 of red wait, for beta" in held
-        assert "vcsreplicator trace red" in held
-        (store / "lock").unlink()
 
-        cluster.stop("relay")
-        cluster.commit(clone, "three")
-        assert "relay not reachable" in cluster.push(clone)
-        silent = "the relay hg://master.example has sent no heartbeat for "
-        text = eventually(lambda: (text := found(monitor)) and silent in text and text)
-        assert "systemctl start vcsreplicator-relay" in text
-        assert "waits in the outbox" in say(config, "trace", "red")[1]
-        code, missing = say(monitor, "trace", "red", "--push", "3")
-        assert code
-        assert "waits in the outbox on the master: run this there" in missing
-        cluster.start("relay")
-        eventually(lambda: silent not in found(monitor))
+def assert_that_failing_destinations_are_named(cluster: Cluster, monitor: Path) -> None:
+    hook = eventually(lambda: (text := found(monitor)) and "subscription ci of hooks is failing" in text and text)
+    assert "last: status 500" in hook
+    assert "UTC)" in hook
+    assert "destination secret is failing" in found(monitor)
+    assert "absent" in found(monitor)
+    queued = "hooks: 1 queued: vcsreplicator deliveries list --destination hooks\n"
+    assert queued in say(cluster.config, "trace", "red", "--push", "1")[1]
+    listed = say(cluster.config, "destination", "list")[1]
+    assert "failing since 2" in listed
+    assert "subscription ci of hooks is failing" in listed
+    rows = say(monitor, "status")[1]
+    assert "relay hg://master.example" in rows
+    assert "subscription ci" in rows
+
+
+def assert_that_a_removed_repository_is_named_until_it_is_forgotten(cluster: Cluster, monitor: Path) -> None:
+    config, red = cluster.config, cluster.repository("red")
+    shutil.rmtree(cluster.repository("gone"))
+    text = eventually(
+        lambda: (text := found(monitor)) and "repository gone is not on the master any more" in text and text
+    )
+    assert "vcsreplicator forget gone --yes" in text
+    assert "run this on the master's machine" in say(monitor, "forget", "gone", "--yes")[1]
+    assert "there is" in say(config, "forget", "red", "--yes")[1]
+    assert "would be deleted on all mirrors" in say(config, "forget", "gone")[1]
+    aside = red.rename(cluster.folder / "red")
+    code, text = say(config, "forget", "gone", "--yes")
+    assert code
+    assert f"{red.parent}: is empty, 2 repositories were there: is its file system mounted?" in text
+    assert "would be deleted on all mirrors" in say(config, "forget", "gone", "--mounted")[1]
+    aside.rename(red)
+    assert say(config, "forget", "gone", "--yes")[0] == 0
+    eventually(lambda: not (cluster.folder / "repos/beta/gone").exists())
+    eventually(lambda: "repository gone" not in found(monitor))
+
+
+def assert_that_held_notices_are_named(cluster: Cluster, monitor: Path) -> None:
+    """A mirror waits for a lock, and the notices with it."""
+    lock = cluster.folder / "repos/beta/red/.hg/store/lock"
+    os.symlink(f"{os.uname().nodename}:{os.getpid()}", lock)
+    commit_and_push(cluster, "red", "two")
+    held = eventually(lambda: (text := found(monitor)) and "notices held" in text and text)
+    assert "1 of red wait, for beta" in held
+    assert "vcsreplicator trace red" in held
+    lock.unlink()
+
+
+def assert_that_a_silent_relay_is_named_until_it_starts(cluster: Cluster, monitor: Path) -> None:
+    """The relay is stopped; a push waits for it in the outbox."""
+    cluster.stop("relay")
+    assert "relay not reachable" in commit_and_push(cluster, "red", "three")
+    silent = "the relay hg://master.example has sent no heartbeat for "
+    text = eventually(lambda: (text := found(monitor)) and silent in text and text)
+    assert "systemctl start vcsreplicator-relay" in text
+    assert "waits in the outbox" in say(cluster.config, "trace", "red")[1]
+    code, missing = say(monitor, "trace", "red", "--push", "3")
+    assert code
+    assert "waits in the outbox on the master: run this there" in missing
+    cluster.start("relay")
+    eventually(lambda: silent not in found(monitor))
