@@ -3,6 +3,7 @@
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ from testing.services.aws import Aws
 from testing.services.cache import CHECKOUT, cached
 from testing.services.existing import Existing, own, shared
 from testing.services.guard import descendants
-from testing.services.kafka import Kafka
+from testing.services.kafka import ARCHIVE, Kafka, jars, prepared
 from testing.services.keeper import Keeper, ask
 from testing.services.postgresql import PostgreSQL
 from testing.services.process import Service, ServiceMissing, needed
@@ -162,6 +163,19 @@ def test_a_missing_program_is_one_line_that_names_the_package(monkeypatch: pytes
     assert "nosuchprogram" in str(missing.value)
     assert "its-package" in str(missing.value)
     assert "\n" not in str(missing.value)
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_a_broker_of_a_copied_cache_maps_the_classes_of_its_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in (jars(), prepared()):
+        shutil.copytree(each, tmp_path / each.name)
+    monkeypatch.setenv("VCSREPLICATOR_CACHE", str(tmp_path))
+    with Kafka() as broker:
+        [java] = descendants(broker.guard_pid)
+        assert str(prepared() / ARCHIVE) in Path(f"/proc/{java}/maps").read_text()
 
 
 @pytest.mark.slow

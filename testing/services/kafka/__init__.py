@@ -223,8 +223,13 @@ def java(memory: str) -> list[str]:
 
 
 def prepared() -> Path:
-    """The folder with what all brokers have in common: the head of a formatted disk, and the classes as Java maps them."""
-    return cached(f"{jars().name}-prepared", _prepare)
+    """The folder with what all brokers have in common: the head of a formatted disk, and the classes as Java maps them.
+
+    Java maps those of this installation and of jars at this place, and silently reads all others again.
+    """
+    installation = Path(needed("java", "default-jre-headless")).resolve()
+    made_for = hashlib.sha256(f"{jars()} {installation} {installation.stat().st_mtime_ns}".encode()).hexdigest()[:12]
+    return cached(f"{jars().name}-prepared-{made_for}", _prepare)
 
 
 def _prepare(folder: Path) -> None:
