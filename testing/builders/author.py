@@ -5,9 +5,11 @@ For tests and benchmarks of mirrors: events come as fast as Mercurial makes them
 outbox, so a web server with the extension lets mirrors copy them; nothing of a master's other machinery runs here.
 """
 
+import copy
 import dataclasses
 import os
 import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,14 @@ class Author:
         self.last: str | None = None
         self.frames: list[tuple[Event, bytes]] = []
         self.event(Type.CREATED, detail={"origin": "init"})
+
+    def copy(self, root: Path) -> "Author":
+        """The same repository with the same events, below another root."""
+        copied = copy.copy(self)
+        copied.folder, copied.frames = root / self.path, list(self.frames)
+        shutil.copytree(self.folder, copied.folder)
+        copied.repo = factory.repository(self._ui, os.fsencode(copied.folder)).unfiltered()
+        return copied
 
     def event(self, kind: Type, changes: Changes = NOTHING, bundle: bytes | None = None, **members: Any) -> Event:
         """The next event, which no transaction of this class makes."""

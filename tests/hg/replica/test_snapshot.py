@@ -62,16 +62,21 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offer, "CHANGESETS", 2)
 
 
-@pytest.fixture
-def author(tmp_path: Path) -> Author:
-    """Seven changesets, one hidden, one draft; bookmarks, markers and pushes."""
-    author = Author(tmp_path / "master", "one")
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Author:
+    author = Author(tmp_path_factory.mktemp("made once"), "one")
     for _ in range(6):
         author.push()
     author.obsolete(author.tip)
     author.push()
     author.bookmark("stable", author.tip)
     return author
+
+
+@pytest.fixture
+def author(made_once: Author, tmp_path: Path) -> Author:
+    """Seven changesets, one hidden, one draft; bookmarks, markers and pushes."""
+    return made_once.copy(tmp_path / "master")
 
 
 def empty(author: Author, folder: Path) -> Any:
