@@ -233,8 +233,20 @@ def prepared() -> Path:
 
 
 def _prepare(folder: Path) -> None:
-    with FirstBroker(folder):
-        pass
+    """Use the first broker as tests do: what it has not read is not among its classes."""
+    from hgext.vcsreplicator.log import NOTICES, NewRecord, topics
+    from hgext.vcsreplicator.log.opening import open_log
+
+    with FirstBroker(folder) as broker:
+        with open_log(broker.url, creates=True) as log:
+            log.create(topics(partitions=1))
+            with closing(log.transactor("first")) as transactor:
+                records = [NewRecord(topic=NOTICES, key="first", value=b"first")]
+                transactor.commit(records, group="first", positions={(NOTICES, 0): 0})
+            with closing(log.reader({(NOTICES, 0): 0})) as reader:
+                eventually(lambda: reader.poll(1.0), "the first record")
+        with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+            admin.delete_topics([name for name in admin.list_topics() if not name.startswith("__")])
 
 
 def jars() -> Path:
