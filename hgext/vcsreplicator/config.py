@@ -119,7 +119,7 @@ def load(file: str | Path) -> Config:
         raise BadConfig(f"{file}: {unknown[0][:SHOWN]}: unknown, expected one of {shape.nearest(unknown[0], SECTIONS)}")
     for place, value in _list_members(tables):
         if "\0" in place or (isinstance(value, str) and "\0" in value):
-            # No path and no name has one, and the system refuses it without saying where it is from.
+            # No path or name can hold a NUL, and the system refuses one without saying which key it is from.
             shown = place.replace("\0", "\\0")
             raise BadConfig(f"{file}: {shown}: expected text without the character NUL")
         if place.endswith("ca-file") and value == "":  # libraries would trust the authorities of the system

@@ -69,9 +69,9 @@ class Alarm:
     paths: tuple[str, ...] = field(default=(), compare=False)
 
     def describe(self, since: float) -> str:
-        """Return the alarm in one line, with the time since which it lasts.
+        """Return the alarm in one line, with the time since when it lasts.
 
-        The alarms of waiting notices and of successors have that time in their story.
+        The stories of waiting notices and of successors say it themselves.
         """
         lasts = time.strftime(" (since %Y-%m-%d %H:%M:%S UTC)", time.gmtime(since))
         begin = f"{self.kind}{f' {self.mirror}' if self.mirror else ''}: "
@@ -93,12 +93,12 @@ class Alarm:
 class Waiting:
     """The notices that wait, for which mirrors, and for how many seconds.
 
-    `lags` counts by mirror the events that it has not applied, of all repositories that it carries and is not deactivated for,
-    `unserved` the notices of events that it gates and does not serve yet. `alone` has the number of notices of each repository that
-    no mirror gates, `newer` that of events of each repository that waits for a newer aggregator, `broken` that of each repository
-    that is stalled because decisions about it failed. `held` says by repository for how long its first notice has been the first,
-    `silent` by mirror for how long it sent no heartbeat, `successors` how long each waits. `forked` has the paths of the
-    repositories that forked.
+    By mirror: `lags` counts the events that it has not applied, in all repositories that it carries and is not deactivated for;
+    `unserved` counts the notices of events that it gates and does not serve yet; `silent` says how long it has sent no heartbeat.
+
+    `alone` has a number of notices for each repository that no mirror gates. `newer` has a number of events for each that waits for
+    a newer aggregator, and `broken` for each that is stalled because decisions about it failed. `held` says by repository how long
+    its first notice has been the first; `successors` says how long each waits. `forked` has the paths of those that forked.
     """
 
     lags: dict[str, int]

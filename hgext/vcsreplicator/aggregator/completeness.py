@@ -33,7 +33,7 @@ LATE = 5.0
 START_BROKERS = "notices of their repositories wait; start the brokers that have these partitions"
 MAKE_FASTER = "a repository at a path that another one had before waits; find out why the log is slow"
 
-# The ends of partitions, and the seconds that the log took to say them.
+# The ends of partitions, and the seconds that the log took to answer.
 _Answer = tuple[dict[int, int], float]
 
 logger = structlog.get_logger()

@@ -62,7 +62,7 @@ def _find_summary(config: Config, open_log: Callable[[], Log], expected: Expecta
 
 
 def find_all(config: Config, expected: Expectations) -> Summary:
-    """Find the summary, with what is found on this machine; open the log if needed."""
+    """Make the summary, with the findings on this machine; open the log if needed."""
     with contextlib.ExitStack() as stack:
         open_log = functools.cache(lambda: stack.enter_context(metered_log(config)))
         summary = _find_summary(config, open_log, expected)
@@ -111,7 +111,7 @@ def _find_on_disk(relay: RelaySettings, open_log: Callable[[], Log]) -> list[Fin
 def find_full_log(config: Config) -> Finding | None:
     """Find out whether the embedded log's disk is full or hangs.
 
-    Then no service can write that it is alive, so all of them would be named, and the disk would not.
+    Then no service can report that it is alive: without this finding, all services would be named, and the disk would not.
     """
     parts = urlsplit(config.log)
     if parts.scheme != "sqlite":
@@ -147,7 +147,10 @@ def _describe_full(folder: str, what: str) -> Finding | None:
 
 
 def _find_lacking(disk: os.statvfs_result) -> str | None:
-    """Return what a disk has no more of; a file system without limits says 0 in all."""
+    """Return what a disk has run out of, if anything.
+
+    A file system without limits reports totals of 0.
+    """
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST:
         return "space"
     return "inodes" if disk.f_files and not disk.f_favail else None

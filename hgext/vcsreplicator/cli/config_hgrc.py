@@ -155,7 +155,7 @@ def _run_hg(where: str, environment: dict[str, str], *arguments: str) -> list[st
 
     Raises BadConfig with its message if it fails. `hg config` also ends with 1 if there is nothing to print.
     """
-    # The PATH that sudo sets does not have the folder of an installation of its own.
+    # The PATH that sudo sets lacks the folder of an installation of its own, such as /opt/vcsreplicator/bin.
     own = Path(sys.executable).with_name("hg")
     done = subprocess.run(
         [str(own) if own.exists() else "hg", *arguments],

@@ -25,7 +25,7 @@ from .options import needing, run_daemon, with_config
 from .replay import read_since
 from .requests import Unanswered, ask_aggregator, ask_destination, make_request, open_deliveries
 
-# Seconds that an act waits for the answer of the service that decides.
+# Seconds that an act waits for the service that decides to answer.
 PATIENCE = 10.0
 
 

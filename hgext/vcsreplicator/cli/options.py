@@ -53,10 +53,10 @@ HOW_MANY = click.IntRange(1, 1_000_000)
 
 
 def _make_completion(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
-    """Make the completion of those names of the file that are not typed yet.
+    """Make a completion with the names in the services' file.
 
-    The services' file has the mirrors and destinations of its machine. No broker is asked, and a file that cannot be read completes
-    nothing.
+    The file has the mirrors and destinations of its machine; names that were typed already are left out. No broker
+    is asked. If the file cannot be read, nothing is completed.
     """
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -153,7 +153,8 @@ def run_daemon(
 ) -> None:
     """Run a stage as a daemon until a signal stops it, and exit with its code.
 
-    `answers` are functions of the log that make arguments of `serve`, such as `pages`."""
+    `answers` are functions that make arguments of `serve`, such as `pages`, from the log.
+    """
     from ..service import configure_logging, serve
 
     configure_logging(role)

@@ -3,9 +3,9 @@
 
 The dashboard records the act, does it, and records its outcome. The pages show it after a redirect.
 
-A form must be sent from our own pages, by the user who loaded them, and each counts once. A browser sends a password along also
-when another site makes it ask. So the browser must say that the request comes from our own pages, and the form must hold a token
-that only they have.
+A form must be sent from our own pages, by the user who loaded them, and each counts once. A browser sends the password along even
+if another site causes the request. So the browser must say that the request comes from our own pages, and the form must hold a
+token that only they have.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ logger = structlog.get_logger()
 class ActEndpoint:
     """Takes acts from operators alone.
 
-    If the process is killed after the record, the act stays `begun`. No act is done unrecorded. The tokens of forms are valid
+    No act is done before it is recorded. If the process is killed after that, the act stays `begun`. The tokens of forms are valid
     until the process ends.
     """
 
@@ -63,7 +63,7 @@ class ActEndpoint:
         return await run_in_threadpool(self._perform, self._journal, act, form)
 
     def _check_token(self, token: str, user: str) -> str:
-        """Return the form that the user has this token for, or raise HTTPException."""
+        """Return the id of the form that this user's token is for; raises HTTPException."""
         form, _, signature = token.partition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(form, user).encode()):
             raise HTTPException(403, "The form is not from this dashboard, or it is too old: load its page again.")
@@ -95,7 +95,7 @@ class ActEndpoint:
 
 
 def _check_origin(request: Request) -> None:
-    """Raise HTTPException unless the browser says that one of our own pages asks."""
+    """Raise HTTPException unless the browser says that one of our pages sent this."""
     site, origin = request.headers.getlist("sec-fetch-site"), request.headers.getlist("origin")
     host = request.headers.get("host", "").lower()
     is_ours = site == ["same-origin"] if site else len(origin) == 1 and _find_host(origin[0]) == host
@@ -111,7 +111,7 @@ def _find_host(origin: str) -> str | None:
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """Read the fields of a form; raises HTTPException if it is none of ours."""
+    """Read the fields of a form; raises HTTPException if it is not one of ours."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise HTTPException(415, "Expected a form of this dashboard.")
     try:

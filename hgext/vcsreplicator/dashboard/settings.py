@@ -93,7 +93,7 @@ class DashboardSettings:
 
 
 def read(config: Config) -> DashboardSettings:
-    """Read the section [dashboard]; raises BadConfig, also for an exposure."""
+    """Read the section [dashboard]; raises BadConfig, also for tokens in plain text."""
     settings = config.settings(DashboardSettings, "dashboard")
     address(settings.listen, f"{config.file}: dashboard.listen")
     if not settings.is_local and Exposure.PLAIN_TEXT.value not in config.tables.get("insecure", ()):

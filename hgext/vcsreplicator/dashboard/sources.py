@@ -16,10 +16,10 @@ from .acts import ActOutcome, OperatorAct
 class Sources:
     """The log at `url`, and the other sources and functions of a page.
 
-    `expected` are the services that must be there. `is_public` says of a path whether guests may read it. `describe_delivery`
-    gets the name of a destination, an event, and `is_passed`: whether the destination's position is past the event's notice.
-    `notifier` is None if the file has no section [notifier]. `carry_out` does the act with this number, and returns its outcome
-    with a text. `clock` is this machine's.
+    `expected` are the services that must be there. `is_public` returns whether guests may read a path. `describe_delivery` gets the
+    name of a destination, an event, and `is_passed`: whether the destination's position is past the event's notice. `notifier` is
+    None if the file has no section [notifier]. `carry_out` does an act, whose number in the journal it gets, and returns its
+    outcome with a text. `clock` is this machine's.
     """
 
     log: Log

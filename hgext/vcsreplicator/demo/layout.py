@@ -205,7 +205,7 @@ server-header = no
 
 
 def choose_socket(folder: Path, name: str) -> str:
-    """Return the path of a Unix socket of this name, which has at most 107 bytes."""
+    """Return a path for the Unix socket of this name; Linux allows 107 bytes."""
     inside = str(folder / "run" / name)
     return inside if len(inside.encode()) < 100 else f"/tmp/vcsreplicator-{os.getpid()}-{name}"
 

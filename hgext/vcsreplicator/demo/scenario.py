@@ -35,7 +35,7 @@ class Watcher:
     """Reads what the services write from now on, and makes timelines of events."""
 
     def __init__(self, log: Log) -> None:
-        # By repository and sequence: what happened, and when; and the path.
+        # By repository and sequence: when each step happened, and the repository's path.
         self._moments: dict[tuple[str, int], dict[str, float]] = {}
         self._paths: dict[tuple[str, int], str] = {}
         starts = {(t, p): end for t in (EVENTS, ACKS, STATE, NOTICES) for p, end in log.ends(t).items()}

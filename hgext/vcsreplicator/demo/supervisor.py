@@ -120,7 +120,7 @@ class DemoSupervisor:
         child.starts += 1
 
     def _revive_service(self, child: _Child) -> bool:
-        """Return whether the service was found dead, or started again."""
+        """Start a dead service again once that is due; return whether its state changed."""
         if child.is_down or child.process is None or child.process.poll() is None:
             return False
         now = time.monotonic()

@@ -45,14 +45,14 @@ def make_bundle(repo: localrepository, first: int, last: int, markers: Iterable[
 
 
 def find_set_aside(repo: localrepository) -> list[bytes]:
-    """Find the files in which strips keep changesets, to add them again."""
+    """Find the files in which strips keep the changesets that they must add again."""
     import glob
 
     return sorted(glob.glob(os.path.join(glob.escape(repo.path), b"strip-backup", b"*-temp.hg")))
 
 
 def add_again(repo: localrepository, name: bytes) -> None:
-    """Add the changesets in a file that an interrupted strip set aside."""
+    """Add the changesets that an interrupted strip set aside in a file."""
     from mercurial import exchange
 
     with open(name, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:

@@ -41,8 +41,8 @@ def refusal(kind: type[Exception], message: str) -> Iterator[bytes]:
 class StreamAnswer:
     """An answer as it arrives from `stream`.
 
-    Raises the error of a refusal, and Unavailable for a broken answer. The content is verified only at the end (`frames` to the
-    end, or `finish`), where the hash is.
+    Raises the error that a refusal names, and Unavailable for a broken answer. The hash is at the end, so the content is
+    verified only once `frames` is exhausted or `finish` returns.
     """
 
     def __init__(self, stream: Any) -> None:

@@ -24,7 +24,7 @@ from . import observe
 if TYPE_CHECKING:
     from ..mirror.comparison import Fingerprint
 
-# Readings of a repository that changes while it is read.
+# How often a repository is read that changes meanwhile.
 ATTEMPTS = 5
 
 
@@ -43,7 +43,7 @@ def fingerprint(repo: localrepository, read_newest: Callable[[], NewestEvent | N
         try:
             found = _read_once(repo, before)
         except (LookupError, OSError):
-            # It changed during the reading, or is damaged; then every attempt fails.
+            # It changed during the reading; or it is damaged, and then every attempt fails.
             continue
         if read_newest() == before and not repo.svfs.exists(b"journal"):
             return found

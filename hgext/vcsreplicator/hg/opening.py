@@ -98,7 +98,7 @@ def _with_capture(
 def _finish_former(repo: MasterRepository, transaction: bytes) -> None:
     """Roll back an abandoned transaction, and finish an interrupted act.
 
-    Most changes load nothing that does this.
+    The modules that do this are loaded only if there is something to do.
     """
     if repo.svfs.exists(b"journal"):
         from .master import recovery

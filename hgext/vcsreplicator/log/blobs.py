@@ -242,7 +242,7 @@ def _closed_on_error(file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 def _check(file: Any, attachment: Attachment) -> None:
-    """Raise MalformedEvent if the file is not the attachment; else rewind it."""
+    """Raise MalformedEvent if the file is not the attachment; otherwise rewind it."""
     file.seek(0)
     digest = hashlib.file_digest(file, "sha256")
     size = file.tell()

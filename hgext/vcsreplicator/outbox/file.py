@@ -183,7 +183,7 @@ class Outbox:
     def replaced(self) -> tuple[str, ...]:
         """Read which incarnations the present one has replaced, newest first.
 
-        They are those that the kept events belong to or name, MOST_REPLACED at most. An entry that cannot be read hides the
+        The kept events belong to them or name them; at most MOST_REPLACED are returned. An entry that cannot be read hides the
         older ones.
         """
         newest, found = self.newest(), dict[str, None]()

@@ -64,7 +64,7 @@ def refuse_repository_pipes(folder: str) -> None:
     Mercurial, which opens its files by their names, would wait for the pipe's writer.
     """
     for part in (".hg", ".hg/store", ".hg/cache"):
-        # A folder that this user may not read is Mercurial's to refuse.
+        # If this user may not read the folder, Mercurial refuses it.
         with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(os.path.join(folder, part)) as entries:
             for entry in entries:
                 # Mercurial's locks are links to nothing.

@@ -62,7 +62,7 @@ class KnownPlace(EventPlace):
 class LossWatch:
     """The records that the log is known to have; any thread may use it.
 
-    `state` returns the aggregator's state of a repository, and `partitions` says which partition must be checked.
+    `state` returns the aggregator's state of a repository, and `partitions` knows which partitions must be checked.
     """
 
     def __init__(self, log: Log, state: Callable[[str], RepositoryState | None], clock: Clock | None = None) -> None:

@@ -42,8 +42,8 @@ class OutsideWatch:
     def find(self, folders: Iterable[str], now: float) -> Iterator[ServiceTrouble]:
         """Yield the troubles of these repositories.
 
-        A repository is opened only if its changelog is another than when it was sound; those opened longest ago come first, so that
-        many that stay unsound keep no other from its turn.
+        A repository is opened only if its changelog differs from the one that was last found sound. Those opened longest ago come
+        first, so that many unsound ones do not keep the others from their turn.
         """
         there, left = dict.fromkeys(folders, _NEVER), {True: AT_ONCE, False: AT_ONCE}
         known = {folder: last for folder, last in self._compared.items() if folder in there}

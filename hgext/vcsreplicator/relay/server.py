@@ -68,7 +68,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._peers: dict[str, set[_Peer]] = {}
         self._outside: set[str] = set()
-        # Repository, incarnation and sequence of the event for whose notice, or that of a later one, each waits.
+        # Each waits for the notice of this event or of a later one: repository, incarnation and sequence.
         self._awaited: dict[_Peer, tuple[str, str, int]] = {}
         self._lock = threading.Lock()
         self._closing = self._is_full = False

@@ -98,9 +98,9 @@ class _JobOutcomes:
 class Work:
     """The jobs to do, by repository folder; any thread may use it.
 
-    `table` has the function that does each job. `on_failed` is called with the folder of a repository, the reason, and False if the
-    relay lacks a right there, or True if a disk of the log has no space left. `on_trouble` is called when a failure is listed.
-    `unrecovered` says why the newest attempt to roll back failed, if it did, and `failed` why another job did.
+    `table` has the function that does each job. `on_failed` gets the folder of a repository, the reason, and whether the log's disk
+    has no space left; otherwise the relay lacks a right in the repository. `on_trouble` is called when a failure is listed. By
+    folder, `unrecovered` says why the newest attempt to roll back failed, and `failed` why that at another job did.
     """
 
     def __init__(

@@ -41,11 +41,11 @@ class Picture:
     Times are in seconds since the epoch, by the clock that stamps the log's records; after it was set back, an old record may have
     a later time than a new one. `changed` is the time of the roster's newest record. `heard` has the offset and the time of the
     last heartbeat of each mirror, of the aggregator and of each service: the times of their own clocks do not matter.
-    `moved` says when each state was written. `positions` are those of destinations in `notices`, by name, `lacking` how many
-    notices each lacks, and `oldest` the time of the first of them (see `look_at_destinations`). `reports` are those of relays and
-    destinations, by their key in `services`. `topics` compares all topics with the needed ones (`look_at_topics`).
-    `services_since` is when the first record of `services` was written, None if it is gone. Once all lags were measured, only
-    `absorb` may change levels: they are measured anew for what it changed.
+    `moved` says when each state was written. By name of a destination, `positions` has its position in `notices`, `lacking`
+    how many notices it lacks, and `oldest` the time of the first of them (`look_at_destinations`). `reports` are those of relays
+    and destinations, by their key in `services`. `topics` compares all topics with the needed ones (`look_at_topics`).
+    `services_since` is when the first record of `services` was written, None if it is gone. Once the lags were measured, only
+    `absorb` may change levels, because it notes what must be measured anew.
     """
 
     roster: rosters.Roster = field(default_factory=rosters.Roster)
@@ -120,7 +120,7 @@ class Picture:
         return mirror in self.heartbeats and self.silence(mirror, now) <= SILENT
 
     def _note_change(self, topic: str, key: str) -> None:
-        """Note that what was measured of a repository, or of all, holds no longer."""
+        """Note that the lags in a repository, or in all, must be measured anew."""
         if topic == ROSTER:
             self._lags = None
         elif topic == STATE:

@@ -21,7 +21,7 @@ from .value import Value
 
 VERSION = 1
 NULL_NODE = "0" * 40
-# Histories that one adoption can replace: that of the outbox, that of the log, and those that they replaced.
+# Most histories that one adoption replaces: that of the outbox, that of the log, and those that they replaced.
 MOST_REPLACED = 32
 
 # Compiled at their first use: a push, which defines events, has none to check.
@@ -178,9 +178,9 @@ class Event(NamedEvent):
     """One fact about one repository.
 
     `previous` is the id of the event before (None for the first). `detail` says more in words of the type:
-    renamed: `from`; sync: `reason` (requested, outside, adopted), `bootstrap`, and if adopted `replaces`, the incarnations before,
-    separated by blanks: of the outbox, of the log if that is another, then the earlier ones of the outbox, newest first;
-    created: `origin` (init, clone, adopted); stripped: none; censored: `file`, `node`.
+    renamed: `from`; created: `origin` (init, clone, adopted); stripped: none; censored: `file`, `node`;
+    sync: `reason` (requested, outside, adopted), `bootstrap`, and if adopted `replaces`: the former incarnations, separated by
+    blanks: that of the outbox, that of the log if it is another, then the earlier ones of the outbox, newest first.
     `hgrc` is the replicated part of the configuration, section → key → value
     (types created, hgrc, sync; None: not part of this event, empty: no configuration).
     """

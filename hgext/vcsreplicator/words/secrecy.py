@@ -28,7 +28,7 @@ class Exposure(enum.StrEnum):
 # Schemes without TLS, and the ones with it.
 PLAIN_SCHEMES = {"amqp": "amqps", "http": "https", "redis": "rediss", "smtp": "smtps"}
 
-# The passwords among the options of a Kafka URL, which a file may hold, as `NAME_file` says.
+# The passwords among the options of a Kafka URL; each may be in a file instead, which the option `NAME_file` names.
 KAFKA_SECRETS = ("sasl_plain_password", "ssl_password")
 _SECRET_HEADERS = ("authorization", "x-auth", "credential", "cookie", "token", "secret", "key", "password")
 

@@ -125,7 +125,7 @@ def from_json(kind: type[T], text: bytes | memoryview, *, limit: int = MAX_TEXT)
 
 
 def try_json(kind: type[T], text: bytes | None) -> T | None:
-    """Read a `kind` from JSON; return None without a text, or if it cannot be read."""
+    """Read a `kind` from JSON; return None if there is no text or it cannot be read."""
     try:
         return None if text is None else from_json(kind, text)
     except MalformedEvent:

@@ -24,7 +24,7 @@ class RosterMembership:
         self._behind: dict[str, dict[str, int]] = {}
 
     def take(self, record: Record, now: float) -> RecordOutcome:
-        """Take a request; its position passes it unless the outcome asks for it again."""
+        """Take a request; move the position past it unless the outcome asks for it again."""
         return self._memory.pass_record(record, self._memory.guarded(self._decide_request, record, now))
 
     def _decide_request(self, record: Record, now: float) -> RecordOutcome:
@@ -68,7 +68,7 @@ class RosterMembership:
             self._set_roster(rosters.promoted(self.roster, name, now=now))
 
     def write_again(self) -> None:
-        """Write the present version with the next batch, unless none was ever decided."""
+        """Write the present version with the next batch, if any was ever decided."""
         if self.roster.version:
             self._set_roster(self.roster)
 

@@ -34,8 +34,8 @@ class Poison:
     `faults` says why each is left out.
 
     Until `try_again`, `refused` has the repositories that wait for a topic to take their record, and `refused_reject` is a reject
-    that `errors` refused: rejects are kept without their values then. They wait since `waits_since` by the monotonic clock, also
-    through other sessions. `tries` counts those in a row for which no limit had changed.
+    that `errors` refused: from then on rejects are kept without their values. Both wait since `waits_since` by the monotonic clock,
+    also across sessions. `tries` counts the attempts in a row before which no topic's limit had changed.
     """
 
     faults: dict[RecordPlace | str, UnexpectedError] = field(default_factory=dict)

@@ -36,10 +36,10 @@ class Repository:
     newest_at: float = 0.0
     is_stored_newer: bool = False
     is_incomplete: bool = False
-    # Whether it waits until a topic takes a record about it: its state stays the one in the log.
+    # Whether it waits until a topic takes a record about it; meanwhile its state stays the one in the log.
     is_refused: bool = False
     _newer_from: int = -1
-    # By version of the roster and path: the mirrors that must apply its events, and those of them that gate it.
+    # For a version of the roster and a path: the mirrors that must apply its events, and those of them that gate it.
     _members: tuple[int, str, tuple[Mirror, ...], tuple[Mirror, ...]] = (-1, "", (), ())
     _standings: dict[str, Standing] = field(default_factory=dict)
 

@@ -87,9 +87,9 @@ def _converse(connection: socket.socket, question: StatusQuestion, deadline: flo
 
 
 def _is_believed(user: int, path: str) -> bool:
-    """Return whether the answers of this user at `path` count.
+    """Return whether the answers of this user at `path` are trusted.
 
-    Answers of root and of our own user do. So do those of the owner of the socket's folder, if only root could make that folder:
+    Answers of root and of our own user are. So are those of the owner of the socket's folder, if only root could make that folder:
     then root gave it to that user.
     """
     if user in (0, os.geteuid()):

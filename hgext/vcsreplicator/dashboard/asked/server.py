@@ -111,9 +111,9 @@ class AnswerServer:
 class SocketUsers(Container[int]):
     """The ids of the users with these names; several threads may ask.
 
-    A log line names one that this machine does not have. It may get the user later, from a directory server that is not up yet: so
-    the name is looked up again when an id is asked for that is not known, at most once in LOOK_AGAIN seconds. One thread at a time
-    does so, because the system may take long; others do not wait for it.
+    A log line names each user that this machine does not have. The machine may get the user later, from a directory server that is
+    not up yet. So the missing names are looked up again when an unknown id is asked for, at most once in LOOK_AGAIN seconds. One
+    thread at a time does so, because the system may take long; the others do not wait for it.
     """
 
     def __init__(self, names: Iterable[str], clock: Clock = SystemClock()) -> None:  # noqa: B008

@@ -3,8 +3,8 @@
 
 Among them are those of changes from outside, made by a Mercurial without the extension since the newest event of the repository.
 Each push in the pushlog becomes an event, as if it had been captured: changesets, heads and their present phases. Then comes one
-`sync`, for bookmarks, markers, phases of older changesets, and changesets without a push; for those, mirrors compare with the
-master. There is only the `sync`
+`sync`, at which mirrors compare with the master: for bookmarks, markers, phases of older changesets, and changesets without a
+push. There is only the `sync`
 
 - if the changelog does not begin as the newest event left it (a strip, a restored store);
 - for a repository that is not publishing: the phases that its changesets arrived with are not known, and a mirror could not carry
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .pushes import PushRow
     from .repository import MasterRepository
 
-# Changesets from outside that get an event for each push.
+# Most changesets from outside whose pushes get events of their own.
 MANY = 5_000
 
 
@@ -74,7 +74,7 @@ def announce_outside(repo: localrepository, before: Tip, now: Tip) -> list[Annou
 
 
 def ask_master(now: Tip) -> Announcement:
-    """Return the event by which mirrors compare with the master."""
+    """Return the event at which mirrors compare with the master."""
     detail = {"reason": "outside", "bootstrap": "false"}
     return Announcement(kind=Type.SYNC, needs=MirrorNeeds.MASTER, after=now, detail=detail)
 

@@ -22,8 +22,8 @@ LOST = b"the replication log lost events %d to %d, which are kept no more: an op
 def send_now(repo: "MasterRepository") -> bool:
     """Send all unsent events; return whether all were sent in time.
 
-    The settings limit the time. The others stay in the outbox. A thread with a repository of its own does the work: if the log
-    hangs, the push goes on without it.
+    The settings limit the time; what is not sent stays in the outbox. Another thread does the work, so that the push goes on if the
+    log hangs.
     """
     done: list[bool] = []
 

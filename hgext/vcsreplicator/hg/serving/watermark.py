@@ -55,7 +55,10 @@ class Watermark:
 
 
 def read_watermark(folder: "Folder") -> Watermark | None:
-    """Read the watermark in a `.hg`; None, which shows nothing, without a sound one."""
+    """Return the watermark in a `.hg`, or None if it is missing or damaged.
+
+    With None, nothing is shown.
+    """
     try:
         found = _FORMAT.fullmatch(read_file(folder.join(WATERMARK)))
     except OSError:

@@ -67,7 +67,7 @@ class _RepositoryFolder(hgwebdir_mod.hgwebdir):
         super().refresh()
         if self.lastrefresh != before:
             self._content_types.clear()
-            # No wire path has a part that begins with `~` but that of a mirror's own folder.
+            # No repository's path has a part that begins with `~`: that is a mirror's own folder.
             self.repos = [(name, place) for name, place in self.repos if b"/~" not in b"/" + name]
             self.known = frozenset(name for name, _ in self.repos)
 
@@ -137,7 +137,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if threads is not None:
-            # Requests that may wait for a push: two threads remain, or one of two; a single thread never waits.
+            # How many requests may wait for a push: two threads stay free, or one of two; a single thread never waits.
             environ["pushlog.waiters"] = max(threads - 2, min(threads - 1, 1))
         unlisted = []
         for name, place, is_repository in _follow_path(folder, environ.get("PATH_INFO", "")):
@@ -147,7 +147,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
                 hgweb.lastrefresh = 0
             if is_repository:
                 try:
-                    # The thread of the request would wait in a pipe for ever.
+                    # Opening a pipe would block the thread of the request for ever.
                     refuse_repository_pipes(os.fsdecode(place))
                 except OSError as problem:
                     return _refuse_unreadable(problem, environ, start_response)

@@ -212,7 +212,7 @@ class SqliteLog(Log):
 
     @contextmanager
     def _begin_transaction(self, kind: str, timeout: float | None = None) -> Iterator[Connection]:
-        """Run the block in a transaction; Unavailable costs the connection."""
+        """Run the block in a transaction; close the connection after Unavailable."""
         if not self._lock.acquire(timeout=self._patience if timeout is None else timeout):
             raise Unavailable(f"sqlite://{self.path}: other threads of this process keep it busy")
         try:

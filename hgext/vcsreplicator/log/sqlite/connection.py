@@ -17,7 +17,7 @@ from ...words.errors import BadConfig, NoRoom, Unavailable
 from ..ownership import give_to_owner, make_folder, set_mode
 from . import statements as sql
 
-# The kinds of transactions; one that reads takes its snapshot when it begins.
+# The kinds of transactions. A reading one takes its snapshot as it begins.
 WRITING, READING = "IMMEDIATE", "DEFERRED"
 
 
@@ -172,7 +172,7 @@ def prepare_database(path: Path, bells: Path, patience: float, *, creates: bool)
     """
     is_there = _find_file(path)
     if creates:
-        # SQLite tells what is wrong; it alone would ignore a umask that lets the group write.
+        # Not left to SQLite, which would ignore a umask that lets the group write. Errors are left to it: it says what is wrong.
         with suppress(OSError), open(path, "xb") as made:
             give_to_owner(made.fileno(), path.parent)
     elif not is_there:

@@ -70,7 +70,7 @@ class Bell:
     def wake(self) -> None:
         """End a running or the next `wait`."""
         self._woken.set()
-        # Full: then it has something to read already. Closed: no reader waits.
+        # An error is harmless: if the socket is full, there is something to read already; if it is closed, no reader waits.
         with suppress(OSError), _open_sender() as sender:
             sender.sendto(b"w", self._folder.address(self._name))
 
