@@ -58,14 +58,14 @@ def name_shown(repo: localrepository, push: Push) -> Push:
 
 
 def local(text: str) -> bytes:
-    """Encode text of the pushlog as Mercurial shows it."""
+    """Encode text of the pushlog in the encoding that Mercurial shows text in."""
     return encoding.tolocal(text.encode("utf-8", "replace"))
 
 
 def entry(orig: Any, repo: localrepository, ctx: changectx) -> dict[bytes, Any]:
-    """Wrap the variables of a changeset in hgweb: add those of its push.
+    """Add the variables of a changeset's push to those of the changeset in hgweb.
 
-    They are pushid, pushuser, pushdate, pushnodes and pushhead, looked up when shown.
+    They are pushid, pushuser, pushdate, pushnodes and pushhead; each is looked up when it is shown.
     """
 
     @functools.cache

@@ -144,9 +144,9 @@ def _select_matching(
 def _filter_lazily(
     log: Pushlog, matches: Callable[[Push, str], bool], nodes: Callable[[sqlite3.Connection], Iterable[str]]
 ) -> Callable[[int], bool]:
-    """Return a filter of revisions by their push.
+    """Return a function that tells whether the push of a revision matches.
 
-    It checks them block by block; once many are asked for, it finds all that match at once.
+    It reads the pushes block by block; once many blocks were asked for, it finds all matching revisions at once.
     """
 
     @functools.cache

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @functools.cache
 def refuse_pushed() -> None:
-    """Guard every kind of part that is a stream, once per process.
+    """Refuse parts of bundles that are streams if a push brings them.
 
-    Clones and pulls still bring them (`tests/hg/master/stream.t`).
+    They are guarded once per process. Clones and pulls still bring them (`tests/hg/master/stream.t`).
     """
     versions.initialize()  # a program that only loads extensions has no parts yet, and would get unguarded ones later
     streams = {name: handler for name, handler in bundle2.parthandlermapping.items() if name.startswith(b"stream")}

@@ -33,9 +33,9 @@ LOST_HINT = (
 class Derived:
     """The differences found while bringing SQLite up to date.
 
-    The file must record ``facts``, by push id. Before them it must record ``adoption``, a pair (last, known): the pushes of the
-    database up to the id ``last`` that are not ``known``. There may be a million, so they are read when they are written.
-    ``removed`` are the changesets that the note calls removed; ``renumbered`` those that have another revision number now.
+    The file must record ``facts``, by push id. Before them it must record the pushes of ``adoption``, a pair (last, known): those
+    of the database up to the id ``last`` that are not ``known``. There may be a million, so they are read only as they are written.
+    ``removed`` are the changesets that the note calls removed; ``renumbered`` those whose revision number has changed.
     """
 
     def __init__(self) -> None:
@@ -94,11 +94,11 @@ def derive(
 def _apply_new_facts(
     log: Pushlog, connection: sqlite3.Connection, tr: Transaction, state: tuple[int, int], kept: set[int] | None
 ) -> tuple[set[int], list[entry.Push]]:
-    """Apply what was appended after ``state``; return its ids, and recovered pushes.
+    """Apply the facts after ``state``; return their push ids, and recovered pushes.
 
-    If SQLite comes from another or a longer file, everything is applied again, and no ids are returned. A push other than those
-    ``kept`` would be lost by that: it is recovered if the file may have lost its end in a power cut, and Abort is raised otherwise.
-    If ``kept`` is None, the file is as a rollback left it, and loses nothing.
+    If SQLite comes from another or a longer file, everything is applied again, and no ids are returned. That would lose pushes
+    that SQLite alone has and that are not ``kept``: each is recovered if the file may have lost its end in a power cut; otherwise
+    Abort is raised. If ``kept`` is None, the file is as a rollback left it, and nothing is lost.
     """
     is_descended = log.is_source_of(state, tr)
     facts = list(log.facts(state[0] if is_descended else 0, tr))

@@ -16,7 +16,7 @@ _Item = TypeVar("_Item")
 
 
 def show_pushes(ui: Ui, topic: bytes, connection: sqlite3.Connection, last: int) -> Iterator[entry.Push]:
-    """Yield the pushes of a database up to the id ``last``, with a bar of progress."""
+    """Yield the pushes of a database up to the id ``last``; show a progress bar."""
     with ui.makeprogress(topic, unit=b"pushes", total=last) as progress:
         for push in database.pushes(connection, 0, last):
             progress.update(push.id)

@@ -101,7 +101,7 @@ class Pushlog:
         return 0 if last is None else zlib.crc32(last.payload)
 
     def is_source_of(self, state: tuple[int, int], tr: Transaction | None = None) -> bool:
-        """Return whether a database in this state comes from the file as it is."""
+        """Return whether a database in this state comes from the present file."""
         position, fingerprint = state
         return position <= self.file.tail(tr) and self.fingerprint(tr, before=position) == fingerprint
 

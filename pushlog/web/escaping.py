@@ -50,7 +50,7 @@ _Tree = tuple[Any, ...]
 def guard(templates: Any, change_html: Callable[[bytes], bytes] = bytes) -> bool:
     """Let templates escape pushers' text; return whether they make HTML.
 
-    ``change_html`` changes the source of those that do.
+    ``change_html`` gets and returns the source of each template that makes HTML.
     """
     kind = templates.render(b"mimetype", {b"encoding": b""}) if b"mimetype" in templates else b"text/html"
     if b"html" not in kind and b"xml" not in kind:

@@ -83,7 +83,7 @@ def add_templates(templates: Any) -> None:
 def add_link(source: bytes) -> bytes:
     """Let Mercurial's navigation link to our page beside each link to the graph.
 
-    A template that names the pushlog itself, as ours do, stays as it is.
+    A template that names the pushlog itself, as ours do, is not changed.
     """
     return source if b"pushlog" in source else _GRAPH_LINK.sub(rb"\1pushloghtml\2pushlog\3\g<0>", source)
 

@@ -19,7 +19,7 @@ from . import dates
 
 # Pushes of a page.
 PAGE_SIZE = 10
-# Conditions in SQL that a push meets, each with its values.
+# The conditions in SQL that a push must meet, each with its values.
 PushWindow = list[tuple[str, Sequence[int | str]]]
 
 
@@ -126,8 +126,8 @@ def _parse_page(text: str) -> int:
 def window(query: Query, push_id_of: Callable[[str, str], int], limit: int | None) -> PushWindow:
     """Return the conditions of a query, its changesets resolved to push ids.
 
-    ``push_id_of(parameter, changeset)`` returns the id of its push, 0 if it was never pushed; its exceptions pass. ``limit`` is the
-    last push id that may be shown.
+    ``push_id_of(parameter, changeset)`` returns the id of a changeset's push, or 0 if it was never pushed; its exceptions are not
+    caught. ``limit`` is the last push id that may be shown.
     """
     start, end = query.start, query.end
     window: PushWindow = []

@@ -26,8 +26,8 @@ def send(web: requestcontext, body: Iterator[bytes]) -> Iterable[bytes]:
 def find_pushes(web: requestcontext, lookup: Lookup, command: bytes) -> FoundPushes:
     """Find the pushes of a request, and correct the headers of its answer.
 
-    The URL at which a shortened answer goes on is in a header. An answer that depends on the time of asking, too, has no
-    entity tag.
+    If the answer is cut short, a header has the URL of the rest. An answer by dates has no entity tag, because it also depends on
+    the time of the request.
     """
     found = lookup.find()
     if {"startdate", "enddate"} & lookup.parameters.keys():

@@ -33,7 +33,7 @@ _WAITERS = b"pushlog.waiters"
 
 
 _lock = threading.Lock()
-# The requests of this process that wait; written with the lock.
+# The requests of this process that wait; the lock must be held to change it.
 _waiting: set[Lookup] = set()
 
 
