@@ -72,7 +72,10 @@ def check(ui: Ui, repo: localrepository, source: bytes = b"", **_arguments: Any)
 
 
 def _read_limit(settings: dict[bytes, bytes], key: bytes, expected: bytes) -> int:
-    """Read a limit; 0 is none. Raises ConfigError with what was `expected`."""
+    """Return a limit in bytes, 0 for none; raises ConfigError.
+
+    The error says what was `expected`.
+    """
     try:
         limit = util.sizetoint(settings.get(key) or b"0")
     except (error.ParseError, OverflowError):

@@ -57,7 +57,7 @@ class DestinationCondition:
         self._unread_since: float | None = None
 
     def note_outage(self, error: Exception) -> float:
-        """Count the whole destination as unavailable; return since when it is."""
+        """Count the whole destination as unavailable; return the time when that began."""
         self._outage = self._describe_failure(error, self._outage)
         self._down.set(1)
         return self._outage.since
@@ -92,7 +92,7 @@ class DestinationCondition:
 
     @property
     def trouble(self) -> ServiceTrouble | None:
-        """The failure that is reported, its text the reason; None if nothing fails."""
+        """The failure to report, with the reason as its text; None if nothing fails."""
         return self._outage or next(iter(self._failed.values()), None)
 
     def report(

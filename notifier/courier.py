@@ -117,7 +117,7 @@ class Courier:
             condition.report(Window(self.settings.patience), stored, mark)
 
     def _find_start(self, state: StateDatabase) -> tuple[int, str | None]:
-        """Return the position to begin at, and its mark; both are stored."""
+        """Return the position to begin at, and its mark; store them if they are new."""
         position, mark = self._find_position(state)
         if position is None:
             known = self.log.beginnings(NOTICES) if self.settings.start_at == "beginning" else self.log.ends(NOTICES)
@@ -126,10 +126,10 @@ class Courier:
         return position, mark
 
     def _find_position(self, state: StateDatabase) -> tuple[int | None, str | None]:
-        """Return the stored position and its mark; None at the very first start.
+        """Return the stored position and its mark, each None at the very first start.
 
-        If the log lost them (Kafka forgets them after a week without the notifier, and with the topic), those that were last
-        reported count, and are stored: some notices may repeat, and none is passed over.
+        Kafka forgets them after a week without the notifier, and if the topic is deleted. Then those that were last reported count,
+        and are stored again: some notices may repeat, and none is passed over.
         """
         stored = self.log.stored(group(self.name), NOTICES).get(0)
         if stored is not None:

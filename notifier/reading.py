@@ -252,9 +252,9 @@ class NoticeReader:
     def _find_start(self, stored: int, mark: str | None) -> tuple[int, str | None]:
         """Return the position to begin at, and its mark.
 
-        It is that of the destination's own database if this is older, with the mark there: offsets mean nothing after a loss in the
-        log. If the log's is older (a kill between the two, a log from a copy), notices repeat. A database without a position, of
-        an earlier release, is taken for complete.
+        The older of two positions counts: that in the log, and that in the destination's own database, which has its own mark, as
+        offsets mean nothing after a loss in the log. If the log's is older (a kill between the two, a log from a copy), notices
+        repeat. A database without a position, from an earlier release, is taken to be complete.
         """
         if self._keeper is None:
             return stored, mark

@@ -135,7 +135,7 @@ _NAMED = {"subscriptions"}
 
 
 def _underscore_keys(value: Any, name: str = "") -> Any:
-    """Return a value with keys named as members are; free mappings stay as they are."""
+    """Return a value whose keys are named as members; free mappings stay as they are."""
     if name in _FREE or not isinstance(value, Mapping | list):
         return value
     if isinstance(value, list):

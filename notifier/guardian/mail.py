@@ -81,9 +81,9 @@ def _describe_limits(settings: GuardianSettings) -> str:
 
 
 class _AnswerBytes(io.RawIOBase):
-    """What a mail server sends, of which each answer is bounded in size and time.
+    """The bytes that a mail server sends, each answer bounded in size and time.
 
-    Python bounds each line, and neither their number nor the time of all. The socket is its owner's to close.
+    Python bounds each line, but neither the number of lines nor the time that all take. The socket's owner closes it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -97,7 +97,7 @@ class _AnswerBytes(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read some bytes; raises OSError beyond the bounds of an answer."""
+        """Read some bytes; raises OSError once an answer exceeds its bounds."""
         if self._left <= 0 or time.monotonic() > self._ends:
             raise OSError("its answer does not end")
         count = self._sock.recv_into(buffer)

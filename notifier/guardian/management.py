@@ -166,7 +166,7 @@ class Management:
             with watching(response):
                 data = response.read(LARGEST_ANSWER + 1, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            # That the other side closed the connection is no answer.
+            # RemoteDisconnected is a BadStatusLine too, but then there was no answer.
             causes = [each for each in _list_causes(error) if not isinstance(each, http.client.RemoteDisconnected)]
             if any(isinstance(each, http.client.BadStatusLine) for each in causes):  # an answer that is not HTTP
                 raise self._is_something_else() from error

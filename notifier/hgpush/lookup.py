@@ -139,7 +139,7 @@ class ChangesetLookup:
                 self._waits.await_mirror(delivery, missing)
             elif int(stated[:18]) < delivery.message.seq:
                 self._waits.await_mirror(delivery, missing, STATED_BEHIND)
-            # A mirror that states that it shows the event lacks the push for good.
+            # The mirror states that it shows the event: it lacks the push for good.
         self._waits.end(delivery.message)
         if push is None:
             raise _NotListed("the push is gone")

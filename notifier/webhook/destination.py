@@ -111,7 +111,7 @@ class Webhooks:
         self._deliveries.close()
 
     def _accept(self, batch: Sequence[Delivery]) -> list[DeliveryOutcome]:
-        """Write rows for all of these or none; for each alone if one is wrong."""
+        """Write rows for all of these or for none; for each alone if one is wrong."""
         trouble = None
         try:
             current = self._read_subscriptions()

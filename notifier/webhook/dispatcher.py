@@ -194,7 +194,7 @@ class Dispatcher(threading.Thread):
             if known is not None:
                 member.idle_since = known.idle_since
             elif member.failing and number not in tried:
-                # Idle since the newest failure before the start, which left no delivery.
+                # No delivery is left of its newest failure before the start: it has been idle since then.
                 last = deliveries.last_given_up(number)
                 now = self.clock.now()
                 member.idle_since = float("-inf") if last is None else self.clock.monotonic() - (now - last)

@@ -168,7 +168,7 @@ class CommandServer:
         """End the process, and wait for its end."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(OSError), process:  # the error is of what it had not read yet
+            with contextlib.suppress(OSError), process:  # closing fails if it had not read all its input
                 process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -98,7 +98,7 @@ def _add_task(app: Any, settings: WorkSettings) -> Any:
         except Exception as error:
             logger.warning("push not recorded", repository=url, reason=str(error)[:300])
             try:
-                if isinstance(error, Unavailable | BadConfig):  # away, or an operator must see to it: no retry is used
+                if isinstance(error, Unavailable | BadConfig):  # no retry is used up
                     try_again(attempt, settings.retry.longest)
                 elif attempt < settings.max_hg_retries:
                     try_again(attempt + 1, settings.retry.delay(attempt + 1, random.random()))
@@ -218,7 +218,7 @@ class TaskRecorder:
     def close(self, **_: Any) -> None:
         """Close the database and end the command server, if they were opened.
 
-        Takes, and ignores, what Celery tells of the end of a process.
+        Celery passes arguments about the end of a process, which are ignored.
         """
         if self._opened is not None:
             for opened in self._opened:
