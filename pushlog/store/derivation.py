@@ -21,7 +21,7 @@ from .connections import sqlite3
 from .frames import TornRecord, UnknownVersion
 from .storage import FILE, Pushlog
 
-SALVAGED = b"%s; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n"
+SALVAGED = b"%s; what follows is taken from pushlog2.db, and the damaged rest is kept in pushlog-damaged.log\n"
 RECOVERED = b"pushlog.log lost push %d in a restart of the machine; it is taken from pushlog2.db\n"
 LOST = b"pushlog.log lacks push %d, which pushlog2.db has: it is an older copy"
 LOST_HINT = (

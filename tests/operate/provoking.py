@@ -500,7 +500,7 @@ def lose_events(on_call: OnCall) -> str:
 def log_lost_records(on_call: OnCall, entry: Entry) -> None:
     name = lose_events(on_call)
     assert name in entry.type("vcsreplicator check").text
-    assert "the log lost events that the outbox keeps no more" in on_call.cluster.output("relay")
+    assert "the log lost events that the outbox no longer keeps" in on_call.cluster.output("relay")
     entry.do("hg -R FOLDER replicatesync", FOLDER=on_call.cluster.repository(name))
     on_call.wait_announced(name)
     on_call.cluster.stop("aggregator")

@@ -133,7 +133,7 @@ A damaged tail of the file is cut, and what SQLite still knows is recorded again
   pushlog has errors
   [1]
   $ cd client; echo 5 > f; hg -q commit -m c5; USER=fay hg push -q ../server; cd ..
-  pushlog.log: damaged record at byte 559: 93 bytes announced, fewer found; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log
+  pushlog.log: damaged record at byte 559: 93 bytes announced, fewer found; what follows is taken from pushlog2.db, and the damaged rest is kept in pushlog-damaged.log
   recorded push in pushlog
   $ hg -R server verifypushlog
   pushlog contains all 6 changesets across 6 pushes

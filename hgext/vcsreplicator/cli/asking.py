@@ -30,7 +30,7 @@ from .progress import metered_log
 
 # Bytes below which a disk counts as full.
 LEAST = 1 << 20
-# Seconds for which a disk may take to answer; that of a network may hang for good.
+# Seconds that a disk may take to answer; one on a network may hang for ever.
 PATIENCE = 3.0
 
 

@@ -49,7 +49,7 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
     if found.get("vcsreplicator.role") == "master" and not _is_enabled(found, "pushlog"):
         raise BadConfig(
             f"{where}: [extensions] pushlog: expected a line that loads it, got nothing: "
-            "pushes would be accepted without a row in the pushlog, for good"
+            "pushes would be accepted, and would never get a row in the pushlog"
         )
     with tempfile.TemporaryDirectory() as folder:  # only in a repository a failed set-up or a mistake in hgrc shows
         _run_hg(where, {**environment, "HGRCPATH": ""}, "init", f"{folder}/empty")

@@ -53,7 +53,7 @@ def command(
 ) -> None:
     """Compare mirrors with the master, each repository at one event.
 
-    Without names, every mirror of the configuration whose folder is on this machine. Nothing is locked, and pushes
+    Without names, it compares every mirror of the file whose folder is on this machine. Nothing is locked, and pushes
     continue.
 
     Exit code 0: all are equal; 1: some could not be compared (behind, master unreachable, no such path); 2: some

@@ -244,7 +244,7 @@ class LossWatch:
         missing = send_again(box, self._state(newest.repository))
         if missing is not None:
             logger.error(
-                "the log lost events that the outbox keeps no more",
+                "the log lost events that the outbox no longer keeps",
                 folder=folder,
                 **names,
                 missing=f"{missing[0]} to {missing[1]}",

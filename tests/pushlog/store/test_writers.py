@@ -184,7 +184,8 @@ def test_a_push_says_that_it_repairs_a_damaged_file_and_what_it_keeps(place, ser
     source.commit(b"d")
     source.push_to(server)
     said = source._printed.getvalue()
-    assert said.count(b"; what is behind it is taken from pushlog2.db, and kept in pushlog-damaged.log\n") == 1, said
+    line = b"; what follows is taken from pushlog2.db, and the damaged rest is kept in pushlog-damaged.log\n"
+    assert said.count(line) == 1, said
     assert damaged.endswith((server.folder / ".hg" / "store" / "pushlog-damaged.log").read_bytes())
 
 

@@ -16,7 +16,7 @@ from . import creation
 if TYPE_CHECKING:
     from .repository import MasterRepository
 
-LOST = b"the replication log lost events %d to %d, which are kept no more: an operator must run 'hg replicatesync'\n"
+LOST = b"the replication log lost events %d to %d, which are no longer kept: an operator must run 'hg replicatesync'\n"
 
 
 def send_now(repo: "MasterRepository") -> bool:
