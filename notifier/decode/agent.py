@@ -51,7 +51,7 @@ def _parse(text: str) -> dict[str, str | None]:
 
 
 def _join_version(*parts: str | None) -> str | None:
-    """Join the first three numbers of a version; None without any, or for an address."""
+    """Join the first three numbers of a version; None for none, or for an address."""
     known = [part for part in parts if part]
     if len(known) == 4 and all(part.isdigit() and int(part) < 256 for part in known):
         return None

@@ -42,7 +42,7 @@ def raw_of(record: ErrorRecord) -> RawMessage | None:
 def names_input(record: ErrorRecord) -> bool:
     """Return whether a record's topic is a place that a decoder may read.
 
-    That is a queue, or a topic that is none of replication.
+    That is a queue, or a topic that replication does not use.
     """
     try:
         return record.topic.startswith("queue:") or topic_of(f"log:{record.topic}") is not None

@@ -196,12 +196,12 @@ class Deliveries:
         return _as_json(rows[0]) if rows else None
 
     def last_error(self, subscription: int) -> str | None:
-        """Return the newest error of a subscription's deliveries; None without one."""
+        """Return the newest error of a subscription's deliveries; None if none failed."""
         rows = self._db.rows(sql.LAST_ERROR, (subscription,))
         return str(rows[0][0]) if rows else None
 
     def last_given_up(self, subscription: int) -> float | None:
-        """Return when a subscription's newest exhausted delivery ended; None without one."""
+        """Return when a subscription's newest exhausted delivery ended; None if none did."""
         rows = self._db.rows(sql.LAST_GIVEN_UP, (subscription,))
         return float(rows[0][0]) if rows else None
 

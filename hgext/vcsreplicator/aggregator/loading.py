@@ -107,7 +107,7 @@ def _read_rest(log: Log, table: Table, stop: threading.Event) -> Table:
 
 
 def _read_beat(state: Table) -> AggregatorHeartbeat | None:
-    """Return the aggregator's last heartbeat; None without a readable one."""
+    """Return the aggregator's last heartbeat; None if none can be read."""
     value = state.value(STATE, AGGREGATOR)
     if value is None:
         return None

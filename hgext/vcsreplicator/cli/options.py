@@ -217,7 +217,7 @@ def check_exposures(urls: Mapping[str, str | None], insecure: Collection[str]) -
 
 
 def relay_of(config: Config) -> "RelaySettings | None":
-    """Read the section [relay]; None without one."""
+    """Read the section [relay]; None if the file has none."""
     from ..relay.settings import RelaySettings
 
     return config.settings(RelaySettings, "relay", blobs=config.blobs) if "relay" in config.tables else None

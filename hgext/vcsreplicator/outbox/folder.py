@@ -50,7 +50,7 @@ def replace_file(folder: Folder, name: bytes, content: bytes) -> None:
 
 
 def read_file(path: bytes, limit: int = FILE_LIMIT) -> bytes:
-    """Return the content of a file, at most so many bytes; empty without one."""
+    """Return the content of a file, at most so many bytes; empty if it is missing."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             return file.read(limit)

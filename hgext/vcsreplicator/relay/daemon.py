@@ -207,7 +207,7 @@ class _Relay:
         self._blobs_due = self._clock.monotonic() + BLOB_SWEEP
 
     def close(self) -> None:
-        """Take no more pushes, and let running jobs end; the caller has set `stop`."""
+        """Stop accepting pushes, and let running jobs end; the caller has set `stop`."""
         self._server.close()
         self._work.drain(DRAIN)
         self._watch.close()

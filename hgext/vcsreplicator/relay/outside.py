@@ -24,7 +24,7 @@ AT_ONCE = 100
 CHANGED = "was changed without the extension, and mirrors lack that until the next push"
 MOVED = "its bookmarks or phases were moved without the extension, and mirrors lack that, also after the next push"
 
-# Device, inode, size and time of a changelog; None without one.
+# Device, inode, size and time of a changelog; None if there is none.
 _Seen = tuple[int, int, int, int] | None
 # The changelog that was compared, and whether it was changed without the extension; None if that is unknown.
 _Comparison = tuple[_Seen, bool | None]

@@ -30,10 +30,10 @@ COUNTED, COUNTED_ERRORS = 1000, 100
 class Follower:
     """Keeps a picture up to date; used by one thread.
 
-    `newest_heartbeat` is the log's time of the newest heartbeat, 0 without one. It is the newest record of `acks` and `state`,
+    `newest_heartbeat` is the log's time of the newest heartbeat, 0 if there is none. It is the newest record of `acks` and `state`,
     where mirrors and the aggregator write all the time: it was not written before the log's clock was last set. `recent_report` is
-    the log's time of the newest recent report of a service, 0 without one. A report is recent if this machine's own clock found it
-    so at the last update that read one.
+    the log's time of the newest recent report of a service, 0 if there is none. A report is recent if this machine's own clock
+    found it so at the last update that read one.
     """
 
     def __init__(self, log: Log, clock: Clock = SystemClock()) -> None:  # noqa: B008

@@ -176,7 +176,7 @@ def find_event(
 def find_notice(
     log: Log, state: RepositoryState, event: Event, *, stop: threading.Event | None = None
 ) -> NoticeRecord | None:
-    """Read the notice of an event, not that of a replay; None without one.
+    """Read the notice of an event, not that of a replay; None if there is none.
 
     Raises ReadStopped once `stop` is set.
     """

@@ -228,7 +228,7 @@ def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def read_connection(headers: Mapping[str, str]) -> PushConnection | None:
-    """Read the connection in a record's headers; None without a readable one."""
+    """Read the connection in a record's headers; None if none can be read."""
     header = carried(headers).get(CONNECTION)
     try:
         return None if header is None else from_json(PushConnection, header.encode("utf-8", "replace"))

@@ -51,7 +51,7 @@ class HeldEvent:
         return self.pending
 
     def peek_incarnation(self) -> object:
-        """Return the incarnation that the value names, unchecked; None without one.
+        """Return the incarnation that the value names, unchecked; None if there is none.
 
         It takes a fifth of the time of `opened`.
         """

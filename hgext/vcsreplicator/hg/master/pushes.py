@@ -46,7 +46,7 @@ def has_fetched(repo: localrepository) -> bool:
 def entry_of(row: PushRow | None) -> PushEntry | None:
     """Return a row of the pushlog as events have it.
 
-    None without a row, and for one with an id or a date that no event can hold.
+    None if there is no row, or if its id or date is one that no event can hold.
     """
     if row is None or not 0 <= row[0] <= LARGEST or not EARLIEST <= row[2] <= LATEST:
         return None

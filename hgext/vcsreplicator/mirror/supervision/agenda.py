@@ -42,7 +42,7 @@ class Agenda:
         return bool(self._waiting[lane]) if lane else any(self._waiting.values())
 
     def take_next(self, lane: Lane) -> str:
-        """Return the repository that has waited longest for this lane; it waits no more."""
+        """Return the repository that has waited longest for this lane; end its wait."""
         return self._waiting[lane].popleft()
 
     def rest(self, following: Following, seconds: float) -> None:
@@ -60,7 +60,7 @@ class Agenda:
 
     @property
     def next_due(self) -> float | None:
-        """The time of the earliest alarm; None without one."""
+        """The time of the earliest alarm; None if there is none."""
         return self._alarms[0][0] if self._alarms else None
 
     def take_due(self) -> Iterator[str]:

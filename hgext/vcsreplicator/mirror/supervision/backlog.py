@@ -95,7 +95,7 @@ class Backlog:
         return self._next[partition]
 
     def oldest(self) -> float | None:
-        """Return when the log took the oldest queued event; None without any."""
+        """Return when the log took the oldest queued event; None if none is queued."""
         return min((queue[0][0].time for queue in self._queues.values() if queue), default=None)
 
     def positions(self) -> dict[int, int]:

@@ -39,7 +39,7 @@ class Control:
         self._aggregator_beat: AggregatorHeartbeat | None = None
 
     def state_of(self, repository: str) -> RepositoryState | None:
-        """Return a repository's newest state; None without one, or after its deletion."""
+        """Return a repository's newest state; None if it has none or was deleted."""
         return self._states.get(repository)
 
     def take(self, topic: str, key: str | None, value: bytes | None, *, is_new: bool = True) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Repositories that are deleted here, or that this mirror carries no more."""
+"""Repositories that are deleted here, or that this mirror no longer carries."""
 
 from dataclasses import replace
 
@@ -109,7 +109,7 @@ class Departures:
     def leave_if_due(self, following: Following) -> bool:
         """Let the repository leave if it must; return whether it leaves.
 
-        A task that is under way ends before. It leaves if this mirror carries it no more, or if it waits for a repair while the
+        A task that is under way ends before. It leaves if this mirror no longer carries it, or if it waits for a repair while the
         master has deleted it. One that follows the stream meets its deletion there.
         """
         is_lost = following.phase is Phase.WAITING and following.deletion is not None
@@ -150,7 +150,7 @@ class Departures:
             self.abandon(following)
 
     def abandon(self, following: Following) -> None:
-        """Follow the repository no more; its ack goes."""
+        """Stop following the repository, and remove its ack."""
         self._readers.stop(following)
         self._backlog.drop(following.id)
         try_to_write(lambda: self._notes.rejoin(following.id))

@@ -99,7 +99,7 @@ class Following:
 
     @property
     def level(self) -> int:
-        """The sequence that this mirror has reached in the repository; 0 without any."""
+        """The sequence that this mirror has reached in the repository; 0 at first."""
         return 0 if self.checkpoint is None else self.checkpoint.seq
 
     @property
