@@ -36,8 +36,16 @@ def environment(version: str) -> Path:
         python = str(folder / "bin" / "python")
         _share_packages(folder, Path(base))
         pip = [base, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python, "install"]
-        # Mercurial's own folder, not that of the checkout, which it would take for installed.
-        pip += ["--ignore-installed", "--no-deps", "--no-build-isolation", "--require-hashes", "-r", str(requirements)]
+        # Mercurial's own folder, not that of the checkout, which it would take for installed. Python compiles what is imported.
+        pip += [
+            "--ignore-installed",
+            "--no-compile",
+            "--no-deps",
+            "--no-build-isolation",
+            "--require-hashes",
+            "-r",
+            str(requirements),
+        ]
         # Of an old version there is no wheel, and what its C does is not timed.
         subprocess.run(pip, check=True, env={**os.environ, "CFLAGS": "-O0 -g0"})
         (folder / _NAME.name).write_text(f"{base}\n{version}\n")
