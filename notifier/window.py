@@ -71,7 +71,7 @@ class Delivery:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Entry:
+class _PlacedMessage:
     number: int
     message: Message
     queues: tuple[tuple[str, str | None], ...]
@@ -94,9 +94,9 @@ class Window:
     paused: bool = False
     # The number of unconfirmed deliveries.
     in_flight: int = 0
-    _entries: OrderedDict[int, _Entry] = field(default_factory=OrderedDict)
-    _queues: dict[tuple[str, str | None], deque[_Entry]] = field(default_factory=dict)
-    _ready: deque[_Entry] = field(default_factory=deque)
+    _entries: OrderedDict[int, _PlacedMessage] = field(default_factory=OrderedDict)
+    _queues: dict[tuple[str, str | None], deque[_PlacedMessage]] = field(default_factory=dict)
+    _ready: deque[_PlacedMessage] = field(default_factory=deque)
     _waiting: list[tuple[float, int]] = field(default_factory=list)
     _open: OrderedDict[int, int] = field(default_factory=OrderedDict)
     _next_offset: int = 0
@@ -158,7 +158,7 @@ class Window:
         """
         entry = self._entries.pop(number)
         self._end_attempt(entry)
-        freed: dict[int, _Entry] = {}
+        freed: dict[int, _PlacedMessage] = {}
         for name in entry.queues:
             queue = self._queues[name]
             queue.popleft()
@@ -301,7 +301,7 @@ class Window:
 
     def _enqueue(self, message: Message, replay: str | None) -> int:
         queues = tuple((name, replay) for name in dict.fromkeys(message.orders))
-        entry = _Entry(number=next(self._numbers), message=message, queues=queues, placed=replay is None)
+        entry = _PlacedMessage(number=next(self._numbers), message=message, queues=queues, placed=replay is None)
         self._entries[entry.number] = entry
         for name in queues:
             self._queues.setdefault(name, deque()).append(entry)
@@ -309,15 +309,15 @@ class Window:
             self._ready.append(entry)
         return entry.number
 
-    def _is_first(self, entry: _Entry) -> bool:
+    def _is_first(self, entry: _PlacedMessage) -> bool:
         """Return whether no message is left that must be sent before this one."""
         return all(self._queues[name][0] is entry for name in entry.queues)
 
-    def _end_attempt(self, entry: _Entry) -> None:
+    def _end_attempt(self, entry: _PlacedMessage) -> None:
         if entry.in_flight:
             entry.in_flight = False
             self.in_flight -= 1
 
-    def _postpone_entry(self, entry: _Entry, due: float) -> None:
+    def _postpone_entry(self, entry: _PlacedMessage, due: float) -> None:
         self._end_attempt(entry)
         heapq.heappush(self._waiting, (due, entry.number))

@@ -103,7 +103,7 @@ class ConfirmedChannel:
             return
         known = self.settings.client(self.name, on_blocked=self._on_blocked, on_unblocked=self._on_unblocked)
         try:
-            with translated(self._where):
+            with translated(self._target_name):
                 self._connection = connect(known)
                 with limiting_waits(self._connection):
                     channel = self._channel = self._connection.channel()
@@ -116,13 +116,13 @@ class ConfirmedChannel:
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_returned)
         self._beat_at = self.clock.monotonic()
-        logger.info("connected", broker=self._where)
+        logger.info("connected", broker=self._target_name)
 
     def check_takes(self) -> None:
         """Raise Unavailable unless the broker takes messages; connect if need be."""
         self.start()
         if self.is_blocked:
-            raise Unavailable(f"{self._where}: the broker blocks publishers; look for its memory and disk alarms")
+            raise Unavailable(f"{self._target_name}: the broker blocks publishers; look for its memory and disk alarms")
 
     def send(self, number: int, message: OutgoingMessage) -> None:
         """Begin to send the delivery `number`, together with others until `outcomes`.
@@ -168,7 +168,7 @@ class ConfirmedChannel:
                 logger.debug("connection not closed", reason=str(error))
 
     @property
-    def _where(self) -> str:
+    def _target_name(self) -> str:
         return f"{where(self.settings.url)} {self.target.name}"
 
     def _flush(self) -> None:
@@ -209,13 +209,15 @@ class ConfirmedChannel:
         if self.target.on_return is OnReturn.REJECT:
             return _UNROUTABLE
         self._is_target_gone = True
-        return Unavailable(f"{self._where}: no such queue")
+        return Unavailable(f"{self._target_name}: no such queue")
 
     def _on_nack(self, tag: int, multiple: bool) -> None:
         for number, _ in self._confirms.confirm(tag, multiple=multiple):
             REFUSED.labels(self.name).inc()
             if self.target.on_nack is OnNack.RETRY:
-                self._outcomes.append(DeliveryOutcome(number=number, error=Unavailable(f"{self._where}: {_NACKED}")))
+                self._outcomes.append(
+                    DeliveryOutcome(number=number, error=Unavailable(f"{self._target_name}: {_NACKED}"))
+                )
             else:
                 self._confirms.hold_nacked(number, self.clock.monotonic())
 
@@ -231,7 +233,7 @@ class ConfirmedChannel:
         self._outcomes += [DeliveryOutcome(number=number) for number in due]
         if now - self._nack_reported_at >= NACK_ALARM_EVERY:
             self._nack_reported_at = now
-            logger.error(_NACKED, broker=self._where, messages=len(due))
+            logger.error(_NACKED, broker=self._target_name, messages=len(due))
 
     def _on_returned(self, error: Any, exchange: str, key: str, message: Any) -> None:
         """Note a returned message; its confirmation comes after this."""
@@ -241,17 +243,17 @@ class ConfirmedChannel:
     def _on_blocked(self, reason: str) -> None:
         self.is_blocked = True
         BLOCKED.labels(self.name).set(1)
-        logger.warning("broker blocks publishers", broker=self._where)
+        logger.warning("broker blocks publishers", broker=self._target_name)
 
     def _on_unblocked(self) -> None:
         self.is_blocked = False
         BLOCKED.labels(self.name).set(0)
         self._confirms.restart_waits(self.clock.monotonic())
-        logger.info("broker takes messages again", broker=self._where)
+        logger.info("broker takes messages again", broker=self._target_name)
 
     def _lose_connection(self, error: BaseException) -> None:
         """Disconnect; unconfirmed messages may have arrived, and end as Unavailable."""
-        trouble = Unavailable(f"{self._where}: {describe_error(error)}")
+        trouble = Unavailable(f"{self._target_name}: {describe_error(error)}")
         self._outcomes += [DeliveryOutcome(number=number, error=trouble) for number in self._confirms.unknown()]
         self.close()
 

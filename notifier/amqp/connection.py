@@ -66,7 +66,7 @@ _BEFORE_PROPERTIES = 12
 _NO_PROPERTIES = b"\0\0"
 
 # Kombu and py-amqp have no types.
-_Connection: Any = kombu.connection.Connection
+_KombuConnection: Any = kombu.connection.Connection
 
 logger = structlog.get_logger()
 
@@ -88,11 +88,11 @@ def client(
     be read.
     """
     options = {"on_blocked": on_blocked, "on_unblocked": on_unblocked, "client_properties": dict(properties)}
-    made = _Connection(
+    made = _KombuConnection(
         url,
         **({} if password is None else {"password": password}),
         ssl=_make_tls(url, ca_file),
-        transport=_Broker,
+        transport=_AmqpTransport,
         connect_timeout=PATIENCE,
         heartbeat=heartbeat,
         transport_options=options,
@@ -179,7 +179,7 @@ def describe_error(error: BaseException) -> str:
 
 def where(url: str) -> str:
     """Return broker and virtual host, without the password."""
-    known = _Connection(url)
+    known = _KombuConnection(url)
     port = known.port or (5671 if url.startswith("amqps://") else 5672)
     return f"{known.hostname}:{port}/{'' if known.virtual_host == '/' else known.virtual_host}"
 
@@ -188,7 +188,7 @@ def _make_tls(url: str, ca_file: str | None) -> Any:
     if not url.startswith("amqps://"):
         return False
     trusting(ca_file)  # py-amqp would not say which file is missing
-    return {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": ca_file, "server_hostname": _Connection(url).hostname}
+    return {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": ca_file, "server_hostname": _KombuConnection(url).hostname}
 
 
 class MessageTooLarge(ConnectionAbortedError):
@@ -342,5 +342,5 @@ class _Amqp(TolerantConnection):
         self.transport.until = math.inf
 
 
-class _Broker(kombu.transport.pyamqp.Transport):
+class _AmqpTransport(kombu.transport.pyamqp.Transport):
     Connection = _Amqp

@@ -92,7 +92,7 @@ class _EdgeServer(asgi.StoppableServer):
         return await super().on_tick(counter)
 
 
-class _Phase(enum.Enum):
+class _ConnectionPhase(enum.Enum):
     """The phase of a connection: what it waits for."""
 
     HEAD = "head"
@@ -119,9 +119,9 @@ class EdgeConnection(HttpToolsProtocol):
         super().__init__(**given)
         self._settings = settings
         self._limits = {
-            _Phase.HEAD: settings.header_timeout,
-            _Phase.BODY: settings.body_timeout,
-            _Phase.ANSWER: ANSWER_TIMEOUT,
+            _ConnectionPhase.HEAD: settings.header_timeout,
+            _ConnectionPhase.BODY: settings.body_timeout,
+            _ConnectionPhase.ANSWER: ANSWER_TIMEOUT,
         }
         # Bytes of an unfinished head.
         self._head_bytes = 0
@@ -129,7 +129,7 @@ class EdgeConnection(HttpToolsProtocol):
         self._costs: list[int] = []
         self._answered = 0
         self._refusal = HTTPStatus.BAD_REQUEST
-        self._enter(_Phase.HEAD)
+        self._enter(_ConnectionPhase.HEAD)
 
     def close_if_slow(self, now: float) -> None:
         """Close a connection too long in its phase; uvicorn closes idle ones."""
@@ -140,14 +140,16 @@ class EdgeConnection(HttpToolsProtocol):
         super().connection_made(transport)
         if self._is_one_too_many():
             waiting = [
-                each for each in self._list_connections() if each is not self and each._phase is not _Phase.ANSWER
+                each
+                for each in self._list_connections()
+                if each is not self and each._phase is not _ConnectionPhase.ANSWER
             ]
             min(waiting, key=lambda each: each._since, default=self)._close("too many")
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is _Phase.IDLE:
-            self._enter(_Phase.HEAD)
-        if self._phase is _Phase.HEAD:
+        if self._phase is _ConnectionPhase.IDLE:
+            self._enter(_ConnectionPhase.HEAD)
+        if self._phase is _ConnectionPhase.HEAD:
             # An unfinished header in the parser reaches no callback.
             if self._head_bytes > HEAD_BYTES:
                 self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
@@ -161,8 +163,8 @@ class EdgeConnection(HttpToolsProtocol):
         self._costs = [*self._costs[self._answered :], 0]
         self._answered = 0
         self._count_head(REQUEST_COST)
-        if self._phase is not _Phase.HEAD:
-            self._enter(_Phase.HEAD)
+        if self._phase is not _ConnectionPhase.HEAD:
+            self._enter(_ConnectionPhase.HEAD)
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -180,18 +182,18 @@ class EdgeConnection(HttpToolsProtocol):
             # Bytes after the body would be in another protocol, which is not spoken here.
             self.cycle.keep_alive = False
         self._head_bytes = 0
-        self._enter(_Phase.BODY)
+        self._enter(_ConnectionPhase.BODY)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._enter(_Phase.ANSWER)
+        self._enter(_ConnectionPhase.ANSWER)
 
     def on_response_complete(self) -> None:
         has_next = bool(self.pipeline)
         self._answered += 1
         super().on_response_complete()
-        if self._phase is _Phase.ANSWER:
-            self._enter(_Phase.ANSWER if has_next else _Phase.IDLE)
+        if self._phase is _ConnectionPhase.ANSWER:
+            self._enter(_ConnectionPhase.ANSWER if has_next else _ConnectionPhase.IDLE)
 
     def send_400_response(self, msg: str) -> None:
         """Answer a head that is malformed or too large, and close the connection."""
@@ -227,13 +229,13 @@ class EdgeConnection(HttpToolsProtocol):
         if len(self.connections) + len(self.tasks) <= most:
             return False
         # A connection in another phase has its request among the tasks.
-        before = sum(each._phase in (_Phase.HEAD, _Phase.IDLE) for each in self._list_connections())
+        before = sum(each._phase in (_ConnectionPhase.HEAD, _ConnectionPhase.IDLE) for each in self._list_connections())
         return before + len(self.tasks) > most
 
     def _list_connections(self) -> Iterator["EdgeConnection"]:
         return (each for each in self.connections if isinstance(each, EdgeConnection))
 
-    def _enter(self, phase: _Phase) -> None:
+    def _enter(self, phase: _ConnectionPhase) -> None:
         self._phase, self._since = phase, time.monotonic()
 
     def _close(self, reason: str) -> None:

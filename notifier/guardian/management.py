@@ -67,7 +67,7 @@ class Management:
             self._pool = TlsPool(host, parts.port or 15671, ssl_context=trusting(settings.ca_file))
         else:
             self._pool = ConnectionPool(host, parts.port or 15672)
-        self._where = f"{host}:{self._pool.port}"
+        self._address = f"{host}:{self._pool.port}"
 
     def check(self, vhost: str) -> None:
         """Raise BadConfig unless the guardian can work with this API.
@@ -80,7 +80,7 @@ class Management:
             is_refused = any(isinstance(each, ConnectionRefusedError) for each in _list_causes(error))
             if is_refused and self._is_broker_there():
                 raise BadConfig(
-                    f"{self._key}: {self._where} refuses connections although the broker answers; {ENABLE}"
+                    f"{self._key}: {self._address} refuses connections although the broker answers; {ENABLE}"
                 ) from error
             raise
         if not isinstance(overview, Mapping):
@@ -116,7 +116,7 @@ class Management:
     def put(self, *path: str, content: Mapping[str, Any]) -> None:
         """Create or replace what is at this path."""
         if self._request("PUT", path, {}, content) is None:
-            raise Refused(f"{self._where}: there is no {'/'.join(path[:-1])} to write {path[-1]!r} in")
+            raise Refused(f"{self._address}: there is no {'/'.join(path[:-1])} to write {path[-1]!r} in")
 
     def delete(self, *path: str) -> bool:
         """Delete what is at this path; return whether it was there."""
@@ -137,17 +137,17 @@ class Management:
             return None
         if status == 401:
             raise BadConfig(
-                f"{self._key}: {self._where} refuses the user {self._user!r} ({_read_reason(data)}): expected the password"
+                f"{self._key}: {self._address} refuses the user {self._user!r} ({_read_reason(data)}): expected the password"
                 " of a user with the tag administrator"
             )
         if status >= 500:
-            raise Unavailable(f"{self._where}: the management API answers {status}: {_read_reason(data)}")
+            raise Unavailable(f"{self._address}: the management API answers {status}: {_read_reason(data)}")
         if status in (200, 201, 204):
             found = _parse(data) if data else {}
             if found is not None:
                 return found
         if 400 <= status < 500 and status != 404:
-            raise Refused(f"{self._where}: {method} {'/'.join(path)}: {status}: {_read_reason(data)}")
+            raise Refused(f"{self._address}: {method} {'/'.join(path)}: {status}: {_read_reason(data)}")
         raise self._is_something_else()
 
     def _send_request(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
@@ -172,17 +172,19 @@ class Management:
                 raise self._is_something_else() from error
             if any(isinstance(each, ssl.SSLCertVerificationError) for each in causes):
                 raise BadConfig(
-                    f"{self._key}: {self._where}: {_describe_cause(error)}: expected a certificate for this host by an authority"
+                    f"{self._key}: {self._address}: {_describe_cause(error)}: expected a certificate for this host by an authority"
                     " in guardian.ca-file, or of the system"
                 ) from error
-            raise Unavailable(f"{self._where}: the management API does not answer: {_describe_cause(error)}") from error
+            raise Unavailable(
+                f"{self._address}: the management API does not answer: {_describe_cause(error)}"
+            ) from error
         if len(data) > LARGEST_ANSWER:
             response.close()
-            raise Unavailable(f"{self._where}: an answer of more than {LARGEST_ANSWER} bytes to {target}")
+            raise Unavailable(f"{self._address}: an answer of more than {LARGEST_ANSWER} bytes to {target}")
         return response.status, data
 
     def _is_something_else(self) -> BadConfig:
-        return BadConfig(f"{self._key}: {self._where} answers, but is not RabbitMQ's management API; {ENABLE}")
+        return BadConfig(f"{self._key}: {self._address} answers, but is not RabbitMQ's management API; {ENABLE}")
 
     def _is_broker_there(self) -> bool:
         port = self._broker.port or (5671 if self._broker.scheme == "amqps" else 5672)

@@ -21,7 +21,7 @@ ANSWER_BYTES = 16 * 1024
 INTERIM_ANSWERS = 32
 
 
-class _Watch(threading.Timer):
+class _DeadlineTimer(threading.Timer):
     """A timer that shuts down a socket that another thread reads.
 
     It leaves the TLS objects alone: they belong to that thread.
@@ -53,10 +53,10 @@ class RunningAnswers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watches: set[_Watch] = set()
+        self._watches: set[_DeadlineTimer] = set()
         self._is_cut = False
 
-    def add(self, watch: _Watch) -> None:
+    def add(self, watch: _DeadlineTimer) -> None:
         """Note an answer that is waited for."""
         with self._lock:
             self._watches.add(watch)
@@ -64,7 +64,7 @@ class RunningAnswers:
         if is_cut:
             watch.shut_socket()
 
-    def discard(self, watch: _Watch) -> None:
+    def discard(self, watch: _DeadlineTimer) -> None:
         with self._lock:
             self._watches.discard(watch)
 
@@ -114,7 +114,7 @@ class _TimedConnection:
 
         The socket still has the timeout of the connection. The caller cancels the watch once it has read everything.
         """
-        watch = _Watch(self.sock, self.timeout or CONNECT_PATIENCE, self._running)
+        watch = _DeadlineTimer(self.sock, self.timeout or CONNECT_PATIENCE, self._running)
         watch.start()
         try:
             response = super().getresponse()  # type: ignore[misc]
@@ -127,7 +127,7 @@ class _TimedConnection:
         return response
 
 
-class _Connection(_TimedConnection, urllib3.connection.HTTPConnection):
+class _PlainConnection(_TimedConnection, urllib3.connection.HTTPConnection):
     pass
 
 
@@ -138,7 +138,7 @@ class _TlsConnection(_TimedConnection, urllib3.connection.HTTPSConnection):
 class ConnectionPool(urllib3.HTTPConnectionPool):
     """Connections over HTTP with a deadline for the whole answer."""
 
-    ConnectionCls = _Connection
+    ConnectionCls = _PlainConnection
 
 
 class TlsPool(urllib3.HTTPSConnectionPool):
@@ -148,12 +148,12 @@ class TlsPool(urllib3.HTTPSConnectionPool):
 
 
 @contextmanager
-def watching(response: urllib3.BaseHTTPResponse) -> Iterator[_Watch]:
+def watching(response: urllib3.BaseHTTPResponse) -> Iterator[_DeadlineTimer]:
     """Yield the watch over an answer of these pools.
 
     The watch ends with the block, as does the use of the connection.
     """
-    watch: _Watch = response.watch  # type: ignore[attr-defined]
+    watch: _DeadlineTimer = response.watch  # type: ignore[attr-defined]
     try:
         yield watch
     finally:

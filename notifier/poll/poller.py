@@ -113,7 +113,7 @@ class Poller:
     async def _follow(self, followed: Followed) -> None:
         loop = asyncio.get_running_loop()
         pace = Backoff(first=self._settings.interval, longest=max(LONGEST, self._settings.interval), jitter=JITTER)
-        repository = _Repository(followed=followed, page=self._settings.page)
+        repository = _PolledRepository(followed=followed, page=self._settings.page)
         await asyncio.sleep(self._chance() * self._settings.interval)
         while True:
             began = loop.time()
@@ -129,7 +129,7 @@ class Poller:
             delay = pace.delay(max(repository.failures, 1), self._chance())
             await asyncio.sleep(max(0.0, began + delay - loop.time()))
 
-    async def _ask_for_all(self, repository: "_Repository") -> None:
+    async def _ask_for_all(self, repository: "_PolledRepository") -> None:
         """Ask until the repository is caught up; hand on each part before the next."""
         if repository.followed.last == UNDECIDED:
             await self._begin_at_the_end(repository)
@@ -157,7 +157,7 @@ class Poller:
                 PUSHES.inc(len(portion))
         self._note_as_known(repository)
 
-    async def _begin_at_the_end(self, repository: "_Repository") -> None:
+    async def _begin_at_the_end(self, repository: "_PolledRepository") -> None:
         """Take the newest push as sent already."""
         followed = repository.followed
         newest = (await self._answer(followed, Question(after=0, span=1))).last
@@ -185,7 +185,7 @@ class Poller:
             QUESTIONS.labels(result).inc()
         return asked
 
-    def _note_failure(self, repository: "_Repository", error: Exception) -> None:
+    def _note_failure(self, repository: "_PolledRepository", error: Exception) -> None:
         """Log once that a repository is in trouble, with a traceback if unexpected."""
         repository.failures += 1
         if repository.failures == 1:
@@ -194,13 +194,13 @@ class Poller:
             url = repository.followed.url
             logger.warning("repository not followed", repository=url, reason=reason, exc_info=not known)
 
-    def _note_as_known(self, repository: "_Repository") -> None:
+    def _note_as_known(self, repository: "_PolledRepository") -> None:
         if repository.replaced:
             logger.info("repository is as it was", repository=repository.followed.url)
             REPLACED.dec()
         repository.replaced = 0
 
-    async def _note_replaced(self, repository: "_Repository", error: RepositoryReplaced) -> None:
+    async def _note_replaced(self, repository: "_PolledRepository", error: RepositoryReplaced) -> None:
         """Log once that another repository has replaced this one.
 
         If `on_replaced` is FOLLOW and `CONFIRMATIONS` answers have shown it, the poller follows the other one from its beginning,
@@ -226,7 +226,7 @@ class Poller:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Repository:
+class _PolledRepository:
     followed: Followed
     page: int
     etag: str | None = None

@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS repositories (
 );
 """
 _ADD = "INSERT INTO repositories (url, last) VALUES (?, ?) ON CONFLICT DO NOTHING"
-_ALL = "SELECT number, url, last, tip FROM repositories"
+_SELECT_ALL = "SELECT number, url, last, tip FROM repositories"
 _ADVANCE = "UPDATE repositories SET last = ?, tip = ? WHERE number = ?"
 _BEGIN_ANEW = "REPLACE INTO repositories (url, last) VALUES (?, 0) RETURNING number, url, last, tip"
 
@@ -36,7 +36,7 @@ class PollDatabase(Database):
         """Give each new repository a number and this position; return all of `urls`."""
         with self.writing():
             self.run_all(_ADD, [(url, last) for url in urls])
-            known = {row[1]: _read_followed(row) for row in self.rows(_ALL)}
+            known = {row[1]: _read_followed(row) for row in self.rows(_SELECT_ALL)}
         return [known[url] for url in urls]
 
     def advance(self, positions: Iterable[Followed]) -> None:

@@ -96,7 +96,7 @@ def listen(
     and what `hand_on` raises.
     """
     with ThreadPoolExecutor(max_workers=1) as thread:
-        session, failures = _Session(settings, lambda message: thread.submit(hand_on, message), stop, limit), 0
+        session, failures = _Listening(settings, lambda message: thread.submit(hand_on, message), stop, limit), 0
         while not session.is_finished:
             try:
                 session.run()
@@ -112,7 +112,7 @@ def listen(
 
 
 @dataclass(slots=True)
-class _Session:
+class _Listening:
     settings: ListenSettings
     begin: Callable[[ReceivedMessage], Future[bool]]
     stop: threading.Event

@@ -126,14 +126,14 @@ class CommandServer:
         self._options = {**_OPTIONS, **({} if ca_file is None else {"web.cacerts": ca_file})}
         self._process: subprocess.Popen[bytes] | None = None
         self._starting, self.is_ended = threading.Lock(), False
-        self._until, self._most = 0.0, MOST_OUTPUT
+        self._until, self._output_limit = 0.0, MOST_OUTPUT
 
     def run(self, *arguments: str, most: int = MOST_OUTPUT) -> str:
         """Run a command; return what it prints, at most so many bytes.
 
         Raises HgFailed, TooMuchPrinted, or Unavailable if Mercurial cannot be started; after `end` it never is.
         """
-        self._most = most
+        self._output_limit = most
         self._until = time.monotonic() + self._timeout
         try:
             process = self._start() if self._process is None else self._process
@@ -206,8 +206,8 @@ class CommandServer:
         while True:
             channel, content = self._read_chunk(process)
             size += len(content)
-            if size > self._most:
-                raise TooMuchPrinted(f"hg: more than {self._most} bytes printed")
+            if size > self._output_limit:
+                raise TooMuchPrinted(f"hg: more than {self._output_limit} bytes printed")
             if channel == b"o":
                 output.append(content)
             elif channel == b"r":
@@ -221,8 +221,8 @@ class CommandServer:
         channel, length = struct.unpack(">cI", self._read_exactly(process, 5))
         if channel in b"IL":
             return channel, b""
-        if length > self._most:
-            raise TooMuchPrinted(f"hg: more than {self._most} bytes printed")
+        if length > self._output_limit:
+            raise TooMuchPrinted(f"hg: more than {self._output_limit} bytes printed")
         return channel, self._read_exactly(process, length)
 
     def _read_exactly(self, process: subprocess.Popen[bytes], size: int) -> bytes:

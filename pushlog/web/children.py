@@ -57,16 +57,16 @@ class Children:
         # The beginning of each node.
         self._nodes = bytearray()
         # Changelogs that had the same content, each with its length and tip then.
-        self._same: Any = weakref.WeakKeyDictionary()
+        self._states_read: Any = weakref.WeakKeyDictionary()
 
     def _read_changelog(self, changelog: Any) -> None:
         node, length = changelog.node, len(changelog)
         state = length, node(length - 1)
-        if self._same.get(changelog) != state:
+        if self._states_read.get(changelog) != state:
             known = b"".join(node(revision)[:_ENOUGH] for revision in range(min(length, len(self._first))))
             if not self._nodes.startswith(known):  # stripped, perhaps added again in another order
                 self._forget_all()
-            self._same[changelog] = state
+            self._states_read[changelog] = state
         known_length = len(self._first)
         if length <= known_length:
             return

@@ -61,7 +61,7 @@ class Lookup:
         }
         self.version = query.parse_version(self.parameters)
         self._limit = web_limit(web.repo)
-        self._most = web.configint(b"pushlog", b"maxpushes")
+        self._push_limit = web.configint(b"pushlog", b"maxpushes")
 
     def find(self) -> FoundPushes:
         """Return the ids asked for; a mistake of the client is answered with 400 or 404."""
@@ -184,7 +184,7 @@ class Lookup:
         rows = connection.execute(*query.select_ids(window))
         taken = array("q")
         for number in self._select_on_branch(connection, asked, (number for (number,) in rows)):
-            if self._most and len(taken) == self._most:
+            if self._push_limit and len(taken) == self._push_limit:
                 return taken, taken[-1]
             taken.append(number)
         return taken, None

@@ -24,7 +24,7 @@ PLACES = {
     "mirror": "/etc/mercurial/mirror.hgrc",
 }
 _SECRET = "(its value is not shown)"
-_ON = {"1", "yes", "true", "on"}
+_TRUE_WORDS = {"1", "yes", "true", "on"}
 _EXTENSIONS = "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n"
 
 
@@ -162,7 +162,7 @@ class Conversion:
         text = f"[mirror.{name}]\nroot = {_write_toml(root)}\n"
         if url := _first_url(sections):
             text += f"master = {_write_toml(url.rstrip('/') + '/')}\n"
-        is_backup = (sections["consumer"].get("backup") or "").lower() in _ON
+        is_backup = (sections["consumer"].get("backup") or "").lower() in _TRUE_WORDS
         if is_backup:
             text += "backup = true\n"
         if paths:
@@ -193,7 +193,7 @@ class Conversion:
         values = self._read_values("pulse")
         if not values:
             return []
-        is_guarded = values.get("ssl", "true").lower() in _ON
+        is_guarded = values.get("ssl", "true").lower() in _TRUE_WORDS
         vhost = values.get("virtual_host") or "/"
         port = values.get("port") or ("5671" if is_guarded else "5672")
         where = f"{quote(values.get('userid', 'guest'))}@{values.get('hostname', 'BROKER')}:{port}"
@@ -231,14 +231,14 @@ class Conversion:
         given = self._read_values("pushlog")
         accounts = {**LANDING_ACCOUNTS, **{key: given[key] for key in LANDING_ACCOUNTS if key in given}}
         text += f"\n[pushlog]\nlandingusers = {_write_line(', '.join(filter(None, accounts.values())))}\n"
-        return text + "".join(f"{key} = {_write_line(value)}\n" for key, value in given.items() if key in _SAME)
+        return text + "".join(f"{key} = {_write_line(value)}\n" for key, value in given.items() if key in _KEPT_KEYS)
 
 
 _WITH_HOSTS = ("replicationproducer", "consumer", "aggregator", "pulseconsumer", "snsconsumer")
 _OF_MASTERS = frozenset({"replicationproducer", "replicationpathrewrites", "pushlog", "replication"})
 # Sections of one mirror each, in the file with its section [consumer].
 _OF_MIRRORS = frozenset({"consumer", "path_rewrites", "pull_url_rewrites", "replicationrules"})
-_SAME = ("userprefix", "remoteuserprefix", "timeoutro", "timeoutrw", "retrydelayms")
+_KEPT_KEYS = ("userprefix", "remoteuserprefix", "timeoutro", "timeoutrw", "retrydelayms")
 
 
 def _join_servers(hosts: str) -> str:

@@ -30,7 +30,7 @@ from .progress import metered_log
 
 # Bytes below which a disk counts as full.
 LEAST = 1 << 20
-# Seconds that a disk may take to answer; one on a network may hang for ever.
+# Seconds that a disk may take to answer; one on a network may hang indefinitely.
 PATIENCE = 3.0
 
 

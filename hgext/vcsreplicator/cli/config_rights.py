@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from ..config import DEFAULT_FILE, Config
 from ..words.secrecy import describe_readers
 
-_ALL = os.R_OK | os.W_OK | os.X_OK
+_FULL_ACCESS = os.R_OK | os.W_OK | os.X_OK
 # Types of destinations that write a file or a database, and the key that names it.
 _FILES = {"jsonlines": "file", "webhook": "database"}
 
@@ -81,14 +81,14 @@ def list_needed(tables: Mapping[str, Any], above: str = "") -> Iterator[NeededRi
     for name, value in tables.items():
         key = f"{above}{name}"
         if above == "relay.roots.":
-            yield NeededRight(key="relay.roots", path=name, mode=_ALL, who="the relay's user")
+            yield NeededRight(key="relay.roots", path=name, mode=_FULL_ACCESS, who="the relay's user")
         elif isinstance(value, str):
             if key == "log" and urlsplit(value).scheme == "sqlite":
                 yield from _need_log(unquote(urlsplit(value).path))
             if name == "blobs" and urlsplit(value).scheme == "file":
                 yield _need_blobs(key, unquote(urlsplit(value).path))
             if name == "root" and above.startswith("mirror.") and not above.endswith(".paths."):
-                yield NeededRight(key=key, path=value, mode=_ALL, who="the mirror's user", is_made=True)
+                yield NeededRight(key=key, path=value, mode=_FULL_ACCESS, who="the mirror's user", is_made=True)
             if name == "master-auth":
                 yield _need_secret(key, value)
             if name == _FILES.get(str(tables.get("type"))) and above.startswith("notifier."):

@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS acts (
 """
 _BEGIN = """INSERT INTO acts (form, at, who, reason, kind, target, argument, outcome) VALUES (?, ?, ?, ?, ?, ?, ?, 'begun')
     ON CONFLICT (form) DO NOTHING"""
-_ONE = "SELECT number, who, reason, kind, target, argument FROM acts WHERE form = ?"
+_SELECT_RECORDED = "SELECT number, who, reason, kind, target, argument FROM acts WHERE form = ?"
 _END = "UPDATE acts SET outcome = ?, result = ? WHERE number = ?"
 _NEWEST = """SELECT number, at, who, reason, kind, target, argument, outcome, result FROM acts
     ORDER BY number DESC LIMIT ?"""
@@ -136,7 +136,7 @@ class ActJournal:
         content = (act.who, act.reason, act.kind.value, act.target, json.dumps(act.argument))
         with closing(self._open()) as db:
             is_new = bool(db.run(_BEGIN, (form, act.at, *content)).rowcount)
-            [(number, *recorded)] = db.rows(_ONE, (form,))
+            [(number, *recorded)] = db.rows(_SELECT_RECORDED, (form,))
         if recorded != [*content]:
             raise Refused(f"this form was sent before, as act {number}; load its page again for another act")
         return number, is_new

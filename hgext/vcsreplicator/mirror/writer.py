@@ -34,7 +34,7 @@ class Ends:
 
 
 @dataclass(slots=True)
-class _Outgoing:
+class _OutgoingRecords:
     acks: dict[str, NewRecord] = field(default_factory=dict)
     others: list[NewRecord] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class AckWriter:
     def __init__(self, log: Log, group: str, report: Callable[[object], None]) -> None:
         self._log, self._group, self._report = log, group, report
         self._condition = threading.Condition()
-        self._waiting = _Outgoing()
+        self._waiting = _OutgoingRecords()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
@@ -112,17 +112,17 @@ class AckWriter:
                 self._report(error)
                 return
 
-    def _wait_for_work(self) -> _Outgoing | None:
+    def _wait_for_work(self) -> _OutgoingRecords | None:
         """Take everything that waits; None once the writer is stopped and all is done."""
         with self._condition:
             while not (self._waiting.has_work() or self._is_stopping):
                 self._condition.wait()
             if not self._waiting.has_work():
                 return None
-            out, self._waiting = self._waiting, _Outgoing()
+            out, self._waiting = self._waiting, _OutgoingRecords()
             return out
 
-    def _write(self, out: _Outgoing) -> None:
+    def _write(self, out: _OutgoingRecords) -> None:
         """Write and forget step by step, so that only what is not written is put back."""
         refused: TooLarge | None = None
         records = [*out.others, *out.acks.values()]
@@ -140,7 +140,7 @@ class AckWriter:
         if refused is not None:
             raise refused
 
-    def _write_singly(self, out: _Outgoing) -> TooLarge | None:
+    def _write_singly(self, out: _OutgoingRecords) -> TooLarge | None:
         """Write record by record; return why a topic refuses some acks, if it does.
 
         No position is stored before an operator has corrected the topic. A reject is written without its value.
@@ -172,7 +172,7 @@ class AckWriter:
         answered = {repository: each for repository, each in expected.items() if partitions[repository] in ends}
         self._report(Ends(ends=ends, expected=answered))
 
-    def _put_back(self, out: _Outgoing) -> None:
+    def _put_back(self, out: _OutgoingRecords) -> None:
         """Keep the unwritten records; newer values of a key win."""
         with self._condition:
             self._waiting.acks = {**out.acks, **self._waiting.acks}

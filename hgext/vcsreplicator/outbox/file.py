@@ -201,7 +201,7 @@ class Outbox:
         first, end = (sent.segment, sent.end) if sent is not None else (0, 0)
         return any(self._open_segment(n).tail() > (end if n == first else 0) for n in self.segments() if n >= first)
 
-    def is_level(self, sent: SentMark) -> bool:
+    def ends_at(self, sent: SentMark) -> bool:
         """Return whether the outbox ends where this sent mark says; read no entries.
 
         Otherwise events are unsent, or the outbox lacks events that were sent.

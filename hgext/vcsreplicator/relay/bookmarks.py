@@ -43,7 +43,7 @@ _Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _SeenBookmarks:
     """Bookmarks and a checksum of phases, at an outbox's end.
 
     `end` is its newest segment and that one's size; None without an event. `bookmarks` is what `_pack_marks` returns.
@@ -63,7 +63,7 @@ class _Known:
     """
 
     stamp: _Stamp | None
-    announced: _Look
+    announced: _SeenBookmarks
     is_moved: bool
 
 
@@ -109,7 +109,7 @@ def _look_again(folder: str, stamp: _Stamp, known: _Known | None) -> _Known | No
     return _Known(stamp=stamp, announced=announced, is_moved=announced != seen)
 
 
-def _follow_events(known: _Known, seen: _Look, box: Outbox) -> _Look:
+def _follow_events(known: _Known, seen: _SeenBookmarks, box: Outbox) -> _SeenBookmarks:
     """Return what newer events make of what is known.
 
     Returns what is seen if they cannot say it.
@@ -128,7 +128,7 @@ def _follow_events(known: _Known, seen: _Look, box: Outbox) -> _Look:
     return _apply_entries(known, seen, entries)
 
 
-def _apply_entries(known: _Known, seen: _Look, entries: list[Entry]) -> _Look:
+def _apply_entries(known: _Known, seen: _SeenBookmarks, entries: list[Entry]) -> _SeenBookmarks:
     """Return what these entries, which are all newer ones, make of what is known.
 
     After a `sync` mirrors have what the master has. A strip moves bookmarks and phases without naming them.
@@ -148,13 +148,13 @@ def _apply_entries(known: _Known, seen: _Look, entries: list[Entry]) -> _Look:
     return replace(before, end=seen.end, bookmarks=_pack_marks(marks), phases=phases)
 
 
-def _look_at(folder: str, box: Outbox) -> _Look:
+def _look_at(folder: str, box: Outbox) -> _SeenBookmarks:
     """Read what the files say; only of use if no process worked there meanwhile."""
     control = os.fsencode(os.path.join(folder, ".hg"))
     lines = [line for name in (b"bookmarks", b"store/bookmarks") for line in _read_lines(os.path.join(control, name))]
     roots = sorted(line for line in _read_lines(os.path.join(control, b"store/phaseroots")) if line.startswith(_ROOTS))
     # Its newest segment is read last: if an event came meanwhile, the stamp has changed.
-    return _Look(
+    return _SeenBookmarks(
         end=box.extent(),
         bookmarks=_pack_marks({hash(name): hash(node) for node, _, name in (line.partition(b" ") for line in lines)}),
         phases=zlib.crc32(b"\n".join(roots)),

@@ -111,8 +111,8 @@ class _Relay:
         self._server = Server(relay_socket, work=self._work, roots=tuple(settings.roots), find_state=self._watch.state)
         jobs.on_sent, jobs.on_available = self._note_sent, self._server.available
         # Set when there may be something to look at before the next round or report.
-        self._stirred, self._looked = threading.Event(), float("-inf")
-        self._work.on_trouble = self._stirred.set
+        self._is_woken, self._looked = threading.Event(), float("-inf")
+        self._work.on_trouble = self._is_woken.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
         self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS)
         self._outside = OutsideWatch(port)
@@ -132,7 +132,7 @@ class _Relay:
 
     def make_rounds(self, stop: threading.Event) -> None:
         """Make rounds periodically until `stop`, and report in between."""
-        threading.Thread(target=_wake_at_stop, args=(stop, self._stirred), name="stop", daemon=True).start()
+        threading.Thread(target=_wake_at_stop, args=(stop, self._is_woken), name="stop", daemon=True).start()
         due = time.monotonic() + self._settings.scan
         while self._wait_for_work(stop, due):
             if time.monotonic() < due:
@@ -160,10 +160,10 @@ class _Relay:
         until, next_look = min(self._reporter.due, due), self._looked + RECHECK
         # Some may have been sent before the round found that they wait.
         is_unsure = bool(self._found and self._sent)
-        self._stirred.wait(max(0.0, (min(until, next_look) if is_unsure else until) - time.monotonic()))
-        if self._stirred.is_set():
+        self._is_woken.wait(max(0.0, (min(until, next_look) if is_unsure else until) - time.monotonic()))
+        if self._is_woken.is_set():
             stop.wait(max(0.0, min(until, next_look) - time.monotonic()))
-        self._stirred.clear()
+        self._is_woken.clear()
         self._looked = time.monotonic()
         return not stop.is_set()
 
@@ -171,7 +171,7 @@ class _Relay:
         """Answer those that wait for this event; workers call this method."""
         self._sent.add(folder)
         if self._found:
-            self._stirred.set()
+            self._is_woken.set()
         self._server.sent(folder, seq)
 
     def _leave_out_sent(self) -> bool:
@@ -188,7 +188,7 @@ class _Relay:
         new = failing[:LOOKED_AT]
         self._looked_at.update(new)
         if len(failing) > len(new):
-            self._stirred.set()
+            self._is_woken.set()
         now = self._clock.now()
         found = [each for folder in new for each in check_repository(folder, self._work, self._losses, now)]
         kinds = {_name_kind(each) for each in found}

@@ -88,7 +88,7 @@ def check_repository(folder: str, work: Work, losses: LossWatch, now: float) -> 
         if any(name.startswith("outbox.") and name.endswith((".log", ".sent")) for name in names):
             box = outbox_of(folder)
             sent = box.sent()
-            if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.is_level(sent)):
+            if is_due := not (sent and losses.is_confirmed(folder, sent.id) and box.ends_at(sent)):
                 work.add(folder, Job.SEND)
             if is_due or "outbox.fork" in names:
                 found.insert(0, _find_waiting(folder, box, failure, now))

@@ -66,7 +66,7 @@ class Picture:
     topics: Sequence[TopicComparison] = ()
     # What each mirror lacks, by repository, once it was measured; the repositories of which a record came since.
     _lags: dict[str, dict[str, tuple[RepositoryState, Lag]]] | None = field(default=None, init=False, repr=False)
-    _stirred: set[str] = field(default_factory=set, init=False, repr=False)
+    _touched: set[str] = field(default_factory=set, init=False, repr=False)
 
     def absorb(self, record: Record) -> None:
         """Add one record of a compacted topic to the picture; skip an unknown form."""
@@ -124,9 +124,9 @@ class Picture:
         if topic == ROSTER:
             self._lags = None
         elif topic == STATE:
-            self._stirred.add(key)
+            self._touched.add(key)
         elif topic == ACKS and "/" in key:
-            self._stirred.add(key.partition("/")[2])
+            self._touched.add(key.partition("/")[2])
 
     def find_repository(self, named: str, *, is_living: bool = False) -> RepositoryState:
         """Find the repository with this id or path.
@@ -211,12 +211,12 @@ class Picture:
         names = ({mirror.name for mirror in self.roster.mirrors} | self.heartbeats.keys()) - self.gone(now)
         if self._lags is None or self._lags.keys() != names:
             self._lags = {name: dict(self._find_lags(name, self.states)) for name in names}
-        elif self._stirred:
+        elif self._touched:
             for name, found in self._lags.items():
-                for repository in self._stirred:
+                for repository in self._touched:
                     found.pop(repository, None)
-                found.update(self._find_lags(name, self._stirred))
-        self._stirred.clear()
+                found.update(self._find_lags(name, self._touched))
+        self._touched.clear()
         return {name: list(self._lags[name].values()) for name in sorted(names)}
 
     def measure_lags(self, mirror: str) -> MirrorLags:

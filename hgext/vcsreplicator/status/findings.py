@@ -256,13 +256,13 @@ def _find_stalled(
         waits = now - picture.oldest.get(name, now)
         if waits <= SILENT or (wanted is not None and name not in wanted):
             continue
-        level = Severity.CRITICAL if waits > STALLED else Severity.WARNING
+        severity = Severity.CRITICAL if waits > STALLED else Severity.WARNING
         causes = [index for index, finding in enumerate(found) if finding.text.startswith(f"{DESTINATION_KEY}{name} ")]
         for index in causes:
-            found[index] = replace(found[index], level=max(level, found[index].level))
+            found[index] = replace(found[index], level=max(severity, found[index].level))
         if not causes:
             text = f"destination {name} is stalled: {lag} notices wait, the first {format_since(now - waits, now)}"
-            found.append(Finding(level=level, text=f"{text}; see: vcsreplicator destination list"))
+            found.append(Finding(level=severity, text=f"{text}; see: vcsreplicator destination list"))
     return found
 
 

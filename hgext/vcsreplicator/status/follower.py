@@ -51,7 +51,7 @@ class Follower:
         self.newest_heartbeat = self.recent_report = 0.0
         # Bounds of the log's time minus this machine's monotonic time; the third is the same difference for this machine's own
         # clock at the last update.
-        self._least, self._most, self._own = -math.inf, math.inf, 0.0
+        self._lower_bound, self._upper_bound, self._own_difference = -math.inf, math.inf, 0.0
 
     def close(self) -> None:
         self._reader.close()
@@ -85,10 +85,10 @@ class Follower:
     def _read_on(self) -> Picture:
         came, began = dict[tuple[str, int], float](), self._clock.monotonic()
         own = self._clock.now() - began
-        if abs(own - self._own) > FRESH:
+        if abs(own - self._own_difference) > FRESH:
             # This machine slept, or its clock was set: earlier knowledge of the time is invalid.
-            self._least, self._most, self._updated = -math.inf, math.inf, -math.inf
-        self._own = own
+            self._lower_bound, self._upper_bound, self._updated = -math.inf, math.inf, -math.inf
+        self._own_difference = own
         for record in read_on(self._log, self._reader):
             self.picture.absorb(record)
             came[record.topic, record.partition] = record.time
@@ -120,9 +120,9 @@ class Follower:
         least, most = self._newest - now, self._newest - self._updated
         if self._newest == 0 or 0 <= own - self._newest <= FRESH:
             least = most = own - now
-        elif max(least, self._least) <= min(most, self._most):  # else the log's clock was set
-            least, most = max(least, self._least), min(most, self._most)
-        self._least, self._most = least, most
+        elif max(least, self._lower_bound) <= min(most, self._upper_bound):  # else the log's clock was set
+            least, most = max(least, self._lower_bound), min(most, self._upper_bound)
+        self._lower_bound, self._upper_bound = least, most
 
     def now(self) -> float | None:
         """Return the time by the log's clock, as of the last update.
@@ -133,9 +133,9 @@ class Follower:
         """
         now = self._clock.monotonic()
         # False if this machine's clock was set since, or it slept, or the time is known from records that came late.
-        is_same = abs(self._clock.now() - now - self._own) <= FRESH
-        if is_same and self._most - self._least <= FRESH:
-            return self._least + now
+        is_same = abs(self._clock.now() - now - self._own_difference) <= FRESH
+        if is_same and self._upper_bound - self._lower_bound <= FRESH:
+            return self._lower_bound + now
         if now - self._came >= WATCH:
             return max(self._clock.now(), self._newest + SILENT + WATCH)
         return None
@@ -150,7 +150,7 @@ class Follower:
         while (now := self.now()) is None and self._clock.monotonic() < end:
             pause(0.2)
             self.update()
-        return self._least + self._clock.monotonic() if now is None else now
+        return self._lower_bound + self._clock.monotonic() if now is None else now
 
 
 def read_picture(log: Log) -> Picture:

@@ -32,8 +32,8 @@ class Finding:
 
 def describe_lag(who: str, what: str, since: str, command: str, *, is_critical: bool) -> Finding:
     """Describe a mirror or a destination that is behind."""
-    level = Severity.CRITICAL if is_critical else Severity.WARNING
-    return Finding(level=level, text=f"{who} is {what} behind ({since}); see: {command}")
+    severity = Severity.CRITICAL if is_critical else Severity.WARNING
+    return Finding(level=severity, text=f"{who} is {what} behind ({since}); see: {command}")
 
 
 def name_trace(state: RepositoryState) -> str:

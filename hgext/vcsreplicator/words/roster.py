@@ -215,7 +215,7 @@ FROM: Mapping[Verb, tuple[MirrorState, ...]] = {
     Verb.REMOVE: (MirrorState.INACTIVE,),
     Verb.RULES: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
 }
-_TO: Mapping[Verb, MirrorState] = {
+_STATE_AFTER: Mapping[Verb, MirrorState] = {
     Verb.JOIN: MirrorState.JOINING,
     Verb.ACTIVATE: MirrorState.ACTIVE,
     Verb.DEACTIVATE: MirrorState.INACTIVE,
@@ -294,7 +294,7 @@ def _change_mirror(mirror: Mirror | None, request: RosterRequest, positions: Map
         return replace(mirror, deactivated=tuple(sorted(wanted)))
     if request.verb is Verb.RULES:
         return replace(mirror, rules=request.rules or Rules())
-    return _move_mirror(mirror, _TO[request.verb], positions, now)
+    return _move_mirror(mirror, _STATE_AFTER[request.verb], positions, now)
 
 
 def _move_mirror(mirror: Mirror, state: MirrorState, positions: Mapping[int, int], now: float) -> Mirror:

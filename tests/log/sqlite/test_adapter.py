@@ -635,14 +635,14 @@ def test_a_file_in_place_of_a_bell_keeps_its_mode(tmp_path: Path, monkeypatch: p
     victim, place = tmp_path / "victim", tmp_path / "bells"
     victim.touch(0o600)
     place.mkdir()
-    share = bells._Folder.share
+    share = bells._BellFolder.share
 
-    def swapped(self: bells._Folder, name: str) -> None:
+    def swapped(self: bells._BellFolder, name: str) -> None:
         (place / name).unlink()
         (place / name).symlink_to(victim)
         share(self, name)
 
-    monkeypatch.setattr(bells._Folder, "share", swapped)
+    monkeypatch.setattr(bells._BellFolder, "share", swapped)
     with pytest.raises(OSError, match="socket"):
         bells.Bell(place, [1])
     assert victim.stat().st_mode & 0o777 == 0o600

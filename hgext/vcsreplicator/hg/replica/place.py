@@ -23,7 +23,7 @@ from mercurial import error, lock, vfs
 
 from ...words.errors import Rejected
 
-_OWN = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
+_OWN_FOLDERS = STAGING, WAITING, ASIDE = "staging", "waiting", "aside"
 # The file whose time is that of the last removal of old copies from `aside`.
 SWEPT = "swept"
 # Most seconds by which copies in `aside` grow older between two removals, which a mirror orders every hour.
@@ -231,7 +231,7 @@ def _exchange_names(new: str, old: str) -> None:
 
 def prune(state: str, root: str, folder: str) -> None:
     """Remove the empty folder and empty ones above it, but none of the mirror's own."""
-    own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN))}
+    own = {os.path.realpath(each) for each in (root, state, *(os.path.join(state, name) for name in _OWN_FOLDERS))}
     with contextlib.suppress(OSError):
         while os.path.realpath(folder) not in own:
             os.rmdir(folder)

@@ -124,7 +124,7 @@ def connected(ui: Ui, url: str, timeout: float) -> Iterator[IPeer]:
     ui = ui.copy()
     ui.setconfig(b"http", b"timeout", b"%d" % max(1, int(timeout)), b"vcsreplicator")
     if ui.config(b"ui", b"ssh") == b"ssh":
-        # Unless the operator set ssh options: ssh alone would wait forever for a master that vanished.
+        # Unless the operator set ssh options: ssh alone would wait indefinitely for a master that vanished.
         alive = b"ssh -o ServerAliveCountMax=3 -o ServerAliveInterval=%d" % max(1, int(timeout) // 3)
         ui.setconfig(b"ui", b"ssh", alive, b"vcsreplicator")
     try:

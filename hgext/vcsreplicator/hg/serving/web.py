@@ -147,7 +147,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
                 hgweb.lastrefresh = 0
             if is_repository:
                 try:
-                    # Opening a pipe would block the thread of the request for ever.
+                    # Opening a pipe would block the thread of the request indefinitely.
                     refuse_repository_pipes(os.fsdecode(place))
                 except OSError as problem:
                     return _refuse_unreadable(problem, environ, start_response)

@@ -176,7 +176,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         return None if node is None else (node.host, node.port)
 
     def _begin_to_look(self, delay: float | None = None) -> None:
-        at = time.monotonic() + (self._suspicion if delay is None else delay)
+        at = time.monotonic() + (self._suspect_after if delay is None else delay)
         if at < self._look_due and not self.closed:
             self._look_due = at
             self._net.call_at(at, lambda: self._look_if_due(at))
@@ -187,7 +187,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             self._look_at_requests()
 
     @property
-    def _suspicion(self) -> float:
+    def _suspect_after(self) -> float:
         """Return how many seconds a request may wait before its broker is a suspect."""
         return LONE_SUSPICION if len(self.cluster.brokers()) == 1 else SUSPICION
 
@@ -204,7 +204,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             (node.host, node.port) for node in (*self.cluster.brokers(), *self.cluster._bootstrap_brokers.values())
         }
         suspects = {address for address in known if HANGING.doubtful(address)}
-        suspicion, next_at = self._suspicion, float("inf")
+        suspicion, next_at = self._suspect_after, float("inf")
         for connection in list(self._conns.values()):
             address = self._find_address(connection.node_id)
             if address is None:  # a probe

@@ -53,13 +53,13 @@ class KafkaReader:
         self._paused: set[TopicPartition] = set()
         self._consumer: KafkaConsumer | None = None
         self._marks: dict[TopicPartition, ConsumerRecord] = {}
-        self._unsure: set[TopicPartition] = set()
+        self._unverified: set[TopicPartition] = set()
         self._lost = 0
         self._topics: dict[str, object] = {}
         self._rewound: Rewound | None = None
         self._woken = threading.Event()
         # Set when there may be something to do: an answer, or `wake`.
-        self._stirred = threading.Event()
+        self._has_work = threading.Event()
         self._slice = FIRST_SLICE
         self._looked, self._asked, self._look_every = 0.0, 0.0, LOOK_AROUND
         self._troubled = 0.0
@@ -71,7 +71,7 @@ class KafkaReader:
         while True:
             if self._rewound is not None:
                 raise self._rewound
-            self._stirred.clear()
+            self._has_work.clear()
             woken = self._woken.is_set()
             self._woken.clear()
             left = deadline - time.monotonic()
@@ -105,7 +105,7 @@ class KafkaReader:
 
     def wake(self) -> None:
         self._woken.set()
-        self._stirred.set()
+        self._has_work.set()
 
     def close(self) -> None:
         self._drop()
@@ -128,17 +128,17 @@ class KafkaReader:
 
     def _forget_marks(self, consumer: KafkaConsumer, beginnings: Mapping[TopicPartition, int]) -> bool:
         """Forget the marks that retention removed; return whether there were any."""
-        gone = [partition for partition in self._unsure if self._marks[partition].offset < beginnings[partition]]
+        gone = [partition for partition in self._unverified if self._marks[partition].offset < beginnings[partition]]
         for partition in gone:
             del self._marks[partition]
-            self._unsure.discard(partition)
+            self._unverified.discard(partition)
             consumer.seek(partition, self._next[partition])
         return bool(gone)
 
     def _fetch(self, seconds: float, limit: int) -> list[Record]:
         consumer = self._consumer or self._connect()
         if not self._names:
-            self._stirred.wait(seconds)
+            self._has_work.wait(seconds)
             return []
         if consumer._manager.lost != self._lost:
             self._read_marks_again(consumer)
@@ -173,11 +173,11 @@ class KafkaReader:
         if not is_partial and not is_quiet:
             fetcher.config["fetch_max_wait_ms"] = self._fetch_wait(consumer)
             for future in fetcher.send_fetches():
-                future.add_both(lambda _: self._stirred.set())
+                future.add_both(lambda _: self._has_work.set())
             is_quiet = self._is_quiet(consumer)
         if batches or seconds <= 0:
             return batches
-        self._stirred.wait(seconds if is_quiet else min(seconds, self._slice))
+        self._has_work.wait(seconds if is_quiet else min(seconds, self._slice))
         self._slice = min(2 * self._slice, SLICE)
         batches, _ = fetcher.fetched_records(limit)
         return batches
@@ -197,7 +197,7 @@ class KafkaReader:
     def _fetch_wait(self, consumer: KafkaConsumer) -> int:
         """Return the milliseconds that the next fetches may wait for records."""
         shortest = int(consumer.config["fetch_max_wait_ms"])
-        is_troubled = self._paused or self._unsure or self._behind or self._unanswered
+        is_troubled = self._paused or self._unverified or self._behind or self._unanswered
         if is_troubled or time.monotonic() - self._troubled < TROUBLE:
             return shortest
         return max(shortest, round(1000 * QUIET_FETCH[len(consumer._manager.cluster.brokers()) == 1]))
@@ -218,9 +218,9 @@ class KafkaReader:
         Raises Rewound if another record stands there now, or none: otherwise only compaction removes a record, and retention moves
         the beginning beyond it. The end of a transaction has an offset too.
         """
-        if partition not in self._unsure:
+        if partition not in self._unverified:
             return batch
-        self._unsure.discard(partition)
+        self._unverified.discard(partition)
         mark, first = self._marks[partition], batch[0]
         if first.offset > mark.offset and self._names[partition][0] not in _KEPT:
             return batch
@@ -265,7 +265,7 @@ class KafkaReader:
             self._unanswered = True  # until the next look it is known which broker hangs
             return
         self._unanswered = False
-        for partition in self._unsure & ends.keys():
+        for partition in self._unverified & ends.keys():
             if ends[partition] < self._next[partition]:  # the last record is lost, and no other came in its place
                 raise Rewound(
                     f"{self._broker.options.url}: topic {partition.topic}, partition {partition.partition}: the end "
@@ -324,7 +324,7 @@ class KafkaReader:
         """
         self._lost = consumer._manager.lost
         self._next = {partition: self._find_position(partition) for partition in self._names}
-        self._unsure = set(self._marks)
+        self._unverified = set(self._marks)
         for partition, mark in self._marks.items():
             consumer.seek(partition, mark.offset)
 

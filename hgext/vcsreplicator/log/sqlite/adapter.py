@@ -61,7 +61,7 @@ EPOCH_STEP = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Topic:
+class _StoredTopic:
     """A topic in the database; `streams` are the row ids of its partitions, in order."""
 
     id: int
@@ -84,7 +84,7 @@ class SqliteLog(Log):
         self._patience = patience
         self._lock = threading.RLock()
         self._connection: Connection | None = None
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _StoredTopic] = {}
         self._sweep = os.getpid()  # short-lived processes start at different streams
         refuse_network(path)
         prepare_database(path, self.bells, patience, creates=creates)
@@ -231,7 +231,7 @@ class SqliteLog(Log):
             self._connection = self.connect()
         return self._connection
 
-    def _load_topic(self, connection: Connection, name: str) -> _Topic | None:
+    def _load_topic(self, connection: Connection, name: str) -> _StoredTopic | None:
         """Return a topic, from memory if it was used before; None if there is none.
 
         A topic never changes. `_load_topic` itself remembers none, as one that is being created is not committed yet.
@@ -240,10 +240,10 @@ class SqliteLog(Log):
             return self._topics[name]
         for id_, _, compacted, _ in connection.rows(sql.TOPIC, name):
             streams = tuple(stream for _, stream, _, _ in connection.rows(sql.STREAMS_OF_TOPIC, id_))
-            return _Topic(id=id_, streams=streams, compacted=bool(compacted))
+            return _StoredTopic(id=id_, streams=streams, compacted=bool(compacted))
         return None
 
-    def _find_topic(self, connection: Connection, name: str) -> _Topic:
+    def _find_topic(self, connection: Connection, name: str) -> _StoredTopic:
         topic = self._load_topic(connection, name)
         if topic is None:
             raise TopicMissing(f"topic {name}: not in sqlite://{self.path}; run `vcsreplicator topics create`")
@@ -262,7 +262,7 @@ class SqliteLog(Log):
                 self._find_stream(found, (topic, partition))
             return {partition: bounds[partition] for partition in sorted(partitions)}
 
-    def _find_stream(self, topic: _Topic, key: PartitionKey) -> int:
+    def _find_stream(self, topic: _StoredTopic, key: PartitionKey) -> int:
         name, partition = key
         if not 0 <= partition < len(topic.streams):
             raise BadConfig(f"topic {name}: no partition {partition}, expected 0 to {len(topic.streams) - 1}")

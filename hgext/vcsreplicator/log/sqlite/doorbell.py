@@ -31,7 +31,7 @@ class Bell:
         self._woken = threading.Event()
         # Whether it rang until the end of the last `wait`.
         self.has_rung = False
-        self._folder = _Folder(folder)
+        self._folder = _BellFolder(folder)
         self._name = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
@@ -86,13 +86,13 @@ class Bell:
 def ring(folder: Path, topics: Iterable[int]) -> None:
     """Wake the readers of these topics; never raise, never wait."""
     mask = sum(1 << topic for topic in set(topics))
-    with suppress(OSError), closing(_Folder(folder)) as bells, _open_sender() as sender:
+    with suppress(OSError), closing(_BellFolder(folder)) as bells, _open_sender() as sender:
         for name in bells.names():
             if _is_listening(name, mask):
                 _ring_one(sender, bells, name)
 
 
-class _Folder:
+class _BellFolder:
     """The folder of the bells, held open so that its own path may be of any length."""
 
     def __init__(self, path: Path) -> None:
@@ -128,7 +128,7 @@ class _Folder:
         os.close(self._descriptor)
 
 
-def _ring_one(sender: socket.socket, bells: _Folder, name: str) -> None:
+def _ring_one(sender: socket.socket, bells: _BellFolder, name: str) -> None:
     try:
         sender.sendto(b".", bells.address(name))
     except ConnectionRefusedError:  # its process died without taking it down

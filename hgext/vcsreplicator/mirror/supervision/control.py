@@ -121,7 +121,7 @@ class Control:
         """Take this mirror's rules from the roster.
 
         An older version comes from a log that was rewound. A rule that cannot be evaluated (of an older release) leaves nothing
-        out, as in the aggregator: a mirror must carry every repository that it gates, or notices would wait forever.
+        out, as in the aggregator: a mirror must carry every repository that it gates, or notices would wait indefinitely.
         """
         if value is None:
             return
