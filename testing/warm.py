@@ -44,9 +44,9 @@ OURS = (
     CLI,
     WORKER,
     NURSERY,
-    "testing.builders.decoder_process",
-    "testing.builders.guarded_web",
-    "testing.builders.notifier_process",
+    "testing.builders.notifier.decoder_process",
+    "testing.builders.master.guarded_web",
+    "testing.builders.notifier.notifier_process",
 )
 # What each of our processes imports in the end. The modules that are run are not here: they are imported when they run.
 USED = (

@@ -19,8 +19,8 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
-from testing.builders.aggregating import Aggregator, ask, fill, mirrors, send
-from testing.builders.chains import Chain
+from testing.builders.aggregator.aggregating import Aggregator, ask, fill, mirrors, send
+from testing.builders.aggregator.chains import Chain
 from testing.services.existing import shared
 from testing.services.kafka import Kafka
 

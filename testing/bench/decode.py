@@ -26,7 +26,7 @@ from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
 from notifier.raw import raw_topic, to_line
 from testing.bench.measure import Row
-from testing.builders.submissions import a_document, a_raw, uri_of, write_cities, write_geo
+from testing.builders.notifier.submissions import a_document, a_raw, uri_of, write_cities, write_geo
 from testing.services.redis import Redis
 
 # Messages of one sample, samples of a row, and ids that are remembered before the second row of a store.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from testing.bench.measure import Row
-from testing.builders.submitting import EdgeProcess, Load, log_away
+from testing.builders.notifier.submitting import EdgeProcess, Load, log_away
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 

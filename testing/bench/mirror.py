@@ -19,9 +19,9 @@ from hgext.vcsreplicator.mirror.checkpoint import MAGIC, Checkpoint
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
-from testing.builders.states import state_of
+from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 
 BACKLOG = 2000
 ROUNDS = 40

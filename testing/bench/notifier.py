@@ -36,9 +36,9 @@ from notifier.webhook.subscription import Order, Subscription
 from notifier.window import Patience
 from testing.bench.measure import Row
 from testing.bench.stub_cloud import stub_cloud
-from testing.builders.endpoint import Endpoint, Reply, Request
-from testing.builders.notices import a_notice, an_event, publish, with_topics
-from testing.builders.receivers import PulseReceiver, SnsReceiver
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
+from testing.builders.notifier.notices import a_notice, an_event, publish, with_topics
+from testing.builders.notifier.receivers import PulseReceiver, SnsReceiver
 from testing.services.aws import Aws
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually

@@ -24,7 +24,7 @@ from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, MirrorHe
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
 from testing.bench.measure import Row
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
 from testing.services.existing import shared
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

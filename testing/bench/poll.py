@@ -21,7 +21,7 @@ WARM, SAMPLE, SAMPLES = INTERVAL + 5, 10.0, 5
 TICK = os.sysconf("SC_CLK_TCK")
 HOST = f"""
 import random, threading
-from testing.builders.pushhost import PushHost
+from testing.builders.master.pushhost import PushHost
 with PushHost() as host:
     for number in range({REPOSITORIES}):
         host.push(f"r{{number}}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from notifier.work import worker
 from notifier.work.settings import Migrate, WorkSettings
 from testing.bench.measure import Row
-from testing.builders.working import HgHost, HgQueueSender, recorded
+from testing.builders.notifier.working import HgHost, HgQueueSender, recorded
 from testing.services.postgresql import PostgreSQL
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually

@@ -17,10 +17,10 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.aggregating import ask, send
-from testing.builders.chains import Chain
-from testing.builders.hanging_ends import HangingEnds
-from testing.builders.memorylog import MemoryLog, MemoryReader
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.hanging_ends import HangingEnds
+from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.clock import HandClock
 from testing.waiting import eventually
 

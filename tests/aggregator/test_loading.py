@@ -24,9 +24,9 @@ from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, AggregatorHeart
 from hgext.vcsreplicator.words.roster import RECENT, Mirror, MirrorState, Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.wire import headers
-from testing.builders.aggregating import ask, send
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog, MemoryReader
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.clock import HandClock
 
 SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)

@@ -40,9 +40,18 @@ from hgext.vcsreplicator.words.errors import Fenced, Unavailable
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.aggregating import Aggregator, all_noticed, ask, fill, mirrors, patiently, push_everywhere, send
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.aggregating import (
+    Aggregator,
+    all_noticed,
+    ask,
+    fill,
+    mirrors,
+    patiently,
+    push_everywhere,
+    send,
+)
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.memorylog import MemoryLog
 from testing.checks.checker import check, history, remembering_topics
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

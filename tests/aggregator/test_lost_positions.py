@@ -21,9 +21,9 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.aggregating import ask, push_everywhere, send
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.aggregating import ask, push_everywhere, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 from testing.waiting import eventually
 

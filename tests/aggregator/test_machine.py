@@ -30,8 +30,8 @@ from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.chains import Chain, identifier
-from testing.builders.memorylog import MemoryCopy, MemoryLog
+from testing.builders.aggregator.chains import Chain, identifier
+from testing.builders.log.memorylog import MemoryCopy, MemoryLog
 from testing.checks.checker import check, steps_of
 from testing.clock import HandClock
 

@@ -9,7 +9,7 @@ from hgext.vcsreplicator.log import ROSTER_REQUESTS, NewRecord, topics
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.roster import RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog
 
 
 def allow_empty(identifier: str) -> RosterRequest:

@@ -14,8 +14,8 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.aggregating import Aggregator, SimulatedMirror, ask, patiently, send
-from testing.builders.chains import Chain
+from testing.builders.aggregator.aggregating import Aggregator, SimulatedMirror, ask, patiently, send
+from testing.builders.aggregator.chains import Chain
 from testing.services.kafka.cluster import KafkaCluster
 from testing.waiting import eventually
 

@@ -27,9 +27,9 @@ from hgext.vcsreplicator.words.event import VERSION, Type
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.aggregating import ask, send
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog, MemoryTransactor
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.memorylog import MemoryLog, MemoryTransactor
 from testing.clock import HandClock
 
 

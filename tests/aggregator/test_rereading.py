@@ -19,9 +19,9 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import ErrorRecord, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.aggregating import ask, send
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog, MemoryReader
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.clock import HandClock
 
 SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)

@@ -14,8 +14,8 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.aggregating import ask, send
-from testing.builders.chains import Chain
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
 from testing.checks.requests import TRANSACTIONAL, watch_requests
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

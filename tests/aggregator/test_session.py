@@ -16,9 +16,9 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Ack, ErrorRecord, Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.aggregating import all_noticed, ask, send
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.aggregating import all_noticed, ask, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 

@@ -13,8 +13,8 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.aggregating import Aggregator, ask, mirrors, send
-from testing.builders.chains import Chain, pushed
+from testing.builders.aggregator.aggregating import Aggregator, ask, mirrors, send
+from testing.builders.aggregator.chains import Chain, pushed
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 

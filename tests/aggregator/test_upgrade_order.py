@@ -15,8 +15,8 @@ from hgext.vcsreplicator.log import ACKS, STATE, NewRecord, topics
 from hgext.vcsreplicator.words.errors import BadConfig
 from hgext.vcsreplicator.words.records import AGGREGATOR_FORMAT, MIRROR_FORMAT, AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.fed_aggregation import FedAggregation
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.fed_aggregation import FedAggregation
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 

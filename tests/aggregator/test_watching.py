@@ -14,9 +14,9 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.aggregating import ask, send
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 SETTINGS = AggregatorSettings(group_time=0.0, beat=5.0)

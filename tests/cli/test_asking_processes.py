@@ -26,7 +26,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat, ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
 from testing.services.cache import CHECKOUT
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

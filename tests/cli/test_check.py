@@ -22,7 +22,7 @@ from hgext.vcsreplicator.log.reports import ServiceReporter
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceTrouble
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
 
 
 @pytest.fixture

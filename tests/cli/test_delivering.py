@@ -20,9 +20,9 @@ from notifier.message import Message, messages
 from notifier.rejects import Rejects
 from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.webhook.subscription import Subscription
-from testing.builders.chains import Chain
-from testing.builders.notifying import FILE, PUBLIC
-from testing.builders.states import state_of
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.notifier.notifying import FILE, PUBLIC
 
 # Rejects of other messages, more than a search for those of one notice begins with.
 MANY = 150

@@ -24,8 +24,8 @@ from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
 from notifier.webhook.deliveries import Deliveries
 from notifier.webhook.subscription import Subscription
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
 
 NAMES = ["[red]repo[/]", "[/bold]", "group/:smile:", "a/" + "long-name" * 12]
 

@@ -29,9 +29,9 @@ from notifier.decode.rejects import error_record
 from notifier.decode.settings import SHIPPED
 from notifier.decode.sources import RawArrival
 from notifier.raw import RawMessage, from_line, raw_topic, to_line
-from testing.builders.decoding import decoding, put, records, rejects, settings_in, waiting
-from testing.builders.notices import with_topics
-from testing.builders.submissions import a_raw
+from testing.builders.notifier.decoding import decoding, put, records, rejects, settings_in, waiting
+from testing.builders.notifier.notices import with_topics
+from testing.builders.notifier.submissions import a_raw
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 

@@ -11,7 +11,7 @@ import pytest
 from hgext.vcsreplicator.cli import forget
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.errors import Refused
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
 
 
 def denied(path: str) -> PermissionError:

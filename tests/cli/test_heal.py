@@ -14,7 +14,7 @@ from hgext.vcsreplicator.log import STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.notes import Notes
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
 
 pytestmark = pytest.mark.processes
 

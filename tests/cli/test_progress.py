@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.jobs.verify import Round
 from notifier.state import StateDatabase
-from testing.builders.notifying import FILE
+from testing.builders.notifier.notifying import FILE
 from testing.clock import HandClock
 
 ERASED = "\r\x1b[K\x1b[?25h"

@@ -22,8 +22,8 @@ from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.aggregating import all_noticed, send
-from testing.builders.chains import Chain
+from testing.builders.aggregator.aggregating import all_noticed, send
+from testing.builders.aggregator.chains import Chain
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

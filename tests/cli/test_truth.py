@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.words.errors import ReplicationError
 from testing.builders.cluster import Cluster
-from testing.builders.endpoint import Endpoint, Reply
-from testing.builders.notifying import HOOKS, SUBSCRIPTION
+from testing.builders.notifier.endpoint import Endpoint, Reply
+from testing.builders.notifier.notifying import HOOKS, SUBSCRIPTION
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

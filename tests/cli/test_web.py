@@ -20,7 +20,7 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
-from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.master.outboxes import Folder, Transaction, following
 from testing.waiting import PATIENCE, eventually
 from testing.warm_hg import shared_hg
 

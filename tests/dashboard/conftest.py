@@ -53,10 +53,10 @@ from notifier.state import Kind, StateDatabase
 from notifier.webhook.deliveries import AttemptEnd, Deliveries, DeliveryState
 from notifier.webhook.destination import WebhookSettings
 from notifier.webhook.subscription import Subscription
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog
-from testing.builders.notices import a_notice, a_push, an_event
-from testing.builders.states import state_of
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.notifier.notices import a_notice, a_push, an_event
 from testing.clock import HandClock
 from testing.waiting import eventually
 

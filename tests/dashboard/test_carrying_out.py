@@ -38,9 +38,9 @@ from hgext.vcsreplicator.words.shape import to_json
 from notifier.database import is_there
 from notifier.settings import read as read_notifier
 from notifier.state import Kind, StateDatabase
-from testing.builders.endpoint import Endpoint, Reply
-from testing.builders.notices import publish_pushes, with_topics
-from testing.builders.notifying import FILE, SUBSCRIPTION, Notifier, Scripted
+from testing.builders.notifier.endpoint import Endpoint, Reply
+from testing.builders.notifier.notices import publish_pushes, with_topics
+from testing.builders.notifier.notifying import FILE, SUBSCRIPTION, Notifier, Scripted
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 from tests.dashboard.conftest import AS_OPERATOR, AS_READER, AwayLog, Installation, Site, settings, users_file, watching

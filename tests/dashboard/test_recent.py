@@ -21,7 +21,7 @@ from hgext.vcsreplicator.log import EVENTS, NOTICES, NewRecord
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Notice
-from testing.builders.chains import Chain
+from testing.builders.aggregator.chains import Chain
 from testing.waiting import eventually
 from tests.dashboard.conftest import AS_READER, SECRET, Installation, fill, pages, settings
 from tests.dashboard.test_browser import serving

@@ -24,8 +24,8 @@ from hgext.vcsreplicator.mirror.mounts import MountedRoot
 from hgext.vcsreplicator.mirror.settings import MirrorSettings
 from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
 from testing.checks.agreement import processes_below
 from testing.waiting import eventually
 from testing.warm import is_stem, warm_starts

@@ -17,10 +17,10 @@ from hgext.vcsreplicator.log import NOTICES, STATE, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.aggregating import send
-from testing.builders.chains import Chain
+from testing.builders.aggregator.aggregating import send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
 from testing.builders.cluster import Cluster, in_order
-from testing.builders.states import state_of
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

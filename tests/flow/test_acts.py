@@ -24,9 +24,9 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Notice
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.aggregating import ask, mirrors
-from testing.builders.author import Author
-from testing.builders.mirroring import NAME, PATIENCE, Bench
+from testing.builders.aggregator.aggregating import ask, mirrors
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import NAME, PATIENCE, Bench
 from testing.checks.checker import everything
 from testing.waiting import eventually
 from testing.warm import warm_starts

@@ -11,8 +11,8 @@ import pytest
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.cluster import Cluster
-from testing.builders.decoding import decoding, records, rejects, settings_in, settled
-from testing.builders.submissions import BERLIN, write_geo
+from testing.builders.notifier.decoding import decoding, records, rejects, settings_in, settled
+from testing.builders.notifier.submissions import BERLIN, write_geo
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -9,7 +9,7 @@ import pytest
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.log_storage import TOPICS, Storage, kafka_storage, sqlite_storage
+from testing.builders.log.log_storage import TOPICS, Storage, kafka_storage, sqlite_storage
 from testing.services.kafka import Kafka
 
 

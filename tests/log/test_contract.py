@@ -33,7 +33,7 @@ from hgext.vcsreplicator.log import (
 from hgext.vcsreplicator.log.kafka import transactor as kafka_transactor
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import BadConfig, Expired, Fenced, Rejected, Rewound, Unavailable
-from testing.builders.log_storage import PARTITIONS, TOPICS, Storage
+from testing.builders.log.log_storage import PARTITIONS, TOPICS, Storage
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 

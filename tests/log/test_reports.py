@@ -9,7 +9,7 @@ from hgext.vcsreplicator.log import EVENTS, SERVICES, reports, topics
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 

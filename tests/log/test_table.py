@@ -19,9 +19,9 @@ from hgext.vcsreplicator.log.table import (
     read_table,
 )
 from hgext.vcsreplicator.words.errors import Expired, Rewound
-from testing.builders.log_storage import PARTITIONS, TOPICS, Storage
-from testing.builders.markedlog import MarkedLog
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.log_storage import PARTITIONS, TOPICS, Storage
+from testing.builders.log.markedlog import MarkedLog
+from testing.builders.log.memorylog import MemoryLog
 
 pytestmark = pytest.mark.processes
 

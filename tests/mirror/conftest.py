@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.mirroring import Bench
 
 
 @pytest.fixture

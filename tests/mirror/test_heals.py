@@ -32,8 +32,8 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Diverged, Unavailable
 from hgext.vcsreplicator.words.event import MasterSettings, Tip, Type
 from hgext.vcsreplicator.words.records import Reason
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

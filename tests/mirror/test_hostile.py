@@ -27,8 +27,8 @@ from hgext.vcsreplicator.words.errors import Rejected
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.path import check_path
 from hgext.vcsreplicator.words.records import Reason
-from testing.builders.author import Author
-from testing.builders.mirroring import NAME, Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import NAME, Bench
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -13,8 +13,8 @@ from hgext.vcsreplicator.words.roster import Mirror as Member
 from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.author import Author
-from testing.builders.mirroring import NAME, Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import NAME, Bench
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

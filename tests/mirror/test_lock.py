@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from hgext.vcsreplicator.hg.replica.scan import is_locked
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 from testing.waiting import eventually
 from testing.warm_hg import shared_hg
 from tests.hg.serving.test_watermark import served

@@ -26,7 +26,7 @@ from hgext.vcsreplicator.words.roster import Mirror as Member
 from hgext.vcsreplicator.words.roster import MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.mirroring import Bench
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

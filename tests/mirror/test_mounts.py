@@ -19,8 +19,8 @@ from hgext.vcsreplicator.words.errors import BadConfig, Refused, Unavailable
 from hgext.vcsreplicator.words.passing import is_passing
 from hgext.vcsreplicator.words.roster import Verb
 from hgext.vcsreplicator.words.rules import Rules
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

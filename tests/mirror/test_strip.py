@@ -15,7 +15,7 @@ from hgext.vcsreplicator.mirror.checkpoint import Checkpoint
 from hgext.vcsreplicator.mirror.task import ReadEvent
 from hgext.vcsreplicator.words.wire import decode
 from pushlog.versions import factory
-from testing.builders.author import Author
+from testing.builders.mirror.author import Author
 
 
 class Mirror:

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.mirror.writer import AckWriter, Ends
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
 

@@ -10,8 +10,8 @@ from botocore.loaders import JSONFileLoader
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.notices import with_topics
-from testing.builders.notifying import Notifier
+from testing.builders.notifier.notices import with_topics
+from testing.builders.notifier.notifying import Notifier
 
 
 @pytest.fixture(scope="session", autouse=True)

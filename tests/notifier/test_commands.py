@@ -22,10 +22,10 @@ from hgext.vcsreplicator.words.errors import Refused, ReplicationError, Unavaila
 from notifier import settings as notifier_settings
 from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
 from notifier.state import StateDatabase
-from testing.builders.endpoint import Endpoint, Reply
-from testing.builders.notices import publish_pushes
-from testing.builders.notifying import FILE, Notifier, Scripted
-from testing.builders.receivers import PulseReceiver
+from testing.builders.notifier.endpoint import Endpoint, Reply
+from testing.builders.notifier.notices import publish_pushes
+from testing.builders.notifier.notifying import FILE, Notifier, Scripted
+from testing.builders.notifier.receivers import PulseReceiver
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

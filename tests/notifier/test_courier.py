@@ -32,10 +32,10 @@ from notifier.reading import NoticeMark, group
 from notifier.settings import NotifierSettings
 from notifier.state import Kind, StateDatabase
 from notifier.window import Delivery
-from testing.builders.log_storage import kafka_storage
-from testing.builders.memorylog import MemoryLog, MemoryReader
-from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
-from testing.builders.notifying import PUBLIC, Scripted
+from testing.builders.log.log_storage import kafka_storage
+from testing.builders.log.memorylog import MemoryLog, MemoryReader
+from testing.builders.notifier.notices import a_notice, an_event, publish_pushes, with_topics
+from testing.builders.notifier.notifying import PUBLIC, Scripted
 from testing.clock import HandClock
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

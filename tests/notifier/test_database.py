@@ -23,9 +23,9 @@ from notifier.database import Database, trouble
 from notifier.settings import NotifierSettings, read
 from notifier.state import StateDatabase
 from notifier.webhook.deliveries import Deliveries
-from testing.builders.memorylog import MemoryLog
-from testing.builders.notices import publish_pushes, with_topics
-from testing.builders.notifying import PUBLIC, Notifier, Scripted
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.notifier.notices import publish_pushes, with_topics
+from testing.builders.notifier.notifying import PUBLIC, Notifier, Scripted
 
 pytestmark = pytest.mark.processes
 

@@ -27,10 +27,10 @@ from notifier.destination import Threads
 from notifier.message import messages
 from notifier.state import StateDatabase
 from notifier.window import Delivery
-from testing.builders.memorylog import MemoryLog
-from testing.builders.notices import a_notice, an_event, publish_pushes, with_topics
-from testing.builders.notifying import PUBLIC, Notifier, Scripted
-from testing.builders.receivers import (
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.notifier.notices import a_notice, an_event, publish_pushes, with_topics
+from testing.builders.notifier.notifying import PUBLIC, Notifier, Scripted
+from testing.builders.notifier.receivers import (
     DecodeReceiver,
     HgPushReceiver,
     LinesReceiver,
@@ -244,7 +244,7 @@ def argv(tables: Path, folder: Path, until: int | None = None) -> list[str]:
         sys.executable,
         "-P",
         "-m",
-        "testing.builders.notifier_process",
+        "testing.builders.notifier.notifier_process",
         str(tables),
         f"sqlite://{folder}/log.db",
         *more,
@@ -314,7 +314,7 @@ def survive_kills(receiver: Receiver, folder: Path, *, every: int) -> None:
             "notifier/orders.py",
         )
         steps = PythonSteps(
-            files=(*files, *more), record=folder / "steps", argument="testing.builders.notifier_process"
+            files=(*files, *more), record=folder / "steps", argument="testing.builders.notifier.notifier_process"
         )
         publish_pushes(log, "x", 1, 2)
         points = kill_points(steps, argv(tables, folder, log.ends(NOTICES)[0]), every)

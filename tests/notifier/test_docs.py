@@ -21,9 +21,9 @@ from notifier import destination
 from notifier.poll.settings import PollSettings
 from notifier.settings import read
 from notifier.work.settings import WorkSettings
-from testing.builders.notices import an_event, publish_pushes
-from testing.builders.notifying import Notifier
-from testing.builders.receivers import PulseReceiver
+from testing.builders.notifier.notices import an_event, publish_pushes
+from testing.builders.notifier.notifying import Notifier
+from testing.builders.notifier.receivers import PulseReceiver
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
 

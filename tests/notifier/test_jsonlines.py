@@ -15,7 +15,7 @@ from notifier.jsonlines import JsonLinesSettings
 from notifier.message import messages
 from notifier.public import PublicSettings
 from notifier.window import Delivery
-from testing.builders.notices import a_notice, an_event
+from testing.builders.notifier.notices import a_notice, an_event
 
 pytestmark = pytest.mark.processes
 

@@ -27,8 +27,8 @@ from notifier.secret import Secret
 from notifier.settings import read
 from notifier.state import Kind
 from testing.builders.certificates import certificate
-from testing.builders.notices import a_notice, an_event, identifier, publish, publish_pushes
-from testing.builders.notifying import FAST, Notifier, Scripted
+from testing.builders.notifier.notices import a_notice, an_event, identifier, publish, publish_pushes
+from testing.builders.notifier.notifying import FAST, Notifier, Scripted
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

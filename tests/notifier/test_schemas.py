@@ -16,7 +16,7 @@ from hgext.vcsreplicator.words.event import Bookmark, Marker, MarkerNode, PhaseM
 from hgext.vcsreplicator.words.streams import Stream
 from notifier.message import messages
 from notifier.public import PublicSettings
-from testing.builders.notices import a_notice, an_event, node
+from testing.builders.notifier.notices import a_notice, an_event, node
 from testing.services.cache import CHECKOUT
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.words.retry import Backoff
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
 from notifier.window import Delivery, Patience, Window
-from testing.builders.notices import a_notice, an_event
+from testing.builders.notifier.notices import a_notice, an_event
 
 PUBLIC = PublicSettings(urls={"": "https://hg.example/"})
 NEVER = float("inf")

@@ -14,9 +14,9 @@ import kombu
 
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.demo.ports import free_port
-from testing.builders.mailbox import Mailbox
-from testing.builders.pushhost import PushHost
-from testing.builders.working import HgHost, HgQueueSender, recorded
+from testing.builders.master.pushhost import PushHost
+from testing.builders.notifier.mailbox import Mailbox
+from testing.builders.notifier.working import HgHost, HgQueueSender, recorded
 from testing.waiting import eventually
 
 from .page import Entry, OnCall, read_metric

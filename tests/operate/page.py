@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from testing.builders.cluster import Cluster
-from testing.builders.endpoint import Endpoint, Reply
+from testing.builders.notifier.endpoint import Endpoint, Reply
 from testing.services.cache import CHECKOUT
 from testing.services.existing import own
 from testing.services.rabbitmq import RabbitMQ

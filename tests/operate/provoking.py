@@ -28,7 +28,7 @@ from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import read_records
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event
-from testing.builders.endpoint import Reply
+from testing.builders.notifier.endpoint import Reply
 from testing.waiting import eventually
 from testing.warm import is_stem
 from tests.flow.test_log_loss import prune

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from testing.builders.cluster import Cluster
-from testing.builders.endpoint import Endpoint
+from testing.builders.notifier.endpoint import Endpoint
 from testing.waiting import eventually
 
 from .page import Entry, OnCall, operation

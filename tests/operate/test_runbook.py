@@ -9,8 +9,8 @@ import pytest
 
 from hgext.vcsreplicator.demo.ports import free_port
 from testing.builders.cluster import Cluster
-from testing.builders.endpoint import Endpoint
-from testing.builders.notifying import HOOKS, SUBSCRIPTION
+from testing.builders.notifier.endpoint import Endpoint
+from testing.builders.notifier.notifying import HOOKS, SUBSCRIPTION
 
 from .page import OnCall
 from .provocations import PROVOCATIONS

@@ -13,8 +13,8 @@ from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.wire import ID
-from testing.builders.memorylog import MemoryLog
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
+from testing.builders.log.memorylog import MemoryLog
 
 EVENT = "e" * 32
 NEWEST = NewestEvent(

@@ -18,7 +18,7 @@ from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
 from hgext.vcsreplicator.words.event import MOST_REPLACED
 from hgext.vcsreplicator.words.wire import HEADER_LIMIT
-from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.master.outboxes import Folder, Transaction, following
 
 
 def entries(count, before=None):

@@ -17,8 +17,8 @@ from hgext.vcsreplicator.log import STATE, Log, NewRecord, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.pushing import RECORDED, UNRELAYED, Master, events, new_master, running_relay
-from testing.builders.states import state_of
+from testing.builders.aggregator.states import state_of
+from testing.builders.master.pushing import RECORDED, UNRELAYED, Master, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

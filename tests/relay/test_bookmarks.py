@@ -10,7 +10,7 @@ import pytest
 
 from hgext.vcsreplicator.relay import bookmarks
 from hgext.vcsreplicator.relay.bookmarks import BookmarkWatch
-from testing.builders.pushing import Master, new_master
+from testing.builders.master.pushing import Master, new_master
 
 pytestmark = pytest.mark.processes
 

@@ -10,7 +10,7 @@ from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.wire import CONNECTION, read_connection
-from testing.builders.outboxes import Folder, following
+from testing.builders.master.outboxes import Folder, following
 
 FROM = PushConnection(address="203.0.113.7")
 

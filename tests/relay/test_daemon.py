@@ -29,8 +29,8 @@ from hgext.vcsreplicator.words.errors import BadConfig, Unavailable
 from hgext.vcsreplicator.words.event import replaced_incarnations
 from hgext.vcsreplicator.words.shape import to_json
 from hgext.vcsreplicator.words.wire import BundlePlace, decode
-from testing.builders.pushing import HG, KEPT, RECORDED, UNRELAYED, events, new_master, running_relay
-from testing.builders.states import state_of
+from testing.builders.aggregator.states import state_of
+from testing.builders.master.pushing import HG, KEPT, RECORDED, UNRELAYED, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

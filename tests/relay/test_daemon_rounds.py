@@ -39,9 +39,9 @@ from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.wire import INLINE_LIMIT
-from testing.builders.memorylog import MemoryLog
-from testing.builders.outboxes import Folder, PlainPort, Transaction, following
-from testing.builders.states import some_state, state_of
+from testing.builders.aggregator.states import some_state, state_of
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.master.outboxes import Folder, PlainPort, Transaction, following
 from testing.clock import HandClock
 from testing.waiting import eventually
 

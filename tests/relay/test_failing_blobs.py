@@ -21,8 +21,8 @@ from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words.errors import BlobsUnavailable, NoRoom, NoRoomForBlobs
 from hgext.vcsreplicator.words.wire import INLINE_LIMIT, Attachment, BundlePlace
-from testing.builders.memorylog import MemoryLog
-from testing.builders.outboxes import Folder, PlainPort, Transaction, following
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.master.outboxes import Folder, PlainPort, Transaction, following
 from testing.clock import HandClock
 from testing.waiting import eventually
 

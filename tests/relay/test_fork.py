@@ -18,7 +18,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog
 from testing.waiting import eventually
 
 NEWEST = NewestEvent(

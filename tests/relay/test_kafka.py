@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.pushing import KEPT, RECORDED, events, new_master, running_relay
+from testing.builders.master.pushing import KEPT, RECORDED, events, new_master, running_relay
 from testing.faults.delay import DelayingProxy
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

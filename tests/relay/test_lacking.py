@@ -19,9 +19,9 @@ from hgext.vcsreplicator.relay.lacking import find_gone, find_lacking, find_trou
 from hgext.vcsreplicator.status import SILENT
 from hgext.vcsreplicator.words.records import ServiceReport
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.memorylog import MemoryLog
-from testing.builders.outboxes import Folder, Transaction, following
-from testing.builders.pushing import RECORDED, Master, new_master, running_relay
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.master.outboxes import Folder, Transaction, following
+from testing.builders.master.pushing import RECORDED, Master, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -16,9 +16,9 @@ from hgext.vcsreplicator.outbox.losses import EventPlace
 from hgext.vcsreplicator.relay import loss
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.memorylog import MemoryLog, MemoryReader
-from testing.builders.pushing import Master, events, new_master, running_relay
-from testing.builders.states import state_of
+from testing.builders.aggregator.states import state_of
+from testing.builders.log.memorylog import MemoryLog, MemoryReader
+from testing.builders.master.pushing import Master, events, new_master, running_relay
 from testing.clock import HandClock
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

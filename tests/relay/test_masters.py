@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, topics
-from testing.builders.memorylog import MemoryLog
-from testing.builders.pushing import Master, events, running_relay, short_folder
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.master.pushing import Master, events, running_relay, short_folder
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -7,7 +7,7 @@ import pytest
 
 from hgext.vcsreplicator.relay import outside
 from hgext.vcsreplicator.relay.outside import OutsideWatch
-from testing.builders.outboxes import PlainPort
+from testing.builders.master.outboxes import PlainPort
 
 
 class Port(PlainPort):

@@ -19,7 +19,7 @@ from hgext.vcsreplicator.relay import daemon
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.settings import RelaySettings
 from hgext.vcsreplicator.words.clock import SystemClock
-from testing.builders.outboxes import Folder, PlainPort, Transaction, following
+from testing.builders.master.outboxes import Folder, PlainPort, Transaction, following
 from testing.services.kafka.cluster import KafkaCluster
 from testing.waiting import eventually
 

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.relay.loss import LossWatch
 from hgext.vcsreplicator.relay.partitions import FRESH
 from hgext.vcsreplicator.relay.sending import EventSender
 from hgext.vcsreplicator.words.errors import Unavailable
-from testing.builders.pushing import Master, events, running_relay
+from testing.builders.master.pushing import Master, events, running_relay
 from testing.clock import HandClock
 from testing.waiting import eventually
 

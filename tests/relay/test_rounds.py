@@ -19,7 +19,7 @@ from hgext.vcsreplicator.relay.port import MasterPort
 from hgext.vcsreplicator.relay.rounds import ANNOUNCE_AFTER, SENDS_NOW, find_work
 from hgext.vcsreplicator.relay.work import Failure, Work
 from hgext.vcsreplicator.status import SILENT
-from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.master.outboxes import Folder, Transaction, following
 
 
 class Everywhere:

@@ -17,8 +17,8 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Rejected, Unavailable
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.wire import Attachment, BundlePlace
-from testing.builders.memorylog import MemoryLog
-from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.master.outboxes import Folder, Transaction, following
 
 BLOB = Attachment(where=BundlePlace.BLOB, size=1, sha256="0" * 64, name="blob")
 

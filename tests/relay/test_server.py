@@ -22,7 +22,7 @@ from hgext.vcsreplicator.relay.client import RelayLine
 from hgext.vcsreplicator.relay.jobs import Job
 from hgext.vcsreplicator.relay.server import Server
 from hgext.vcsreplicator.words.records import RepositoryState
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
 from testing.waiting import eventually
 
 

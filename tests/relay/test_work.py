@@ -33,9 +33,9 @@ from hgext.vcsreplicator.relay.sending import BATCH, EventSender
 from hgext.vcsreplicator.relay.work import RECOVERY_RETRIES, Failure, Work, explain
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import NoRoom, Refused, Unavailable
-from testing.builders.memorylog import MemoryLog
-from testing.builders.outboxes import Folder, PlainPort, Transaction, following
-from testing.builders.states import state_of
+from testing.builders.aggregator.states import state_of
+from testing.builders.log.memorylog import MemoryLog
+from testing.builders.master.outboxes import Folder, PlainPort, Transaction, following
 from testing.clock import HandClock
 from testing.waiting import eventually
 

@@ -9,7 +9,7 @@ from hgext.vcsreplicator.log.table import FIRST_POLL, find_beginnings, read_reco
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.words.records import SUBMITTED_KEY
-from testing.builders.markedlog import MarkedLog
+from testing.builders.log.markedlog import MarkedLog
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes

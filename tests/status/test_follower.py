@@ -11,7 +11,7 @@ from hgext.vcsreplicator.status.follower import FRESH, WATCH, Follower
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 HOUR = 3600.0

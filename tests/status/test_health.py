@@ -31,8 +31,8 @@ from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, MirrorHe
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.memorylog import MemoryLog
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 from testing.waiting import eventually
 

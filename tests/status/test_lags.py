@@ -12,7 +12,7 @@ from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Lag, MirrorHe
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.chains import Chain
+from testing.builders.aggregator.chains import Chain
 from testing.seeds import seeds
 from tests.status.test_status import Installation
 

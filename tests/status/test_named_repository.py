@@ -6,7 +6,7 @@ import pytest
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.records import RepositoryState
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
 
 
 def state(repository: str, path: str, generation: int, *, deleted: bool = False) -> RepositoryState:

@@ -14,9 +14,9 @@ from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbe
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog
-from testing.builders.states import state_of
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 ALPHA = Mirror(name="alpha", state=MirrorState.ACTIVE)

@@ -9,7 +9,7 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.records import MirrorHeartbeat, MirrorProof, Notice
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.chains import Chain
+from testing.builders.aggregator.chains import Chain
 from tests.status.test_status import Installation
 
 

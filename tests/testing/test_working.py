@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.builders.working import HgHost
+from testing.builders.notifier.working import HgHost
 
 pytestmark = pytest.mark.processes
 

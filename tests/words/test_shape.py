@@ -15,7 +15,7 @@ from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.records import Ack, AggregatorHeartbeat, MirrorHeartbeat, Notice
 from hgext.vcsreplicator.words.roster import RosterRequest
 from hgext.vcsreplicator.words.shape import EARLIEST, LATEST, extensible, from_json, parse, read, to_json
-from testing.builders.chains import Chain
+from testing.builders.aggregator.chains import Chain
 
 
 class Colour(enum.StrEnum):

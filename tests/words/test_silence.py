@@ -15,7 +15,7 @@ from hgext.vcsreplicator.words.clock import Silence
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat, MirrorHeartbeat
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 HOUR = 3600.0

@@ -15,8 +15,8 @@ from hgext.vcsreplicator.words.records import MirrorHeartbeat, Pending
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.chains import Chain, pushed
-from testing.builders.fed_aggregation import START, FedAggregation
+from testing.builders.aggregator.chains import Chain, pushed
+from testing.builders.aggregator.fed_aggregation import START, FedAggregation
 from testing.seeds import ends
 
 

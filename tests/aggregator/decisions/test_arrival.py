@@ -8,7 +8,7 @@ import pytest
 from hgext.vcsreplicator.aggregator.decisions.arrival import Arrival, adopts, follow, is_older, judge, recovered
 from hgext.vcsreplicator.words.event import MOST_REPLACED, Event, Type, replaced_incarnations
 from hgext.vcsreplicator.words.records import FormerPath, Notice, RepositoryState
-from testing.builders.chains import Chain, identifier
+from testing.builders.aggregator.chains import Chain, identifier
 
 
 def adoption(chain: Chain, replaces: str) -> Event:

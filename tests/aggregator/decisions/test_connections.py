@@ -8,8 +8,8 @@ from hgext.vcsreplicator.log import EVENTS, PENDING
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.wire import CONNECTION, connection_headers, read_connection
-from testing.builders.chains import Chain
-from testing.builders.fed_aggregation import FedAggregation
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.fed_aggregation import FedAggregation
 
 FROM = PushConnection(address="203.0.113.7", client="planted-agent")
 HEADERS = {"ce_id": "x", "ce_source": "hg://master", **connection_headers(FROM)}

@@ -12,9 +12,9 @@ from hgext.vcsreplicator.log import EVENTS, PENDING, Topic
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.roster import MirrorState, Verb
-from testing.builders.chains import Chain
-from testing.builders.fed_aggregation import FedAggregation
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.fed_aggregation import FedAggregation
+from testing.builders.log.memorylog import MemoryLog
 
 
 def adopted(chain: Chain) -> Event:

@@ -25,9 +25,9 @@ from hgext.vcsreplicator.words.records import AggregatorHeartbeat, ErrorRecord, 
 from hgext.vcsreplicator.words.roster import Roster, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.unexpected import fault
-from testing.builders.aggregating import ask, send
-from testing.builders.chains import Chain
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.log.memorylog import MemoryLog
 from testing.waiting import eventually
 
 SETTINGS = AggregatorSettings(group_time=0.0, beat=0.05)

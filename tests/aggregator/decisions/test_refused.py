@@ -10,9 +10,9 @@ from hgext.vcsreplicator.aggregator.refusals import RETRIES, RefusalWatch
 from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, PENDING, ROSTER, STATE, LargeRecord
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
-from testing.builders.chains import Chain
-from testing.builders.fed_aggregation import FedAggregation
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.fed_aggregation import FedAggregation
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 

@@ -14,7 +14,7 @@ from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import FormerPath, Pending
 from hgext.vcsreplicator.words.roster import Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.chains import Chain, identifier
+from testing.builders.aggregator.chains import Chain, identifier
 
 
 def stored(event: Event) -> HeldEvent:

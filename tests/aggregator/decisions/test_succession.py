@@ -16,10 +16,10 @@ from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from hgext.vcsreplicator.words.roster import MirrorState, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from hgext.vcsreplicator.words.unexpected import UnexpectedError
-from testing.builders.aggregating import ask, send
-from testing.builders.chains import Chain
-from testing.builders.fed_aggregation import FedAggregation
-from testing.builders.memorylog import MemoryLog
+from testing.builders.aggregator.aggregating import ask, send
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.fed_aggregation import FedAggregation
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 

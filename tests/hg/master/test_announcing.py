@@ -14,7 +14,7 @@ from hgext.vcsreplicator.hg import observe
 from hgext.vcsreplicator.hg.master import announcing, pushes, refusals
 from hgext.vcsreplicator.words.event import NULL_NODE, Bookmark, Changes, Marker, Tip, Type
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.author import Author
+from testing.builders.mirror.author import Author
 
 EMPTY = Tip(length=0, node=NULL_NODE)
 opened: list[str] = []

@@ -24,7 +24,7 @@ from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import PushConnection
 from hgext.vcsreplicator.words.wire import CONNECTION, CONNECTION_LIMIT, connection_headers, read_connection
-from testing.builders.pushing import RECORDED, Master, new_master, running_relay
+from testing.builders.master.pushing import RECORDED, Master, new_master, running_relay
 
 pytestmark = pytest.mark.processes
 

@@ -93,7 +93,7 @@ from hgext.vcsreplicator.hg.master import repository
 repository.silenced = lambda repo: os.kill(os.getpid(), signal.SIGKILL)
 """
 STRIP = [HG, "-R", "repos/one", "strip", "-q", "--no-backup", "1"]
-RELAY = [sys.executable, str(CHECKOUT / "testing" / "builders" / "relay_once.py")]
+RELAY = [sys.executable, str(CHECKOUT / "testing" / "builders" / "master" / "relay_once.py")]
 
 # What is done, and the argument by which its process is known.
 SCENARIOS = {

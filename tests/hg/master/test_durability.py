@@ -16,7 +16,7 @@ import pytest
 from hgext.vcsreplicator.hg.master.durability import MANY
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.pushing import HG, Master, events, running_relay
+from testing.builders.master.pushing import HG, Master, events, running_relay
 from testing.faults import SystemCalls
 from testing.waiting import eventually
 

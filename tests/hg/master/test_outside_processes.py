@@ -10,7 +10,7 @@ from hgext.vcsreplicator.log import SERVICES, Log
 from hgext.vcsreplicator.words.records import ServiceReport
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.cluster import Cluster
-from testing.builders.pushing import Master, events, new_master, running_relay
+from testing.builders.master.pushing import Master, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -17,7 +17,7 @@ from contextlib import closing
 
 import pytest
 
-from testing.builders.pushing import HG
+from testing.builders.master.pushing import HG
 from testing.faults import SEED, told_with_seed
 from testing.faults.powercut import Disk, State, Trace, write
 from tests.hg.master.test_crash import SCENARIOS, Site, looks, site, strike

@@ -10,7 +10,7 @@ import pytest
 from hgext.vcsreplicator.hg.master import sending
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
-from testing.builders.outboxes import Folder, Transaction, following
+from testing.builders.master.outboxes import Folder, Transaction, following
 
 
 @pytest.mark.parametrize("is_shown", [False, True])

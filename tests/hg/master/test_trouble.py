@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from testing.builders.pushing import HG, KEPT, RECORDED, events, new_master, running_relay
+from testing.builders.master.pushing import HG, KEPT, RECORDED, events, new_master, running_relay
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

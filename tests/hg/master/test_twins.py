@@ -14,7 +14,7 @@ from mercurial import error
 from mercurial import ui as uimod
 
 from hgext.vcsreplicator.hg.master import creation, twins
-from testing.builders.pushing import HG, Master
+from testing.builders.master.pushing import HG, Master
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

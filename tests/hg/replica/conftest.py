@@ -14,8 +14,8 @@ from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.mirror.task import ReadEvent, Task, TaskOutcome
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.wire import decode
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 
 
 class Worker:

@@ -10,8 +10,8 @@ from hgext.vcsreplicator.hg.replica import acts
 from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.event import Type
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 
 
 class Named:

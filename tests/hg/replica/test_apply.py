@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from mercurial import localrepo
 
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.mirroring import Bench
 from tests.hg.replica.conftest import Worker
 
 pytestmark = pytest.mark.processes

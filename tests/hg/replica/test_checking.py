@@ -22,7 +22,7 @@ from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.mirror.task import Check, Checked, ReadEvent, Task
 from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.wire import decode
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.mirroring import Bench
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -16,8 +16,8 @@ from hgext.vcsreplicator.hg.serving import watermark
 from hgext.vcsreplicator.mirror.task import Check
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import Reason
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 from testing.faults.permission import closed
 
 pytestmark = pytest.mark.processes

@@ -14,8 +14,8 @@ import pytest
 
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.words.event import Type
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 from testing.faults import PythonSteps, first_visits
 from testing.services.cache import CHECKOUT
 from testing.warm_hg import shared_hg
@@ -23,7 +23,7 @@ from testing.warm_hg import shared_hg
 pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
 WATCHED = ("vcsreplicator/hg/", "pushlog/", "mercurial/transaction.py", "mercurial/repair.py")
-MIRROR_TASK = str(CHECKOUT / "testing" / "builders" / "mirror_task.py")
+MIRROR_TASK = str(CHECKOUT / "testing" / "builders" / "mirror" / "mirror_task.py")
 TEMPLATE = "{rev} {node} {phase} {obsolete} {bookmarks} {pushid} {pushuser}\n"
 
 

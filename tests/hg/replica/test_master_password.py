@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 
 pytestmark = pytest.mark.processes
 

@@ -9,7 +9,7 @@ from mercurial import vfs
 
 from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
 from hgext.vcsreplicator.hg.serving import views, watermark
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.mirroring import Bench
 
 pytestmark = pytest.mark.processes
 

@@ -25,7 +25,7 @@ from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Diverged, ReplicationError, Unavailable
 from hgext.vcsreplicator.words.event import Type
 from pushlog.versions import factory
-from testing.builders.author import Author
+from testing.builders.mirror.author import Author
 
 pytestmark = pytest.mark.processes
 

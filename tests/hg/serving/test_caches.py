@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.mirroring import Bench
 
 pytestmark = pytest.mark.processes
 

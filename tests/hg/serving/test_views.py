@@ -8,7 +8,7 @@ import pytest
 from mercurial import error, obsolete, scmutil
 
 from hgext.vcsreplicator.hg.serving import guards, views, watermark
-from testing.builders.author import Author
+from testing.builders.mirror.author import Author
 
 pytestmark = pytest.mark.processes
 # Released changesets: the root and its first children.

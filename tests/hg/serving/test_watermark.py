@@ -20,8 +20,8 @@ from hgext.vcsreplicator.log import STATE, NewRecord
 from hgext.vcsreplicator.words.event import Tip
 from hgext.vcsreplicator.words.records import AggregatorHeartbeat
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.author import Author
-from testing.builders.mirroring import Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
 from testing.waiting import eventually
 from testing.warm_hg import shared_hg
 

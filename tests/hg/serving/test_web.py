@@ -14,7 +14,7 @@ import pytest
 from mercurial import templater
 
 from hgext.vcsreplicator.hg.serving import watermark
-from testing.builders.author import Author
+from testing.builders.mirror.author import Author
 from testing.warm_hg import shared_hg
 
 pytestmark = pytest.mark.processes

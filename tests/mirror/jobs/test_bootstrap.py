@@ -29,8 +29,8 @@ from hgext.vcsreplicator.words.errors import Refused
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.roster import MirrorRole, MirrorState, Verb
 from hgext.vcsreplicator.words.rules import Rules
-from testing.builders.author import Author
-from testing.builders.mirroring import NAME, PATIENCE, Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import NAME, PATIENCE, Bench
 from testing.waiting import eventually
 from testing.warm import warm_starts
 

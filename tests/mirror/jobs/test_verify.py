@@ -20,8 +20,8 @@ from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.memorylog import MemoryLog
-from testing.builders.states import some_state
+from testing.builders.aggregator.states import some_state
+from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
 SETTINGS = MirrorSettings(name="alpha", root="/repos")

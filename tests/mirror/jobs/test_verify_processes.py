@@ -23,8 +23,8 @@ from hgext.vcsreplicator.cli import program
 from hgext.vcsreplicator.cli import verify as verb
 from hgext.vcsreplicator.mirror.comparison import ComparisonOutcome, Verdict
 from hgext.vcsreplicator.mirror.jobs.verify import VerifySettings, compare
-from testing.builders.author import Author
-from testing.builders.mirroring import NAME, Bench
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import NAME, Bench
 from testing.waiting import PATIENCE
 from testing.warm import warm_starts
 

@@ -9,7 +9,7 @@ import pytest
 
 from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.supervising import Bench
+from testing.builders.mirror.supervising import Bench
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ from hgext.vcsreplicator.log import ROSTER, STATE
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
-from testing.builders.supervising import Bench
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.supervising import Bench
 
 
 @pytest.mark.parametrize("wrong", ["path", "key"])

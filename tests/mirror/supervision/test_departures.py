@@ -14,9 +14,9 @@ from hgext.vcsreplicator.words.records import Ack, Reason
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorRole, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
-from testing.builders.supervising import Bench, Deletion, catching_up, checkpoint
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.supervising import Bench, Deletion, catching_up, checkpoint
 
 
 @pytest.fixture

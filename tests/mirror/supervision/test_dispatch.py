@@ -12,9 +12,9 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
-from testing.builders.supervising import Bench, checkpoint, until_given
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.supervising import Bench, checkpoint, until_given
 
 
 def task(bench: Bench) -> Task:

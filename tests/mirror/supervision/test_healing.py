@@ -14,9 +14,9 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import Reason
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
-from testing.builders.supervising import Bench, catching_up, checkpoint, until_given
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.supervising import Bench, catching_up, checkpoint, until_given
 from tests.mirror.supervision.test_catchup import Reader
 
 

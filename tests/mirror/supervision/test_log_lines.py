@@ -16,8 +16,8 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Reason
-from testing.builders.chains import Chain
-from testing.builders.supervising import Bench, checkpoint
+from testing.builders.aggregator.chains import Chain
+from testing.builders.mirror.supervising import Bench, checkpoint
 
 NAMES = ("repository", "path", "seq", "event_id")
 

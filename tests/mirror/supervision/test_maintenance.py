@@ -19,8 +19,8 @@ from hgext.vcsreplicator.mirror.task import Check, Checked, Sweep, TaskOutcome, 
 from hgext.vcsreplicator.words.clock import DAY
 from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Reason
-from testing.builders.chains import Chain
-from testing.builders.supervising import Bench, checkpoint
+from testing.builders.aggregator.chains import Chain
+from testing.builders.mirror.supervising import Bench, checkpoint
 
 
 def begun(bench: Bench, kind: type[Any]) -> list[Any]:

@@ -37,8 +37,8 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Event, Type
 from hgext.vcsreplicator.words.records import Ack, Reason
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
 from testing.clock import HandClock
 from testing.seeds import seeds
 

@@ -14,7 +14,7 @@ from hgext.vcsreplicator.mirror.supervision.state import State
 from hgext.vcsreplicator.mirror.writer import AckWriter
 from hgext.vcsreplicator.words.records import Ack, Reason
 from hgext.vcsreplicator.words.shape import from_json
-from testing.builders.chains import Chain
+from testing.builders.aggregator.chains import Chain
 from testing.clock import HandClock
 
 FIRST, SECOND = "1" * 32, "2" * 32

@@ -27,9 +27,9 @@ from hgext.vcsreplicator.words.records import AggregatorHeartbeat, Reason
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster
 from hgext.vcsreplicator.words.rules import Rules
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
-from testing.builders.supervising import Bench, Deletion, catching_up, checkpoint, until_given
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.supervising import Bench, Deletion, catching_up, checkpoint, until_given
 from testing.waiting import eventually
 
 

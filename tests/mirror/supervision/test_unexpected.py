@@ -23,9 +23,9 @@ from hgext.vcsreplicator.words import wire
 from hgext.vcsreplicator.words.records import ErrorRecord, Reason
 from hgext.vcsreplicator.words.roster import KEY, Roster
 from hgext.vcsreplicator.words.shape import from_json, plain
-from testing.builders.chains import Chain
-from testing.builders.states import state_of
-from testing.builders.supervising import Bench
+from testing.builders.aggregator.chains import Chain
+from testing.builders.aggregator.states import state_of
+from testing.builders.mirror.supervising import Bench
 
 
 def rejects(bench: Bench) -> list[ErrorRecord]:

@@ -11,8 +11,8 @@ from hgext.vcsreplicator.log import topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.mirror.pool import Lane
 from hgext.vcsreplicator.mirror.supervision.watch import REPLACEMENT_LIMITS, START_SLOW
-from testing.builders.chains import Chain
-from testing.builders.supervising import Bench
+from testing.builders.aggregator.chains import Chain
+from testing.builders.mirror.supervising import Bench
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from notifier.decode.documents import load_schemas
 from notifier.decode.geo import open_geo
 from notifier.decode.settings import SHIPPED
 from notifier.raw import raw_topic
-from testing.builders.submissions import write_cities, write_geo
+from testing.builders.notifier.submissions import write_cities, write_geo
 
 
 @pytest.fixture(scope="session")

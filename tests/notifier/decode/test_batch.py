@@ -23,7 +23,7 @@ from notifier.decode.decoding import Tools
 from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.raw import RawMessage, from_line, to_line
-from testing.builders.submissions import a_document, a_raw, uri_of
+from testing.builders.notifier.submissions import a_document, a_raw, uri_of
 
 
 def lines_of(*messages: RawMessage) -> bytes:

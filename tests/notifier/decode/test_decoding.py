@@ -35,7 +35,7 @@ from notifier.decode.settings import SHIPPED
 from notifier.decode.sources import RawArrival
 from notifier.edge.settings import HEAD_BYTES
 from notifier.raw import PRIVATE, RawMessage, from_line, to_line
-from testing.builders.submissions import (
+from testing.builders.notifier.submissions import (
     BERLIN,
     ENGLAND,
     HGPUSH,

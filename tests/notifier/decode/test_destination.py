@@ -28,12 +28,12 @@ from notifier.message import Message, messages
 from notifier.raw import from_line
 from notifier.settings import read
 from notifier.state import Kind
-from testing.builders.decoding import decoding, records, rejects, settings_in, settled
-from testing.builders.endpoint import Endpoint, Reply, Request
-from testing.builders.notices import CREATED_AT, a_notice, an_event, node, publish, publish_pushes
-from testing.builders.notifying import FAST, PUBLIC, Notifier, Scripted
-from testing.builders.receivers import WebhookReceiver
-from testing.builders.submissions import BERLIN, a_raw
+from testing.builders.notifier.decoding import decoding, records, rejects, settings_in, settled
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
+from testing.builders.notifier.notices import CREATED_AT, a_notice, an_event, node, publish, publish_pushes
+from testing.builders.notifier.notifying import FAST, PUBLIC, Notifier, Scripted
+from testing.builders.notifier.receivers import WebhookReceiver
+from testing.builders.notifier.submissions import BERLIN, a_raw
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 

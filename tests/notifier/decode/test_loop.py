@@ -26,10 +26,10 @@ from notifier.decode.routing import Outputs
 from notifier.decode.settings import SHIPPED, DecodeSettings
 from notifier.decode.sources import GROUP, LogSource, QueueSource, RawArrival, RawSource
 from notifier.raw import from_line, raw_topic, to_line
-from testing.builders.decoding import ids, numbered, records, rejects, settings_in, submit
-from testing.builders.memorylog import MemoryLog, TopicPartition
-from testing.builders.notices import with_topics
-from testing.builders.submissions import a_document, a_raw, uri_of
+from testing.builders.log.memorylog import MemoryLog, TopicPartition
+from testing.builders.notifier.decoding import ids, numbered, records, rejects, settings_in, submit
+from testing.builders.notifier.notices import with_topics
+from testing.builders.notifier.submissions import a_document, a_raw, uri_of
 from testing.clock import HandClock
 
 MIB = 1024 * 1024

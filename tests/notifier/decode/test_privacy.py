@@ -37,7 +37,7 @@ from notifier.decode.routing import Outputs
 from notifier.decode.settings import SHIPPED, DecodeSettings
 from notifier.decode.sources import RawArrival
 from notifier.raw import RawMessage, to_line
-from testing.builders.submissions import HGPUSH, TELEMETRY, a_document, a_raw
+from testing.builders.notifier.submissions import HGPUSH, TELEMETRY, a_document, a_raw
 from tests.notifier.decode.test_decoding import PLANTED, BrokenDatabase, agents, forwarded
 
 # Innocent bodies, each read in another way.

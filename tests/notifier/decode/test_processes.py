@@ -16,7 +16,7 @@ import pytest
 from hgext.vcsreplicator.log import Log
 from notifier.decode.settings import DecodeSettings
 from notifier.raw import to_line
-from testing.builders.decoding import numbered, put, rejects, settings_in, take_ids, waiting
+from testing.builders.notifier.decoding import numbered, put, rejects, settings_in, take_ids, waiting
 from testing.services.redis import Redis
 from testing.waiting import eventually
 from testing.warm import PROGRAM, warm_starts
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.processes
 def decoder(folder: Path, settings: DecodeSettings) -> Iterator[subprocess.Popen[str]]:
     """A decoder that is ready, on the embedded log of the folder."""
     place = f"sqlite://{folder}/log.db"
-    command = [*PROGRAM, "testing.builders.decoder_process", place, json.dumps(asdict(settings))]
+    command = [*PROGRAM, "testing.builders.notifier.decoder_process", place, json.dumps(asdict(settings))]
     with warm_starts():
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -19,7 +19,7 @@ from notifier.amqp.frames import OutgoingMessage
 from notifier.decode.queues import OutputQueues, open_input
 from notifier.decode.sources import GROUP
 from notifier.raw import to_line
-from testing.builders.decoding import (
+from testing.builders.notifier.decoding import (
     decoding,
     numbered,
     put,
@@ -31,7 +31,7 @@ from testing.builders.decoding import (
     take_ids,
     waiting,
 )
-from testing.builders.submissions import ID, a_raw, uri_of
+from testing.builders.notifier.submissions import ID, a_raw, uri_of
 from testing.faults.broker import CONFIRMING, FakeBroker, only_heartbeats
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually

@@ -34,7 +34,7 @@ from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
 from notifier.destination import DOWN
 from notifier.raw import raw_topic, to_line
-from testing.builders.decoding import (
+from testing.builders.notifier.decoding import (
     decoding,
     ids,
     numbered,
@@ -47,8 +47,8 @@ from testing.builders.decoding import (
     take_ids,
     waiting,
 )
-from testing.builders.notices import with_topics
-from testing.builders.submissions import ID, a_document, a_raw, uri_of
+from testing.builders.notifier.notices import with_topics
+from testing.builders.notifier.submissions import ID, a_document, a_raw, uri_of
 from testing.services.redis import Redis
 from testing.waiting import PATIENCE, eventually
 from testing.warm import PROGRAM, warm_starts
@@ -255,7 +255,7 @@ def kill_under_load(
 ) -> int:
     """Kill the decoder at random moments while messages come; then let it finish, and be stopped. Return how many came."""
     chance, number = random.Random(seed), 0
-    command = [*PROGRAM, "testing.builders.decoder_process", url, json.dumps(asdict(settings))]
+    command = [*PROGRAM, "testing.builders.notifier.decoder_process", url, json.dumps(asdict(settings))]
     for kill in range(kills + 1):
         with warm_starts():
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -370,7 +370,7 @@ def test_no_address_and_no_user_agent_is_anywhere_but_in_the_input(
     with open_log(f"sqlite://{tmp_path}/log.db", creates=True) as log:
         log.create([raw_topic("raw")])
         settings = settings_in(out, output=f"file:{out}/")
-        command = [*PROGRAM, "testing.builders.decoder_process", f"sqlite://{tmp_path}/log.db"]
+        command = [*PROGRAM, "testing.builders.notifier.decoder_process", f"sqlite://{tmp_path}/log.db"]
         process = subprocess.Popen([*command, json.dumps(asdict(settings))], stdout=subprocess.DEVNULL)
         submit(log, *lines)
         settled(log)

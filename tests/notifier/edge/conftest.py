@@ -8,7 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.submitting import Edge
+from testing.builders.notifier.submitting import Edge
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from hgext.vcsreplicator.log import Log, NewRecord, Topic
 from hgext.vcsreplicator.words.errors import BadConfig, Rejected, Unavailable
 from notifier.edge.diskqueue import DiskQueue
 from notifier.edge.intake import EdgeIntake, Outcome
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog
 from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log.opening import open_log
-from testing.builders.submitting import EdgeProcess, Load, body_of, log_away
+from testing.builders.notifier.submitting import EdgeProcess, Load, body_of, log_away
 from testing.faults import SEED, told_with_seed
 from testing.services.kafka import Kafka
 from testing.waiting import eventually

@@ -16,7 +16,7 @@ from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.edge import server
 from notifier.edge.intake import EdgeIntake, Outcome
 from notifier.edge.settings import HEAD_BYTES, EdgeSettings
-from testing.builders.submitting import SOME, Edge, ask, connect, log_away, post, read_all, statuses, taken
+from testing.builders.notifier.submitting import SOME, Edge, ask, connect, log_away, post, read_all, statuses, taken
 from testing.services.cache import CHECKOUT
 from testing.waiting import PATIENCE, eventually
 

@@ -14,7 +14,7 @@ from notifier.guardian.broker import connected
 from notifier.guardian.clients import Clients
 from notifier.guardian.management import Management
 from notifier.guardian.settings import GuardianSettings
-from testing.builders.mailbox import Mailbox
+from testing.builders.notifier.mailbox import Mailbox
 
 FILE = "guardian.toml"
 OPERATOR = "operator@pulse.example"

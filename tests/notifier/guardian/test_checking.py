@@ -24,7 +24,7 @@ from notifier.public import PublicSettings
 from notifier.pulse.destination import PulseSettings
 from notifier.pulse.listener import ListenSettings, listen
 from notifier.window import Delivery
-from testing.builders.notices import a_notice, an_event
+from testing.builders.notifier.notices import a_notice, an_event
 from testing.services.cache import CHECKOUT
 from testing.waiting import eventually
 from tests.notifier.guardian.conftest import FILE, Guarded

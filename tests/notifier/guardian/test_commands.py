@@ -18,7 +18,7 @@ from hgext.vcsreplicator.words.errors import Refused
 from notifier.database import alone
 from notifier.guardian.broker import connected
 from notifier.guardian.settings import GuardianSettings
-from testing.builders.mailbox import Mailbox
+from testing.builders.notifier.mailbox import Mailbox
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
 from tests.notifier.guardian.conftest import Guarded, some_settings

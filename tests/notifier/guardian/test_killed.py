@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from notifier.guardian.settings import GuardianSettings
-from testing.builders.mailbox import Mailbox
+from testing.builders.notifier.mailbox import Mailbox
 from testing.faults import PythonSteps, first_visits
 from testing.waiting import eventually
 from testing.warm import warm_starts

@@ -15,7 +15,7 @@ from notifier.guardian.mail import LISTED, MailServer, compose
 from notifier.guardian.settings import GuardianSettings
 from notifier.guardian.state import QueueReport
 from notifier.secret import Secret
-from testing.builders.mailbox import PASSWORD, Mailbox
+from testing.builders.notifier.mailbox import PASSWORD, Mailbox
 from testing.faults.broker import FakeBroker
 from tests.notifier.guardian.conftest import some_settings
 

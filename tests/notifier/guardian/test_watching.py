@@ -21,7 +21,7 @@ from notifier.guardian.filling import QueueStep
 from notifier.guardian.settings import Deletion, GuardianSettings
 from notifier.guardian.state import GuardianState
 from notifier.guardian.watching import LOST_REPORTS, QUEUES, WAITING, QueueFinding, QueueWatch, keep_watching
-from testing.builders.mailbox import Mailbox
+from testing.builders.notifier.mailbox import Mailbox
 from testing.waiting import eventually
 from tests.notifier.guardian.conftest import FILE, OPERATOR, Guarded, some_settings
 

@@ -24,10 +24,10 @@ from notifier.hgpush import lookup
 from notifier.hgpush.destination import HgPushSettings
 from notifier.hgpush.message import LARGEST
 from notifier.settings import read
-from testing.builders.endpoint import Reply
-from testing.builders.notices import a_notice, an_event, identifier, node, publish, publish_pushes
-from testing.builders.notifying import Notifier
-from testing.builders.receivers import HgPushReceiver
+from testing.builders.notifier.endpoint import Reply
+from testing.builders.notifier.notices import a_notice, an_event, identifier, node, publish, publish_pushes
+from testing.builders.notifier.notifying import Notifier
+from testing.builders.notifier.receivers import HgPushReceiver
 from testing.faults.broker import FakeBroker
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually

@@ -18,8 +18,8 @@ from notifier.hgpush.lookup import BEHIND, ChangesetLookup
 from notifier.message import Message, messages
 from notifier.public import PublicSettings
 from notifier.window import Delivery
-from testing.builders.endpoint import Endpoint, Reply
-from testing.builders.notices import CREATED_AT, a_notice, an_event, node
+from testing.builders.notifier.endpoint import Endpoint, Reply
+from testing.builders.notifier.notices import CREATED_AT, a_notice, an_event, node
 from testing.clock import HandClock
 from testing.waiting import eventually
 

@@ -32,7 +32,7 @@ from notifier.poll.following import Followed
 from notifier.poll.poller import Poller
 from notifier.poll.settings import OnReplaced, PollSettings, StartAt
 from notifier.poll.state import PollDatabase
-from testing.builders.pushhost import HostReply, PushHost
+from testing.builders.master.pushhost import HostReply, PushHost
 from testing.services.rabbitmq import AUTHORIZATION, RabbitMQ
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts

@@ -21,8 +21,8 @@ from notifier.pulse import listener
 from notifier.pulse.destination import PulseSettings
 from notifier.pulse.listener import ListenSettings, ReceivedMessage, listen
 from notifier.window import Delivery
-from testing.builders.notices import a_notice, an_event
-from testing.builders.notifying import PUBLIC
+from testing.builders.notifier.notices import a_notice, an_event
+from testing.builders.notifier.notifying import PUBLIC
 from testing.faults.broker import (
     CHANNEL_OK,
     CONFIRMING,

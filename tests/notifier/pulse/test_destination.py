@@ -25,9 +25,9 @@ from notifier.pulse.destination import PulseSettings
 from notifier.pulse.message import body, payload, routing_key
 from notifier.secret import Secret
 from notifier.window import Delivery
-from testing.builders.notices import a_notice, an_event, publish, publish_pushes
-from testing.builders.notifying import Notifier, Scripted
-from testing.builders.receivers import FAST, PulseReceiver
+from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes
+from testing.builders.notifier.notifying import Notifier, Scripted
+from testing.builders.notifier.receivers import FAST, PulseReceiver
 from testing.services.cache import CHECKOUT
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually

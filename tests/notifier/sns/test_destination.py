@@ -29,10 +29,10 @@ from notifier.sns.message import (
     write_form,
 )
 from notifier.window import Delivery
-from testing.builders.endpoint import Endpoint, Reply, Request
-from testing.builders.notices import a_notice, an_event, identifier, publish_pushes
-from testing.builders.notifying import Notifier, Scripted
-from testing.builders.receivers import FAST, SnsReceiver
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
+from testing.builders.notifier.notices import a_notice, an_event, identifier, publish_pushes
+from testing.builders.notifier.notifying import Notifier, Scripted
+from testing.builders.notifier.receivers import FAST, SnsReceiver
 from testing.clock import HandClock
 from testing.waiting import eventually
 

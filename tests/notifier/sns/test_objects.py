@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, HTTPClientError
 
 from hgext.vcsreplicator.words.clock import SystemClock
 from notifier.sns.objects import ObjectWriter
-from testing.builders.endpoint import Endpoint, Reply, Request
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 
 pytestmark = pytest.mark.processes
 

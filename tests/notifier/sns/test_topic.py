@@ -15,8 +15,8 @@ from notifier.message import messages
 from notifier.public import PublicSettings
 from notifier.sns.message import BatchEntry, attributes, fifo_keys
 from notifier.sns.topic import TopicPublisher
-from testing.builders.endpoint import Endpoint, Reply, Request
-from testing.builders.notices import a_notice, an_event
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
+from testing.builders.notifier.notices import a_notice, an_event
 
 pytestmark = pytest.mark.processes
 

@@ -30,9 +30,9 @@ from notifier.webhook.statements import LAST_ERROR
 from notifier.webhook.subscription import Order, Subscription
 from notifier.webhook.subscriptions import StoredSubscription, SubscriptionTable
 from notifier.window import Delivery
-from testing.builders.endpoint import Endpoint, Reply, Request
-from testing.builders.notices import a_notice, an_event, publish, publish_pushes
-from testing.builders.notifying import FAST, PUBLIC, Notifier
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
+from testing.builders.notifier.notices import a_notice, an_event, publish, publish_pushes
+from testing.builders.notifier.notifying import FAST, PUBLIC, Notifier
 from testing.clock import HandClock
 from testing.waiting import PATIENCE, eventually
 

@@ -17,9 +17,9 @@ from notifier.webhook.deliveries import AttemptEnd, Deliveries
 from notifier.webhook.destination import Webhooks, WebhookSettings
 from notifier.webhook.subscription import Subscription
 from notifier.window import Delivery
-from testing.builders.endpoint import Endpoint, Reply
-from testing.builders.notices import a_notice, an_event
-from testing.builders.notifying import FAST, PUBLIC
+from testing.builders.notifier.endpoint import Endpoint, Reply
+from testing.builders.notifier.notices import a_notice, an_event
+from testing.builders.notifier.notifying import FAST, PUBLIC
 from testing.clock import HandClock
 from testing.waiting import eventually
 

@@ -28,7 +28,7 @@ from notifier.webhook.request import (
 )
 from notifier.webhook.subscription import Subscription
 from testing.builders.certificates import certificate
-from testing.builders.endpoint import Endpoint, Reply, Request
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.faults.broker import FakeBroker
 from testing.waiting import eventually
 

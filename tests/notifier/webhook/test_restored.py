@@ -17,9 +17,9 @@ from notifier.reading import group
 from notifier.webhook.deliveries import Deliveries
 from notifier.webhook.destination import WebhookSettings
 from notifier.webhook.subscription import Subscription
-from testing.builders.endpoint import Endpoint
-from testing.builders.notices import publish_pushes
-from testing.builders.notifying import FAST, Notifier
+from testing.builders.notifier.endpoint import Endpoint
+from testing.builders.notifier.notices import publish_pushes
+from testing.builders.notifier.notifying import FAST, Notifier
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

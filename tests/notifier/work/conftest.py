@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from notifier.work import commandserver
-from testing.builders.working import HgQueueSender
+from testing.builders.notifier.working import HgQueueSender
 from testing.warm_hg import shared_hg
 
 

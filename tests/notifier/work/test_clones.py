@@ -30,7 +30,7 @@ from notifier.work import clones, commandserver
 from notifier.work.clones import Clones, CloneUnavailable
 from notifier.work.commandserver import CommandServer, HgFailed
 from notifier.work.database import ChangesetRecord, RepositoryKey
-from testing.builders.working import HgHost, hg
+from testing.builders.notifier.working import HgHost, hg
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -17,7 +17,7 @@ import pytest
 from hgext.vcsreplicator.words.errors import Unavailable
 from notifier.work import commandserver
 from notifier.work.commandserver import CommandServer, HgFailed, TooMuchPrinted
-from testing.builders.working import HgHost, hg
+from testing.builders.notifier.working import HgHost, hg
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.processes

@@ -15,7 +15,7 @@ from notifier.work.clones import Clones
 from notifier.work.commandserver import CommandServer
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.recording import record_pushes
-from testing.builders.working import HgHost, hg, recorded
+from testing.builders.notifier.working import HgHost, hg, recorded
 
 pytestmark = pytest.mark.processes
 

@@ -11,7 +11,7 @@ from hgext.vcsreplicator.words.errors import BadConfig
 from notifier.secret import Secret
 from notifier.work.commandserver import HgFailed
 from notifier.work.reporting import FailureReporter
-from testing.builders.endpoint import Endpoint
+from testing.builders.notifier.endpoint import Endpoint
 
 pytestmark = pytest.mark.processes
 

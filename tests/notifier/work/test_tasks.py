@@ -24,7 +24,7 @@ from notifier.work import clones, tasks
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import WorkSettings
 from notifier.work.tasks import TaskRecorder
-from testing.builders.working import HgHost, HgQueueSender, recorded
+from testing.builders.notifier.working import HgHost, HgQueueSender, recorded
 from testing.waiting import eventually
 from testing.warm import CLI, PROGRAM, warm_starts
 

@@ -32,7 +32,7 @@ from notifier.work import backlog, clones, parking, worker
 from notifier.work import database as database_module
 from notifier.work.database import RepositoryKey, WorkDatabase
 from notifier.work.settings import Migrate, WorkSettings
-from testing.builders.working import HgHost, HgQueueSender, recorded, recorded_changesets
+from testing.builders.notifier.working import HgHost, HgQueueSender, recorded, recorded_changesets
 from testing.faults import PythonSteps, first_visits
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually

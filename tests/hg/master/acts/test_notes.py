@@ -9,7 +9,7 @@ import pytest
 
 from hgext.vcsreplicator.hg.master import intents
 from hgext.vcsreplicator.hg.master.intents import Intent
-from testing.builders.pushing import Master, new_master
+from testing.builders.master.pushing import Master, new_master
 
 pytestmark = pytest.mark.processes
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.words.event import Event
-from testing.builders.pushing import Master
+from testing.builders.master.pushing import Master
 
 pytestmark = pytest.mark.processes
 

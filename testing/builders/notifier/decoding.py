@@ -20,7 +20,7 @@ from notifier.decode import streaming
 from notifier.decode.settings import DecodeSettings
 from notifier.decode.sources import GROUP
 from notifier.raw import RawMessage, to_line
-from testing.builders.submissions import a_document, a_raw, uri_of
+from testing.builders.notifier.submissions import a_document, a_raw, uri_of
 from testing.waiting import PATIENCE, eventually
 
 _kombu: Any = kombu  # has no types

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A relay that comes up and looks at everything once: `python -m testing.builders.relay_once ROOT LOG [now]`.
+"""A relay that comes up and looks at everything once: `python -m testing.builders.master.relay_once ROOT LOG [now]`.
 
 In a process of its own, because a relay loads none of Mercurial's extensions and a test does. It looks once if `now` is given, else
 once for each line that it reads, and answers each time with one line: `null`, or as JSON what went wrong.

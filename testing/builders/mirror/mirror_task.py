@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tasks of a mirror in a process of its own, to be killed in the middle: `python -m testing.builders.mirror_task FILE`.
+"""Tasks of a mirror in a process of its own, to be killed in the middle: `python -m testing.builders.mirror.mirror_task FILE`.
 
 The file is a pickle of the mirror's settings and the events of one repository, with the newest sequence that may be served. All
 events are applied to the repository where it is by now, as after a restart whose position is the beginning.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A master's web behind name and password, as `python -m testing.builders.guarded_web ROOT PORT NAME PASSWORD`."""
+"""A master's web behind name and password, as `python -m testing.builders.master.guarded_web ROOT PORT NAME PASSWORD`."""
 
 import base64
 import sys

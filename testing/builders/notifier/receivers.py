@@ -32,8 +32,8 @@ from notifier.sns.destination import SnsSettings
 from notifier.webhook.destination import WebhookSettings
 from notifier.webhook.subscription import Subscription
 from notifier.window import Patience
-from testing.builders.endpoint import Endpoint, Reply, Request
-from testing.builders.notices import node
+from testing.builders.notifier.endpoint import Endpoint, Reply, Request
+from testing.builders.notifier.notices import node
 
 FAST = Patience(attempts=2, retry=Backoff(first=0.02, longest=0.2))
 

@@ -27,7 +27,7 @@ from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Ack, Pending, RepositoryState
 from hgext.vcsreplicator.words.roster import RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.chains import Chain
+from testing.builders.aggregator.chains import Chain
 from testing.waiting import eventually
 from testing.warm import warm_starts
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Collection
 
 from hgext.vcsreplicator.log import EVENTS
-from testing.builders.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog
 
 
 class HangingEnds:

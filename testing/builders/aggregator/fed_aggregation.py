@@ -25,7 +25,7 @@ from hgext.vcsreplicator.words.event import Event
 from hgext.vcsreplicator.words.records import Ack, ErrorRecord, Notice, RepositoryState
 from hgext.vcsreplicator.words.roster import KEY, Mirror, MirrorState, Roster, RosterRequest, Verb
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.chains import Chain
+from testing.builders.aggregator.chains import Chain
 
 START = {(EVENTS, 0): 0, (ROSTER_REQUESTS, 0): 0}
 

@@ -35,11 +35,10 @@ from hgext.vcsreplicator.mirror.notes import Detached, Notes
 from hgext.vcsreplicator.mirror.task import FoundRepository
 from hgext.vcsreplicator.words.records import Ack, ErrorRecord
 from hgext.vcsreplicator.words.shape import from_json, to_json
-from testing.builders.author import Author
+from testing.builders.aggregator.states import some_state
+from testing.builders.mirror.author import Author
 from testing.warm import is_stem, warm_starts
 from testing.warm_hg import shared_hg
-
-from .states import some_state
 
 PATIENCE = float(os.environ.get("VCSREPLICATOR_TEST_PATIENCE", "60"))
 NAME = "alpha"
@@ -108,7 +107,7 @@ class Bench:
                 sys.executable,
                 "-P",
                 "-m",
-                "testing.builders.guarded_web",
+                "testing.builders.master.guarded_web",
                 str(self.master_root),
                 str(port),
                 *guard,

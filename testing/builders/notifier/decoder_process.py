@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A decoder in a process of its own, to be killed.
 
-`python -m testing.builders.decoder_process LOG SETTINGS`, settings as JSON with names of members.
+`python -m testing.builders.notifier.decoder_process LOG SETTINGS`, settings as JSON with names of members.
 """
 
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A notifier in a process of its own, to be killed.
 
-`python -m testing.builders.notifier_process FILE LOG [UNTIL]`.
+`python -m testing.builders.notifier.notifier_process FILE LOG [UNTIL]`.
 
 FILE holds the tables `public` and `notifier` as JSON. It ends on SIGTERM, or by itself once every destination's
 position is UNTIL.
