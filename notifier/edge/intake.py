@@ -47,7 +47,7 @@ class Outcome(enum.Enum):
     FAILED = enum.auto()
 
 
-_Waiting = tuple[bytes, "asyncio.Future[Outcome]"]
+_WaitingMessage = tuple[bytes, "asyncio.Future[Outcome]"]
 
 
 class EdgeIntake:
@@ -55,7 +55,7 @@ class EdgeIntake:
 
     def __init__(self, log: Log, topic: Topic, disk: DiskQueue, log_timeout: float) -> None:
         self._log, self._topic, self._disk, self._log_timeout = log, topic, disk, log_timeout
-        self._arrived: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[_WaitingMessage | None] = queue.SimpleQueue()
         self._has_topic = False
         # Of the values that the log has or refuses, those that must be set aside; None if none were sent.
         self._refused: list[bytes] | None = None
@@ -115,9 +115,9 @@ class EdgeIntake:
             BATCH_SECONDS.observe(time.perf_counter() - began)
             _report(batch, outcomes)
 
-    def _take_batch(self) -> list[_Waiting]:
+    def _take_batch(self) -> list[_WaitingMessage]:
         """Wait for messages; return those there within a batch's limits, none at the end."""
-        batch: list[_Waiting] = []
+        batch: list[_WaitingMessage] = []
         size = 0
         while len(batch) < BATCH_MESSAGES and size < BATCH_BYTES:
             try:
@@ -211,13 +211,13 @@ class EdgeIntake:
             logger.info("queue drained")
 
 
-def _report(batch: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
+def _report(batch: Sequence[_WaitingMessage], outcomes: Sequence[Outcome]) -> None:
     """Report the outcomes to the requests, in one step of their loop."""
     with contextlib.suppress(RuntimeError):  # the loop is closed: no request waits any more
         batch[0][1].get_loop().call_soon_threadsafe(_resolve, batch, outcomes)
 
 
-def _resolve(batch: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
+def _resolve(batch: Sequence[_WaitingMessage], outcomes: Sequence[Outcome]) -> None:
     for (_, future), outcome in zip(batch, outcomes, strict=True):
         if not future.done():
             future.set_result(outcome)

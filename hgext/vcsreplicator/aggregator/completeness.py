@@ -34,7 +34,7 @@ START_BROKERS = "notices of their repositories wait; start the brokers that have
 MAKE_FASTER = "a repository at a path that another one had before waits; find out why the log is slow"
 
 # The ends of partitions, and the seconds that the log took to answer.
-_Answer = tuple[dict[int, int], float]
+_TimedEnds = tuple[dict[int, int], float]
 
 logger = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class Completeness:
         self._answers_since = clock.monotonic()
         self._asked = self._answers_since - interval
         # The question that is not answered yet; a thread of its own asks, so that a broker that hangs holds up no other work.
-        self._question: Future[_Answer] | None = None
+        self._question: Future[_TimedEnds] | None = None
         self._ends: dict[int, int] = {}
         # The time that counts once the ends are read; None if they answer only since a short time.
         self._next: float | None = None
@@ -89,13 +89,13 @@ class Completeness:
             return f"topic {EVENTS}: the log does not say how many events it has; {START_BROKERS}"
         return self._failure if self._fails_since <= then else ""
 
-    def _find_ends(self) -> _Answer:
+    def _find_ends(self) -> _TimedEnds:
         """Return the ends of all partitions, or of those unread ones that answer."""
         ends = find_answered_ends(self._log, EVENTS, self._unread) or self._log.ends(EVENTS, self._unread or None)
         # Here, not where the answer is taken: the loop may do something long meanwhile.
         return ends, self._clock.monotonic() - self._asked
 
-    def _take_answer(self, question: Future[_Answer]) -> None:
+    def _take_answer(self, question: Future[_TimedEnds]) -> None:
         """Take the ends; those of an earlier question remain that are not read yet.
 
         But the log may have lost records meanwhile.

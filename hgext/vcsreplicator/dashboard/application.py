@@ -67,7 +67,7 @@ def make_application(
 ) -> Starlette:
     """Make the application; its names are `hosts` and those of this machine."""
     acts = ActEndpoint(journal, sources.carry_out)
-    pages = _Pages(sources, watcher, journal, acts.make_token)
+    pages = _DashboardPages(sources, watcher, journal, acts.make_token)
     routes = [
         Route("/", pages.show_overview),
         Route("/repositories", pages.show_repositories),
@@ -124,7 +124,7 @@ def _list_decisions(view: View) -> list[Decision]:
     return list(view.picture.roster.recent[: -DECISIONS - 1 : -1])
 
 
-class _Pages:
+class _DashboardPages:
     """The answers; several threads call them."""
 
     def __init__(

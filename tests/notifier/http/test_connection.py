@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Answers of HTTP end in time and within their size, whatever comes from the other side."""
+"""Answers of HTTP end in time and within their size, although the other side has no limits."""
 
 import socket
 import threading

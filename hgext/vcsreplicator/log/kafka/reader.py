@@ -37,7 +37,7 @@ RARE_LOOK_AROUND = 15.0
 # Topics of the log that lose no record but by retention. Of any other topic nothing is known.
 _KEPT = frozenset(topic.name for topic in topics() if not topic.compacted)
 
-_Batches = Mapping[TopicPartition, Sequence[ConsumerRecord]]
+_FetchedRecords = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
 class KafkaReader:
@@ -155,7 +155,7 @@ class KafkaReader:
             self._looked, self._look_every, self._behind = time.monotonic(), QUIET_LOOK_AROUND, {}
         return records
 
-    def _fetch_round(self, consumer: KafkaConsumer, seconds: float, limit: int) -> _Batches:
+    def _fetch_round(self, consumer: KafkaConsumer, seconds: float, limit: int) -> _FetchedRecords:
         """Do one round of `KafkaConsumer.poll`; return after each answer.
 
         `wake` could not end the wait of `KafkaConsumer.poll` itself.
@@ -165,7 +165,7 @@ class KafkaReader:
         fetcher.reset_offsets_if_needed()
         fetcher.maybe_validate_positions()
         fetcher.validate_offsets_if_needed()
-        batches: _Batches
+        batches: _FetchedRecords
         batches, is_partial = fetcher.fetched_records(limit)
         if not batches:
             self._look_around_if_due(consumer)
