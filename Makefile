@@ -58,7 +58,7 @@ $(VENV)/installed: requirements/install.txt pyproject.toml setup.py
 
 # uv installs the 150 packages of the tests, those of every user among them, in 2 s, where pip takes a minute; Python compiles what
 # is imported of them, less than half. uv reads none of pip's settings, so where it finds no packages, pip installs them.
-$(VENV)/installed-for-tests: requirements/test.txt requirements/uv.txt pyproject.toml setup.py
+$(VENV)/installed-for-tests: requirements/install.txt requirements/test.txt requirements/uv.txt pyproject.toml setup.py
 	$(MAKE_ENVIRONMENT)
 	$(PIP) install --require-hashes -r requirements/uv.txt && \
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/test.txt || \

@@ -12,7 +12,7 @@ Rules of this module:
 4. The last answer counts: a changeset that was in another push here leaves it. So a push that was stripped on the server and
   pushed again has its new row here, too; and of two servers that know a changeset by different pushes the higher id wins.
 5. New changesets in no push may belong to a push that lost them here, or came without them. The client asks the server again, from
-  the first such push on; for all pushes if it does not know that push, because the server may have hidden what it shows now.
+  the first such push on; for all pushes if it does not know that push and the server's view withholds drafts (`pushlog-withholds`).
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def fetch(pullop: pulloperation) -> None:
     _record_pushes(log, pullop, pushes)
     log.repo.ui.status(b"added %d pushes\n" % len(pushes))
     if first > 1 and (returned := _find_unrecorded(log).difference(*(push.nodes for push in answer))):
-        again = _find_first_incomplete(log, returned)
-        rows = [push for push in _ask_for_pushes(log, pullop.remote, again) if not returned.isdisjoint(push.nodes)]
-        _record_pushes(
-            log, pullop, [push for push in _select_obtainable(log, pullop.remote, rows) if _is_ours(log, push)]
-        )
+        again = _find_first_incomplete(log, returned, withheld=bool(pullop.remote.capable(b"pushlog-withholds")))
+        if again is not None:
+            rows = [push for push in _ask_for_pushes(log, pullop.remote, again) if not returned.isdisjoint(push.nodes)]
+            _record_pushes(
+                log, pullop, [push for push in _select_obtainable(log, pullop.remote, rows) if _is_ours(log, push)]
+            )
 
 
 def _name_stale_mirror(ui: Ui, remote: IPeer, *, newest: int) -> None:
@@ -206,15 +207,18 @@ def _find_unrecorded(log: Pushlog) -> set[str]:
         return {node for node in new if database.push_id_of(connection, node) is None}
 
 
-def _find_first_incomplete(log: Pushlog, returned: set[str]) -> int:
-    """Return the first push that once had some of ``returned``.
+def _find_first_incomplete(log: Pushlog, returned: set[str], *, withheld: bool) -> int | None:
+    """Return the first push that has no changesets, or once had some of ``returned``.
 
-    It is 1 if no push is known that had them all: the server may show now what it hid.
+    It is None if there is none. It is 1 if no push is known that had them all, and the server may show now what it ``withheld``.
     """
+    with log.view() as connection:
+        emptied = database.first_emptied(connection)
     pushes = (fact for fact in log.sound_facts() if isinstance(fact, entry.Push))
     once = [push for push in pushes if not returned.isdisjoint(push.nodes)]
-    is_known = returned.issubset(node for push in once for node in push.nodes)
-    return min(push.id for push in once) if is_known else 1
+    if withheld and not returned.issubset(node for push in once for node in push.nodes):
+        return 1
+    return min([*(push.id for push in once), *([] if emptied is None else [emptied])], default=None)
 
 
 def _is_ours(log: Pushlog, push: entry.Push) -> bool:

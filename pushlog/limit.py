@@ -41,6 +41,12 @@ def with_hidden(repo: localrepository) -> Any:
     return repo.unfiltered() if decide is None else repo.unfiltered().filtered(decide())
 
 
+def withholds(repo: localrepository) -> bool:
+    """Return whether this view withholds drafts, which it may show later."""
+    decide = getattr(repo, "_pushlog_view", None)
+    return repo.filtername in PUBLIC_VIEWS or (decide is not None and decide() == repo.filtername)
+
+
 def served_limit(repo: localrepository) -> int | None:
     """Return the present limit, which may be beyond that of this repository object."""
     decide = getattr(repo.unfiltered(), "_pushlog_served", None)

@@ -57,12 +57,17 @@ def wrap() -> None:
     offer(b"pushlog-stream", b"firstpush", permission=b"pull")(seams.loading(_WIRE, "serve_pushlog_stream"))
 
 
+_withholds = seams.loading(f"{__package__}.limit", "withholds")
+
+
 def _announce(orig: Any, repo: localrepository, proto: baseprotocolhandler) -> list[bytes]:
     decide = getattr(repo.unfiltered(), "_pushlog_limit", None)
     last = None if decide is None else decide()
     # If a client has more pushes, its `fetching` reports that this server is behind.
-    ends = [] if last is None else [b"pushlog-last=%d" % last]
-    return [*orig(repo, proto), b"pushlog", b"pushlog-stream", *ends]
+    more = [] if last is None else [b"pushlog-last=%d" % last]
+    if repo.filtername != b"served" and _withholds(repo):
+        more.append(b"pushlog-withholds")
+    return [*orig(repo, proto), b"pushlog", b"pushlog-stream", *more]
 
 
 @command(

@@ -133,6 +133,15 @@ def next_id(connection: sqlite3.Connection) -> int:
     return highest + 1
 
 
+def first_emptied(connection: sqlite3.Connection) -> int | None:
+    """Return the id of the first push without changesets, None if there is none.
+
+    In that case it has read all pushes.
+    """
+    row = connection.execute(statements.FIRST_EMPTIED).fetchone()
+    return None if row is None else row[0]
+
+
 def last_id(connection: sqlite3.Connection) -> int:
     return int(connection.execute(statements.LAST_ID).fetchone()[0])
 

@@ -47,6 +47,10 @@ NO_NODES = """
 SELECT pushid, quote(node) FROM changesets
 WHERE typeof(node) != 'text' OR length(node) != 40 OR node GLOB '*[^0-9a-f]*' ORDER BY pushid
 """
+# changeset_pushid
+FIRST_EMPTIED = """
+SELECT id FROM pushlog WHERE NOT EXISTS (SELECT 1 FROM changesets WHERE pushid = pushlog.id) ORDER BY id LIMIT 1
+"""
 LAST_ID = "SELECT coalesce(max(id), 0) FROM pushlog"
 # primary key
 PUSH = "SELECT CAST(user AS BLOB), date FROM pushlog WHERE id = ?"

@@ -8,9 +8,9 @@ import pytest
 
 from hgext.vcsreplicator.cli.aggregator import _status_page
 from testing.waiting import eventually
-from tests.status.test_health import get, hanging, serving
+from tests.status.test_health import answers, get, hanging, serving
 
-__all__ = ["hanging"]
+__all__ = ["answers", "hanging"]
 
 pytestmark = pytest.mark.processes
 

@@ -2,11 +2,14 @@
 """A repository that a mirror must not have any more is set aside and acknowledged, in any state and after any missed event."""
 
 import shutil
+from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.log import ROSTER, STATE, NewRecord
+from hgext.vcsreplicator.log.table import Table
 from hgext.vcsreplicator.mirror import service
+from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.event import Type
 from hgext.vcsreplicator.words.records import AGGREGATOR, AggregatorHeartbeat
 from hgext.vcsreplicator.words.roster import Mirror as Member
@@ -281,6 +284,15 @@ def test_a_mirror_waits_a_while_for_a_roster_that_no_aggregator_writes_again(
     warnings: list[str] = []
     monkeypatch.setattr(service.logger, "warning", lambda event, **_names: warnings.append(event))
     monkeypatch.setattr(service, "DOUBT", 0.2)
+    answers, read = iter([True, False]), service.read_table
+
+    def read_unless_down(*arguments: Any, **options: Any) -> Table:
+        """The log does not answer once, while the mirror waits."""
+        if not next(answers, True):
+            raise Unavailable("down")
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(service, "read_table", read_unless_down)
     author = bench.author("repo")
     author.push()
     bench.send(author)

@@ -1,27 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An embedded log and a notifier at work on it, in this process."""
 
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from botocore.loaders import JSONFileLoader
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.log.opening import open_log
 from testing.builders.notifier.notices import with_topics
 from testing.builders.notifier.notifying import Notifier
-
-
-@pytest.fixture(scope="session", autouse=True)
-def descriptions_of_services() -> Iterator[None]:
-    """Read what describes AWS' services, megabytes of JSON, once for all clients: each session of boto3 reads it again."""
-    with pytest.MonkeyPatch.context() as patch:
-        loader = JSONFileLoader()
-        for method in ("exists", "load_file"):
-            patch.setattr(JSONFileLoader, method, staticmethod(functools.cache(getattr(loader, method))))
-        yield
 
 
 @pytest.fixture(autouse=True)

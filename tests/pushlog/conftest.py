@@ -17,7 +17,7 @@ import pytest
 from mercurial import exchange, extensions, merge, repair, scmutil
 from mercurial import ui as ui_module
 
-from pushlog import checking, wire
+from pushlog import checking, registration, wire
 from pushlog.store import database
 from pushlog.store.storage import Pushlog
 from pushlog.versions import factory, hgweb_mod_inner, initialize
@@ -180,7 +180,8 @@ class Place:
             streams.append(io.BytesIO(body + NEXT_ANSWER))
             return streams[-1]
 
-        more = {b"pushlog-stream": True, **(capabilities or {})}
+        announced = registration._announce(lambda *_: [], remote._repo, None)
+        more = {**dict.fromkeys(announced, True), **(capabilities or {})}
         remote.capable = lambda name: more.get(name) or type(remote).capable(remote, name)
         remote._callstream = call
         exchange.pull(local, remote, heads=[bytes.fromhex(node) for node in nodes] or None)

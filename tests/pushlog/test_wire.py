@@ -296,12 +296,48 @@ def test_what_is_made_public_is_found_though_a_later_push_has_no_changesets(plac
     assert client.rows() == rows
 
 
-def test_changesets_whose_row_a_later_pull_completes_are_not_asked_for_again(place, branched, monkeypatch):
+@pytest.fixture
+def asked(monkeypatch):
+    """The first push of each question for rows."""
+    firsts, stream = [], wire.stream_rows
+    monkeypatch.setattr(wire, "stream_rows", lambda repo, first: firsts.append(first) or stream(repo, first))
+    return firsts
+
+
+def test_a_client_of_two_servers_asks_each_for_new_rows_alone(place, asked):
+    one, other, client = place("one"), place("other"), place("client")
+    developer, colleague = place("developer"), place("colleague")
+    developer.commit(b"root")
+    developer.push_to(one)
+    colleague.pull_from(one)
+    for number in range(3):
+        for committer, server in ((developer, one), (colleague, other)):
+            committer.commit(b"%d" % number)
+            committer.push_to(server)
+    client.pull_from(one)
+    client.pull_from(other)
+    asked.clear()
+    developer.commit(b"newest")
+    developer.push_to(one)
+    colleague.commit(b"newest too")
+    colleague.push_to(other)
+    assert "left out" not in client.pull_from(other) + client.pull_from(one)
+    assert asked == [b"5", b"5"]
+
+
+def test_changesets_that_no_push_brought_are_not_asked_for_again(place, branched, asked):
+    client = place("client")
+    client.pull_from(branched)
+    branched.commit(b"on the server")
+    asked.clear()
+    client.pull_from(branched)
+    assert asked == [b"4"]
+
+
+def test_changesets_whose_row_a_later_pull_completes_are_not_asked_for_again(place, branched, asked):
     rows, client = branched.rows(), place("client")
     client.pull_from(branched, rows[1][1][0])
-    asked = []
-    stream = wire.stream_rows
-    monkeypatch.setattr(wire, "stream_rows", lambda repo, first: asked.append(first) or stream(repo, first))
+    asked.clear()
     client.pull_from(branched, rows[3][1][0])
     assert (asked, client.rows()) == ([b"2"], {1: rows[1]})
     client.pull_from(branched)

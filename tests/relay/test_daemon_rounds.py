@@ -251,7 +251,7 @@ def run_quietly(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> t
     monkeypatch.setattr(bench.log, "append", lambda records, timeout: times.append(clock.monotonic()))
     relay._make_round()
     woken = HandWoken(clock, bench.stop, clock.monotonic() + 10 * reports.INTERVAL)
-    relay._stirred = woken  # type: ignore[assignment]
+    relay._is_woken = woken  # type: ignore[assignment]
     relay.make_rounds(bench.stop)
     relay.close()
     return times, woken.waits
@@ -563,10 +563,10 @@ def test_failures_beyond_those_of_one_look_are_looked_at_next(bench: Bench, monk
     relay = daemon._Relay(bench.settings(), bench.log, bench.port, bench.stop, bench.clock)
     relay._work.failed = {name: Failure(Job.SEND, "Permission denied", 0.0) for name in ("/one", "/two")}
     relay._look_at_failures()
-    assert relay._stirred.is_set()
-    relay._stirred.clear()
+    assert relay._is_woken.is_set()
+    relay._is_woken.clear()
     relay._look_at_failures()
-    assert not relay._stirred.is_set()
+    assert not relay._is_woken.is_set()
     bench.stop.set()
     relay.close()
 

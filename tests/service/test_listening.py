@@ -302,3 +302,28 @@ def test_a_host_that_cannot_be_found_is_an_error_of_the_system(host: str) -> Non
     with pytest.raises(OSError, match=r".") as caught:
         listening.create_server(lambda *_: [], host=host, port=0, threads=1)
     assert caught.value.strerror
+
+
+def test_a_server_that_stops_waits_for_the_threads_that_answer() -> None:
+    """A client has its whole answer before the thread has ended with it."""
+    release, ended = threading.Event(), threading.Event()
+
+    class Answer:
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"ok"
+
+        def close(self) -> None:
+            release.wait(PATIENCE)
+            ended.set()
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Answer:
+        start_response("200 OK", [("Content-Length", "2")])
+        return Answer()
+
+    server = listening.start_server(application, "test", host="127.0.0.1", port=0, threads=2)
+    with connect(server.effective_port) as client:
+        ask(client, "/")
+        assert client.recv(100).endswith(b"ok")
+        threading.Timer(0.2, release.set).start()
+        listening.stop_server(server)
+        assert ended.is_set()

@@ -10,7 +10,7 @@ import click
 
 from ..config import address
 from ..service import configure_logging, serve
-from ..service.listening import CONNECTIONS, start_server
+from ..service.listening import CONNECTIONS, start_server, stop_server
 from ..words.errors import BadConfig
 from .postponed import postpone
 
@@ -84,6 +84,6 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
         server = start_server(repositories, f"--listen: {listen}", **options)
         ready()
         stop.wait()
-        server.close()
+        stop_server(server)
 
     sys.exit(serve(stage))

@@ -10,7 +10,8 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,8 +54,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
     notes_file = Path(settings.folder) / "mirror.db"
     with lock_folder(settings), closing(_look_at_root(settings)) as root, closing(Notes(notes_file)) as notes:
         positions = _ask_until_available(stop, lambda: _find_positions(log, settings.group))
-        # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
-        table = _ask_until_available(stop, lambda: _read_log(log, stop))
+        table = _read_log(log, stop)
         if positions is None or table is None:
             return
         own_acks = _read_own_acks(settings, table)
@@ -98,24 +98,33 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
             supervisor.close(DRAIN)
 
 
-def _read_log(log: Log, stop: threading.Event) -> Table:
-    """Read acks, states and the roster.
+def _read_log(log: Log, stop: threading.Event) -> Table | None:
+    """Read acks, states and the newest roster; None if stopped."""
+    # Only the newest state of each repository: an older one may name a path that this mirror does not carry.
+    read = partial(_ask_until_available, stop, partial(read_table, log, ACKS, ROSTER, STATE, stop=stop))
+    table = read()
+    return read() if table is not None and _wait_for_roster(log, table, stop) else table
 
-    Waits for a roster that the log lost, which a running aggregator writes again: else repositories would leave because of an older
-    one, or come without one. After DOUBT seconds that counts, as on a running mirror.
+
+def _wait_for_roster(log: Log, table: Table, stop: threading.Event) -> bool:
+    """Wait for a roster that the log lost, and return whether it was lost.
+
+    A running aggregator writes it again. Else repositories would leave because of an older one, or come without one. After DOUBT
+    seconds that counts, as on a running mirror.
     """
-    table = read_table(log, ACKS, ROSTER, STATE, stop=stop)
     beat = try_json(AggregatorHeartbeat, table.value(STATE, AGGREGATOR))
     if beat is None or _has_roster(table, beat.roster):
-        return table
+        return False
     logger.warning("waits for the roster that the log lost", version=beat.roster)
     until = time.monotonic() + DOUBT
-    while not _has_roster(read_table(log, ROSTER, stop=stop), beat.roster):
+    while not stop.wait(LOOK):
+        with suppress(Unavailable, Expired, ReadStopped):
+            if _has_roster(read_table(log, ROSTER, stop=stop), beat.roster):
+                break
         if time.monotonic() >= until:
             logger.warning("older roster followed", newest=beat.roster)
             break
-        stop.wait(LOOK)
-    return read_table(log, ACKS, ROSTER, STATE, stop=stop)
+    return True
 
 
 def _has_roster(table: Table, version: int) -> bool:

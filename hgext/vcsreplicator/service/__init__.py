@@ -21,7 +21,7 @@ import structlog
 
 from ..words.errors import BadConfig, Fenced, ReplicationError
 from ..words.passing import is_passing
-from .listening import start_server
+from .listening import start_server, stop_server
 
 EXIT_FENCED = 76
 EXIT_CONFIG = 78
@@ -75,9 +75,9 @@ def stop_on_signals() -> threading.Event:
 
 
 def _set_at_signal(stop: threading.Event, reader: int) -> None:
-    while os.read(reader, 1)[0] not in STOPPING:
-        pass
-    stop.set()
+    while True:
+        if os.read(reader, 1)[0] in STOPPING:
+            stop.set()
 
 
 def serve(
@@ -106,7 +106,7 @@ def serve(
         return _report_end(error)
     finally:
         if server is not None:
-            server.close()
+            stop_server(server)
     logger.info("stopped as asked")
     return 0
 

@@ -44,6 +44,15 @@ def start_server(application: Callable[..., Any], place: str, **options: Any) ->
     return server
 
 
+def stop_server(server: Any) -> None:
+    """Stop a server after the requests that it is answering now.
+
+    It waits for them up to five seconds. A thread that ended after that would wake the server through a descriptor, which may be another file's by then.
+    """
+    server.task_dispatcher.shutdown()
+    server.close()
+
+
 def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, **options: Any) -> Any:
     """Make a server that listens; raise OSError if the address cannot be used."""
     _find_host(host)

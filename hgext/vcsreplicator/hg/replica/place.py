@@ -255,7 +255,8 @@ def remove_old(state: str, now: float, age: float) -> tuple[str, ...]:
     Of the time since the last removal at most COUNTED seconds count, and none before the first: otherwise a jump of the clock would
     remove all copies at once. The copies' own times move with the rest, and stay in order. A copy from the future was set aside
     while the clock was ahead, and counts as new. After a kill they move again, so copies stay longer. A copy that takes no new time
-    stays, and so do all on a disk that takes none. Returns why copies were not touched or removed.
+    stays, and so do all on a disk that takes none; a jump of the clock counts for it if
+    it takes one later. Returns why copies were not touched or removed.
     """
     mark, due, kept = os.path.join(state, SWEPT), list[str](), list[str]()
     try:
