@@ -47,7 +47,8 @@ def start_server(application: Callable[..., Any], place: str, **options: Any) ->
 def stop_server(server: Any) -> None:
     """Stop a server after the requests that it is answering now.
 
-    It waits for them up to five seconds. A thread that ended after that would wake the server through a descriptor, which may be another file's by then.
+    It waits for them up to five seconds. A thread that ended after that would wake the server through a descriptor, which may be
+    another file's by then.
     """
     server.task_dispatcher.shutdown()
     server.close()
