@@ -15,14 +15,15 @@ AT_ONCE := -n $(shell echo $$((3 * $$(nproc)))) --dist loadscope --no-loadscope-
 # On a loaded machine a failed test of real processes runs a second time, three in all; the summary shows how each failed at first.
 # Never: pure tests, and those that hunt rare faults (marked `hunt`); docs/decisions/second-look.md.
 SECOND_LOOK := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks
-# The tests of `make check` start nothing: plain pytests at once take half the time of one with two workers, which would import
-# every test twice and pass each result over a socket; each takes about as long as the other. Two, since to start another and to
-# import what all need takes a second of a processor. The other pure tests run in `make test`.
+# The tests of `make check` start nothing: plain pytests at once take less than one with workers, which would import every test in
+# each and pass each result over a socket. Three, of which each takes about as long as the others, keep two processors busy, since
+# the tests of threads wait now and then. The other pure tests run in `make test`.
 PURE = $(PYTEST) -q $(KEPT) -p no:xdist -p no:rerunfailures -m "not slow and not services and not processes and not more" \
 	--hypothesis-profile=quick
-CHECKS := check-notices check-mirror check-docs check-types check-style
-TESTS_OF_check-notices := tests/aggregator tests/relay tests/log tests/outbox tests/words tests/status
-TESTS_OF_check-mirror := tests/mirror tests/notifier tests/house
+CHECKS := check-events check-mirror check-notices check-docs check-types check-style
+TESTS_OF_check-events := tests/relay tests/outbox tests/log tests/words tests/status
+TESTS_OF_check-mirror := tests/mirror tests/house
+TESTS_OF_check-notices := tests/aggregator tests/notifier
 INSTALL := testing/install_debian.sh
 # Tests make many small files: in memory if it has room and lets programs run, else where files are made anyway. A whole run needs
 # 1 GB, a third of its time in the kernel less than on a disk.
@@ -97,7 +98,7 @@ test-versions: $(VENV)/installed-for-tests
 check: $(VENV)/installed-for-tests
 	$(MAKE) --no-print-directory --jobs --keep-going --output-sync $(CHECKS)
 
-check-notices check-mirror:
+check-events check-mirror check-notices:
 	export TMPDIR=$${TMPDIR:-$(MEMORY)}; $(PURE) $(TESTS_OF_$@)
 
 check-style:
