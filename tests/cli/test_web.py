@@ -81,6 +81,27 @@ def test_a_request_has_no_user_so_rules_for_readers_close_a_repository_to_all(
     assert (refused.value.code, refused.value.reason) == (401, "read not authorized")
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
+def test_a_client_behind_a_proxy_copies_nothing_by_the_address_of_the_proxy(
+    url: str, tmp_path: Path, header: str
+) -> None:
+    master = (
+        f"[extensions]\nvcsreplicator =\n[vcsreplicator]\nrole = master\nrelay = {tmp_path}/nowhere\n"
+        f"acknowledge = outbox\nsnapshot-allow = 127.0.0.1\n[vcsreplicator-roots]\n{tmp_path}/root = .\n"
+    )
+    (tmp_path / "hgrc").write_text(f"[extensions]\n*:required = yes\npushlog =\n{master}")
+    subprocess.run(
+        [shared_hg(), "init", str(tmp_path / "root" / "copied")],
+        check=True,
+        env={**os.environ, "HGRCPATH": str(tmp_path / "hgrc")},
+    )
+    (tmp_path / "root" / "copied" / ".hg" / "hgrc").write_text(master)
+    state = f"{url.replace('known', 'copied')}?cmd=replication-state&firstpush="
+    assert b'"path": "copied"' in get(state)
+    with urlopen(Request(state, headers={header: "192.0.2.7"}), timeout=PATIENCE) as answer:
+        assert b"this client may not copy this repository" in answer.read()
+
+
 def test_a_push_of_up_to_16_gib_is_taken_and_a_larger_one_refused(url: str) -> None:
     address = urlsplit(url)
     answers = []

@@ -70,6 +70,8 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
         cleanup_interval=_LOOK_EVERY,
         asyncore_loop_timeout=_LOOK_EVERY,
         asyncore_use_poll=True,
+        # They show that a proxy is in front, whose address says nothing of the client; waitress itself takes nothing from them.
+        clear_untrusted_proxy_headers=False,
         **options,
     )
     map_of_sockets = server.map if hasattr(server, "map") else server._map
