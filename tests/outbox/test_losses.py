@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, NewRecord, topics
-from hgext.vcsreplicator.outbox.entry import NewestEvent
+from hgext.vcsreplicator.outbox.entry import NewestEvent, before_first_event, new_id
 from hgext.vcsreplicator.outbox.file import Outbox, SentMark
 from hgext.vcsreplicator.outbox.folder import Store
 from hgext.vcsreplicator.outbox.losses import EventPlace, find_standing, has_lost, has_seen, send_again
+from hgext.vcsreplicator.words import digest
 from hgext.vcsreplicator.words.records import RepositoryState
 from hgext.vcsreplicator.words.wire import ID
-from testing.builders.aggregator.states import some_state
+from testing.builders.aggregator.states import some_state, state_of
 from testing.builders.log.memorylog import MemoryLog
+from testing.builders.master.outboxes import Folder, Transaction, following
 
 EVENT = "e" * 32
 NEWEST = NewestEvent(
@@ -98,6 +100,32 @@ def test_an_event_that_expired_before_the_aggregator_saw_it_is_lost_unless_its_s
     assert not has_lost(log, box, state)
     log.expire(EVENTS, partition)
     assert has_lost(log, box, state) is lost
+
+
+@pytest.mark.parametrize("seen", [0, 1, None])
+def test_an_event_whose_history_an_adoption_replaced_is_lost_only_with_its_record(
+    tmp_path: Path, seen: int | None
+) -> None:
+    old = following(before_first_event("x", 1), 2)
+    before = replace(NewestEvent.of(old[-1].event), incarnation=new_id(), seq=0, id="", digest=digest.START)
+    box = Outbox(Folder(str(tmp_path)))
+    box.append(Transaction(), [*old, *following(before, 1)])
+    event, sent = old[-1].event, list(box.kept())[1].sent()
+    log = MemoryLog()
+    log.create(topics())
+    partition, offset = log.append([NewRecord(topic=EVENTS, key="x", value=b"", headers={ID: event.id})])[0]
+    state = None if seen is None else state_of(old[seen].event)
+
+    def is_lost(**place: int) -> bool:
+        box.mark_sent(replace(sent, **place))
+        return has_lost(log, box, state)
+
+    assert not is_lost(), "an adoption leaves the mark so, also behind an event that the log never had"
+    assert not is_lost(partition=partition, offset=offset)
+    assert is_lost(partition=partition, offset=offset + 1)
+    log.expire(EVENTS, partition)
+    assert not is_lost(partition=partition, offset=offset)
+    assert is_lost(partition=partition, offset=offset + 1)
 
 
 @pytest.mark.parametrize(("seen", "missing"), [(None, (1, 3)), (1, (2, 3)), (2, (3, 3)), (3, None), (5, None)])

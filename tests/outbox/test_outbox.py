@@ -200,6 +200,18 @@ def test_all_that_was_replaced_is_named_newest_first_wherever_the_sent_mark_is(b
     assert box.replaced() == tuple(names[2::-1])
 
 
+@pytest.mark.parametrize("marked", [0, 1])
+def test_what_waits_before_an_adoption_is_still_sent_after_a_loss_and_what_was_sent_is_not(box, marked):
+    made, _ = histories(2, before_first_event("a", 1))
+    every = [entry for each in made for entry in each]
+    box.append(Transaction(), every)
+    sent = list(box.kept())[marked].sent()
+    box.mark_sent(replace(sent, partition=0, offset=7))
+    assert box.send_again() == 1
+    assert [place.entry for place in box.unsent()] == every[marked + 1 :]
+    assert box.sent() == sent
+
+
 def test_what_was_replaced_is_named_as_far_as_an_adoption_that_is_kept_names_it(box, monkeypatch):
     monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
     made, names = histories(4, before_first_event("a", 1))

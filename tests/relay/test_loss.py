@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.log import STATE, Log, NewRecord, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
@@ -18,7 +19,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
 from testing.builders.aggregator.states import state_of
 from testing.builders.log.memorylog import MemoryLog, MemoryReader
-from testing.builders.master.pushing import Master, events, new_master, running_relay
+from testing.builders.master.pushing import UNRELAYED, Master, events, new_master, running_relay
 from testing.clock import HandClock
 from testing.services.kafka import Kafka
 from testing.waiting import eventually
@@ -187,6 +188,26 @@ def test_what_expired_before_the_aggregator_read_it_is_sent_when_the_relay_start
         master.create("new")
         eventually(lambda: sequences(log, "new") == [1])
     assert [sequences(log, name) for name in ("unread", "read", "unknown")] == [[1, 2], [], []]
+
+
+def test_an_adoption_of_a_history_that_expired_is_no_loss_and_keeps_no_event_from_the_log(
+    master: Master, log: Log, file: File
+) -> None:
+    with running_relay(master.settings(), log):
+        master.create("one")
+        pushes(master, "one", "a")
+    box = master.outbox("one")
+    seen = list(box.kept())[-1].entry.event
+    log.append([NewRecord(topic=STATE, key=seen.repository, value=to_json(state_of(seen)))])
+    file.expire("events")
+    master.commit("one", "b")
+    assert UNRELAYED in master.push("one")
+    master.operate("-R", str(master.root / "one"), "replicateadopt", "--yes")
+    waiting = [place.entry.event.id for place in box.unsent()]
+    with capture_logs() as lines, running_relay(master.settings(scan=SELDOM), log):
+        eventually(lambda: not box.has_unsent())
+    assert [event.id for event in events(log, repeats=True)["one"]] == waiting
+    assert [line["event"] for line in lines if "the log lost" in line["event"]] == []
 
 
 def test_what_the_outbox_keeps_no_more_is_named(

@@ -268,16 +268,19 @@ class Outbox:
         """Move the sent mark to before the oldest kept event of the present incarnation.
 
         Returns that event's sequence; None if there is nothing to send again. Events before the last adoption are not sent again,
-        because the log must perhaps never have them. The caller holds the sending lock.
+        because the log must perhaps never have them; a mark before unsent ones of them stays, without its place in the log. The
+        caller holds the sending lock.
         """
-        newest, before = self.newest(), None
+        newest, sent, before = self.newest(), self.sent(), None
         for place in self.kept():
             if newest is not None and place.entry.event.incarnation == newest.incarnation:
-                if before is not None:
-                    self.mark_sent(before.sent())
-                else:
+                if before is None:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self._folder.join(SENT))
+                elif sent is not None and (sent.segment, sent.end) < (before.segment, before.end):
+                    self.mark_sent(SentMark(seq=sent.seq, id=sent.id, segment=sent.segment, end=sent.end))
+                else:
+                    self.mark_sent(before.sent())
                 return place.entry.event.seq
             before = place
         return None

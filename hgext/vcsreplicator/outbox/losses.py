@@ -10,14 +10,15 @@ because a push that sends its own events imports it.
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 
 from ..log import EVENTS, Log
-from ..words.errors import Expired, Unavailable
+from ..words.errors import Expired, ReplicationError, Unavailable
 from ..words.records import RepositoryState
 from ..words.value import Value
 from ..words.wire import ID
-from .file import Outbox, SentMark
+from .entry import NewestEvent
+from .file import Outbox, SentMark, TornRecord
 
 # Seconds that the log gets to show records that it says it has.
 PATIENCE = 20.0
@@ -85,11 +86,27 @@ def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
 
 
 def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool:
-    """Return whether the aggregator saw the event of this sent mark in the log."""
+    """Return whether the aggregator saw the event of the sent mark in the log.
+
+    One of a history that an adoption replaced counts as seen: it is never sent again, and the log may never have had it.
+    """
     newest = box.newest()
-    if state is None or newest is None or state.incarnation != newest.incarnation:
+    if newest is None:
         return False
-    return state.event == sent.id if state.seq == sent.seq else state.seq > sent.seq
+    if state is not None and state.incarnation == newest.incarnation:
+        is_seen = state.event == sent.id if state.seq == sent.seq else state.seq > sent.seq
+        if is_seen:
+            return True
+    return sent.id != newest.id and _is_replaced(box, newest)
+
+
+def _is_replaced(box: Outbox, newest: NewestEvent) -> bool:
+    """Return whether an adoption replaced the history of the sent mark's event."""
+    # One that cannot be read may be of the present history.
+    with suppress(ReplicationError, TornRecord):
+        marked = next(box.acknowledged(), None)
+        return marked is not None and marked.event.incarnation != newest.incarnation
+    return False
 
 
 def send_again(box: Outbox, state: RepositoryState | None) -> tuple[int, int] | None:
