@@ -168,6 +168,25 @@ def test_an_event_that_the_log_lost_is_sent_again_though_nothing_is_pushed(bench
         eventually(lambda: len(bench.sent()) == 1)
 
 
+@pytest.mark.parametrize("seen", [0, 1, None])
+def test_a_relay_that_runs_sends_again_what_expires_before_the_aggregator_read_it_and_nothing_else(
+    bench: Bench, seen: int | None
+) -> None:
+    bench.entries += following(NewestEvent.of(bench.entries[0].event), 1)
+    bench.box.append(Transaction(), bench.entries[1:])
+    with bench.running():
+        eventually(lambda: len(bench.sent()) == 2 and not bench.box.has_unsent())
+        if seen is not None:
+            state = state_of(bench.entries[seen].event)
+            bench.log.append([NewRecord(topic=STATE, key=state.repository, value=to_json(state))])
+        partition = bench.log.records(EVENTS)[0].partition
+        bench.log.expire(EVENTS, partition)
+        again = 2 if seen == 0 else 0
+        eventually(lambda: len(bench.sent()) == again)
+        bench.wait_for_rounds(3)
+        assert (len(bench.sent()), bench.log.ends(EVENTS)[partition]) == (again, 2 + again)
+
+
 def test_a_log_that_cannot_be_checked_ends_no_round(bench: Bench) -> None:
     with bench.running():
         eventually(lambda: not bench.box.has_unsent())

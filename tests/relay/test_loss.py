@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from hgext.vcsreplicator.log import STATE, Log, NewRecord, partition_of, topics
+from hgext.vcsreplicator.log import STATE, Log, NewRecord, Positions, partition_of, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.losses import EventPlace
@@ -498,11 +498,11 @@ def test_partitions_behind_a_slow_one_are_checked_too(monkeypatch: pytest.Monkey
         watch.doubt(f"/{names[partition]}")
     check = loss.find_standing
 
-    def check_slowly(log: Log, places: Mapping[int, EventPlace]) -> set[int]:
+    def check_slowly(log: Log, places: Mapping[int, EventPlace], *, beginnings: Positions) -> set[int]:
         if {0, 1} & set(places):
             clock.advance(loss.CHECK)
             raise Unavailable("no answer")
-        return check(log, places)
+        return check(log, places, beginnings=beginnings)
 
     monkeypatch.setattr(loss, "find_standing", check_slowly)
     for _ in range(3):

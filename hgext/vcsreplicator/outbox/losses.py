@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 
-from ..log import EVENTS, Log
+from ..log import EVENTS, Log, Positions
 from ..words.errors import Expired, ReplicationError, Unavailable
 from ..words.records import RepositoryState
 from ..words.value import Value
@@ -31,15 +31,17 @@ class EventPlace(Value):
     offset: int
 
 
-def find_standing(log: Log, wanted: Mapping[int, EventPlace]) -> set[int]:
+def find_standing(log: Log, wanted: Mapping[int, EventPlace], *, beginnings: Positions | None = None) -> set[int]:
     """Return the partitions of `events` where the wanted event is at its offset.
 
     `wanted` has one event for each partition; no other partition is asked for. An event that retention removed counts as there.
-    Raises Unavailable if the log cannot tell.
+    `beginnings` are those of the partitions, if the caller just asked. Raises Unavailable if the log cannot tell.
     """
     if not wanted:
         return set()
-    beginnings, ends = log.beginnings(EVENTS, wanted), log.ends(EVENTS, wanted)
+    if beginnings is None:
+        beginnings = log.beginnings(EVENTS, wanted)
+    ends = log.ends(EVENTS, wanted)
     found, left = set(), {}
     for partition, place in wanted.items():
         if 0 <= place.offset < beginnings.get(partition, 0):

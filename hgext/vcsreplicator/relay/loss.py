@@ -3,7 +3,7 @@
 
 `outbox.losses` describes losses. A log that loses records loses its newest: while the newest known record of a partition is at its
 offset, all earlier ones are too. So one check of each partition, periodically and after each failure, is enough for all
-repositories.
+repositories. The same check sees where each partition begins, and so which events expired.
 
 Rules of this file: an *era* of a partition ends when a loss is found in it. A repository is confirmed in the era in which its
 newest event was seen in the log or sent to it; in the first era, it is enough that the aggregator saw it. A repository that is not
@@ -44,13 +44,14 @@ NEXT_STEP = "run `hg replicatesync` in it: mirrors then copy what they lack; the
 class Confirmation(Value):
     """The era of its partition in which the log had a repository's newest sent event.
 
-    `event` is the id of that event.
+    `event` is the id of that event, and `offset` its place in the partition, if that is known.
     """
 
     repository: str
     event: str
     partition: int
     era: int
+    offset: int | None
 
 
 class KnownPlace(EventPlace):
@@ -71,6 +72,8 @@ class LossWatch:
         self._eras = Counter[int]()
         self._newest: dict[int, KnownPlace] = {}
         self._confirmed: dict[str, Confirmation] = {}
+        # Where each partition began when it was checked.
+        self._beginnings: dict[int, int] = {}
         # The sent mark of each repository before its newest event was sent.
         self._previous: dict[str, SentMark] = {}
         # The partition of each repository that was checked.
@@ -81,10 +84,13 @@ class LossWatch:
     def is_confirmed(self, folder: str, event: str) -> bool:
         """Return whether the log is known to have this repository's newest sent event.
 
-        `event` is the id that its sent mark has; after a restore that is another one than was confirmed.
+        `event` is the id that its sent mark has; after a restore that is another one than was confirmed. An event that retention
+        removed before the aggregator read it is not confirmed any more.
         """
         known = self._confirmed.get(folder)
-        return known is not None and known.event == event and known.era == self._eras[known.partition]
+        if known is None or known.event != event or known.era != self._eras[known.partition]:
+            return False
+        return not self._has_expired_unread(known)
 
     def doubt(self, folder: str) -> None:
         """Have a repository's partition checked before anything else is sent to it.
@@ -134,9 +140,13 @@ class LossWatch:
         if sent is None:
             return None
         current = Confirmation(
-            repository=newest.repository, event=sent.id, partition=partition, era=self._eras[partition]
+            repository=newest.repository,
+            event=sent.id,
+            partition=partition,
+            era=self._eras[partition],
+            offset=sent.offset,
         )
-        if self._confirmed.get(folder) == current:
+        if self._confirmed.get(folder) == current and not self._has_expired_unread(current):
             return current
         with self.partitions.doubting(partition):
             if self._has_lost_events(folder, box, sent, current):
@@ -191,7 +201,9 @@ class LossWatch:
             return
         era = before[sent.partition]
         self._remember(sent, era)
-        self._confirmed[folder] = Confirmation(repository=repository, event=sent.id, partition=sent.partition, era=era)
+        self._confirmed[folder] = Confirmation(
+            repository=repository, event=sent.id, partition=sent.partition, era=era, offset=sent.offset
+        )
         if previous is not None:
             self._previous[folder] = previous
 
@@ -211,8 +223,20 @@ class LossWatch:
         """Check that the known places of these partitions stand; raise Unavailable."""
         known = {partition: places[partition] for partition in partitions if partition in places}
         with self.partitions.checking(*partitions):
-            for partition in known.keys() - find_standing(self._log, known):
+            beginnings = self._log.beginnings(EVENTS, known) if known else {}
+            for partition in known.keys() - find_standing(self._log, known, beginnings=beginnings):
                 self._end_era(partition, known[partition])
+            self._beginnings.update(beginnings)
+
+    def _has_expired_unread(self, known: Confirmation) -> bool:
+        """Return whether retention removed an event before the aggregator read it.
+
+        The partition's beginning is that of the newest check. Without a state the aggregator may have lost that.
+        """
+        if known.offset is None or known.offset >= self._beginnings.get(known.partition, 0):
+            return False
+        state = self._state(known.repository)
+        return state is not None and state.event != known.event
 
     def _has_lost_events(self, folder: str, box: Outbox, sent: SentMark, current: Confirmation) -> bool:
         """Return whether the log lost sent events of a repository; raise Unavailable."""
