@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reports of services, where the log does not take them."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from hgext.vcsreplicator.log import EVENTS, SERVICES, reports, topics
+from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json
+from testing.builders.log.log_storage import Storage
 from testing.builders.log.memorylog import MemoryLog
 from testing.clock import HandClock
 
@@ -55,6 +58,49 @@ def test_a_trouble_whose_text_differs_in_a_number_is_no_other_trouble(monkeypatc
     assert report("/repos/1: cannot be read: damaged", texts[1].replace("/repos/1", "/repos/2")) == 3
     clock.advance(reports.INTERVAL)
     assert report("/repos/1: cannot be read: damaged", texts[0].replace("/repos/1", "/repos/2")) == 4
+
+
+def test_a_process_that_reports_as_the_same_service_is_found_while_it_lives_and_a_former_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = HandClock()
+    monkeypatch.setattr(reports.time, "monotonic", clock.monotonic)
+    log = MemoryLog(clock=clock)
+    log.create(topics())
+    former, first, second = (reports.ServiceReporter(log, "relay hg", is_watchful=True) for _ in range(3))
+    destination = reports.ServiceReporter(log, "destination hooks")
+
+    def report(seconds: float, *reporters: reports.ServiceReporter) -> list[bool]:
+        """For so long, each by a clock of its own; whether each of them shares its name afterwards."""
+        for _ in range(round(seconds / 5)):
+            clock.advance(5)
+            for number, reporter in enumerate((*reporters, destination)):
+                reporter.report([], now=clock.now() + number / 10)
+        return [reporter.is_shared for reporter in reporters]
+
+    report(60, former)
+    assert report(30, first) == [False]
+    report(5, former)
+    assert report(5 * reports.SEARCH, first) == [False], "one report may have come late"
+    assert report(5 * reports.SEARCH, first, second) == [True, True]
+    assert report(5 * reports.SEARCH, second) == [False]
+
+
+def test_a_process_that_reports_as_the_same_service_is_found_in_each_log(
+    storage: Storage, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("INTERVAL", "SEARCH"):
+        monkeypatch.setattr(reports, name, 0.0)
+    log = opened.enter_context(open_log(storage.url, creates=True))
+    log.create([topic for topic in topics() if topic.name == SERVICES])
+    first, second = (reports.ServiceReporter(log, "relay hg", is_watchful=True) for _ in range(2))
+    for now in range(4):
+        first.report([], now=now)
+        second.report([], now=now + 0.5)
+    assert (first.is_shared, second.is_shared) == (True, True)
+    for now in range(4, 7):
+        first.report([], now=now)
+    assert not first.is_shared
 
 
 def test_the_same_trouble_of_two_repositories_whose_paths_have_blanks_is_two_troubles() -> None:

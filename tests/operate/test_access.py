@@ -25,11 +25,12 @@ from kafka.admin import (
     ResourcePattern,
     ResourceType,
 )
+from structlog.testing import capture_logs
 
 from hgext.vcsreplicator.demo.layout import PROGRAM
 from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.demo.submission import DOCUMENT
-from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, ROSTER, NewRecord, topics
+from hgext.vcsreplicator.log import ERRORS, EVENTS, NOTICES, ROSTER, SERVICES, NewRecord, reports, topics
 from hgext.vcsreplicator.log.opening import open_log
 from hgext.vcsreplicator.log.table import find_beginnings, read_records
 from hgext.vcsreplicator.words.errors import ReplicationError
@@ -156,6 +157,20 @@ def test_an_installation_runs_with_the_documented_rights(tmp_path: Path, kafka: 
         eventually(lambda: len(cluster.lines()) > before, "the next notice")
         for role in ("relay", "mirror-alpha", "mirror-beta", "aggregator", "notifier"):
             assert "not authorized" not in cluster.output(role)
+
+
+def test_a_service_that_may_not_read_the_reports_still_writes_its_own(
+    tmp_path: Path, kafka: StrictKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "INTERVAL", 0.0)
+    with open_log(kafka.url_of("notifier", tmp_path)) as log, capture_logs() as lines:
+        reporter = reports.ServiceReporter(log, "relay hg", is_watchful=True)
+        for now in (1.0, 2.0):
+            reporter.report([], now=now)
+    assert [line["event"] for line in lines] == ["reports of other processes not read"]
+    assert REFUSED.search(lines[0]["reason"])
+    assert not reporter.is_shared
+    assert count(kafka, SERVICES) == 2
 
 
 def test_a_mirror_is_filled_and_compared_with_the_rights_of_its_user(tmp_path: Path, kafka: StrictKafka) -> None:

@@ -4,6 +4,7 @@
 import errno
 import os
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -187,6 +188,31 @@ def test_a_relay_that_runs_sends_again_what_expires_before_the_aggregator_read_i
         assert (len(bench.sent()), bench.log.ends(EVENTS)[partition]) == (again, 2 + again)
 
 
+def test_relays_of_one_source_report_that_they_are_two_until_one_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "INTERVAL", 0.05)
+    monkeypatch.setattr(reports, "SEARCH", 0.05)
+    named = set[float]()
+
+    def find_named() -> set[float]:
+        """By whose clock a report named it."""
+        text = f"two relays have the source hg://master, this one on {socket.gethostname()}, "
+        named.update(
+            report.time for report in bench.reports() if any(each.text.startswith(text) for each in report.troubles)
+        )
+        return named
+
+    with tempfile.TemporaryDirectory(prefix="relay-") as folder:
+        other = Bench(Path(folder))
+        other.log = bench.log
+        other.clock.advance(1.0)
+        with bench.running():
+            with other.running():
+                eventually(lambda: find_named() == {bench.clock.now(), other.clock.now()})
+            eventually(lambda: [report.troubles for report in bench.reports()] == [()])
+
+
 def test_a_log_that_cannot_be_checked_ends_no_round(bench: Bench) -> None:
     with bench.running():
         eventually(lambda: not bench.box.has_unsent())
@@ -267,7 +293,13 @@ def run_quietly(bench: Bench, monkeypatch: pytest.MonkeyPatch, scan: float) -> t
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
     relay = daemon._Relay(bench.settings(scan=scan), bench.log, bench.port, bench.stop, clock)
     shutil.rmtree(bench.folder / "repos/one")  # nothing waits
-    monkeypatch.setattr(bench.log, "append", lambda records, timeout: times.append(clock.monotonic()))
+    append = bench.log.append
+
+    def note(records: list[NewRecord], timeout: float) -> list[tuple[int, int]]:
+        times.append(clock.monotonic())
+        return append(records, timeout=timeout)
+
+    monkeypatch.setattr(bench.log, "append", note)
     relay._make_round()
     woken = HandWoken(clock, bench.stop, clock.monotonic() + 10 * reports.INTERVAL)
     relay._is_woken = woken  # type: ignore[assignment]

@@ -3,16 +3,18 @@
 
 import re
 import time
+from collections import deque
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import replace
 
 import structlog
 
 from ..words.errors import BadConfig, ReplicationError
 from ..words.records import ServiceReport, ServiceTrouble
-from ..words.shape import to_json
+from ..words.shape import to_json, try_json
 from ..words.version import VERSION
-from . import SERVICES, Log, NewRecord
+from . import SERVICES, Log, NewRecord, Record
 
 # Seconds between two reports.
 INTERVAL = 20.0
@@ -20,6 +22,12 @@ INTERVAL = 20.0
 REST = 20.0
 # Seconds that the log may take; if it fails, a newer report follows.
 TIMEOUT = 2.0
+# Seconds between two searches for another process that reports as the same service.
+SEARCH = 60.0
+# Seconds of one wait for records in a search, which takes at most TIMEOUT.
+POLL = 0.2
+# Own reports that a search distinguishes from those of another process: more than may come into the topic late.
+OWN = 20
 # Troubles that a report names, and characters of each.
 NAMED, KEPT = 20, 1000
 
@@ -42,10 +50,18 @@ class ServiceReporter:
 
     It writes at most one in INTERVAL seconds, unless the troubles change by more than a number. After a report that the log did not
     take, it writes none for REST seconds. The reports say how many partitions `topic` has for the service, if that is known.
+
+    With `is_watchful`, `is_shared` says that another process reports as the same service: two searches found it. A single one may
+    find the last report of a former process of this service.
     """
 
-    def __init__(self, log: Log, service: str, *, topic: str | None = None) -> None:
-        self._log, self._service, self._topic = log, service, topic
+    def __init__(self, log: Log, service: str, *, topic: str | None = None, is_watchful: bool = False) -> None:
+        self._log, self._service, self._topic, self._is_watchful = log, service, topic, is_watchful
+        self.is_shared = self._has_found = False
+        self._search_due = float("-inf")
+        # Where the newest own report stands, and the times of the newest ones: what became of one may be unclear.
+        self._written: int | None = None
+        self._own = deque[float](maxlen=OWN)
         self._due = self._rests_until = float("-inf")
         self._reported: list[tuple[bool, bool, str]] = []
 
@@ -67,15 +83,42 @@ class ServiceReporter:
         started = time.monotonic()
         if started < self._rests_until or (started < self._due and named == self._reported):
             return
+        if self._is_watchful and self._written is not None and started >= max(self._due, self._search_due):
+            self._search_due = started + SEARCH
+            self._search(self._written)
         self._due, self._reported = started + INTERVAL, named
         kept = tuple(replace(each, text=each.text[:KEPT], since=max(0.0, each.since)) for each in found[:NAMED])
         try:
             count = self._count_partitions()
             report = ServiceReport(time=now, version=VERSION, count=len(found), troubles=kept, partitions=count)
-            self._log.append([NewRecord(topic=SERVICES, key=self._service, value=to_json(report))], timeout=TIMEOUT)
+            self._own.append(now)
+            record = NewRecord(topic=SERVICES, key=self._service, value=to_json(report))
+            [(_, self._written)] = self._log.append([record], timeout=TIMEOUT)
         except ReplicationError as error:
             self._rests_until = time.monotonic() + REST
             logger.warning("report not written", reason=str(error))
+
+    def _search(self, begin: int) -> None:
+        """Search for another process, before an own report replaces the other one's.
+
+        What two of the present search, the one before, and the answer until now say is the answer.
+        """
+        place, found, deadline = (SERVICES, 0), False, time.monotonic() + TIMEOUT
+        try:
+            end = self._log.ends(SERVICES)[0]
+            with closing(self._log.reader({place: begin})) as reader:
+                while not found and reader.positions()[place] < end and time.monotonic() < deadline:
+                    found = any(self._is_foreign(record) for record in reader.poll(POLL))
+        except ReplicationError as error:
+            logger.debug("reports of other processes not read", reason=str(error))
+            return
+        self.is_shared = found + self._has_found + self.is_shared > 1
+        self._has_found = found
+
+    def _is_foreign(self, record: Record) -> bool:
+        """Return whether another process wrote this record as the same service."""
+        report = try_json(ServiceReport, record.value) if record.key == self._service else None
+        return report is not None and report.time not in self._own
 
     def _count_partitions(self) -> int | None:
         """Return how many partitions the topic has here; None if it is missing."""

@@ -7,6 +7,7 @@ at once, one batch at a time from each. It also rolls back transactions whose pr
 repositories that have no event, and compares the outboxes with the aggregator's states (`fork`).
 """
 
+import socket
 import threading
 import time
 from collections import Counter
@@ -66,6 +67,12 @@ BLOB_SWEEP = 3600.0
 # Why events wait in a repository of which pushes told.
 OUTSIDE = "hgrc has its root, [relay.roots] has not: add the root there, then systemctl restart vcsreplicator-relay"
 
+# Two relays report as one, and each finds the other.
+SHARED = (
+    "two relays have the source {source}, this one on {machine}, and another one: stop the one that is not needed, or give each "
+    "master's relay a `source` of its own (docs/push.md, One master for each log)"
+)
+
 # Margin in seconds, by the clock of the log: a blob is written before its record.
 BLOB_MARGIN = DAY
 
@@ -114,7 +121,7 @@ class _Relay:
         self._is_woken, self._looked = threading.Event(), float("-inf")
         self._work.on_trouble = self._is_woken.set
         self._watch.on_state, self._work.on_failed = self._server.announced, self._server.failed
-        self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS)
+        self._reporter = ServiceReporter(log, f"{RELAY_KEY}{settings.source}", topic=EVENTS, is_watchful=True)
         self._outside = OutsideWatch(port)
         self._log, self._blobs_due = log, float("-inf")
         self._gone: dict[str, float] = {}
@@ -221,6 +228,9 @@ class _Relay:
         found = find_work(settings.roots, self._port, self._work, self._losses, now)
         found.troubles.extend(self._outside.find(found.folders, now))
         found.troubles.extend(self._find_gone(states, found, now))
+        if self._reporter.is_shared:
+            text = SHARED.format(source=settings.source, machine=socket.gethostname())
+            found.troubles.append(ServiceTrouble(text=text, since=now))
         began = {name_trouble(trouble.text): trouble.since for trouble in self._found}
         self._found = [
             replace(each, since=began.get(name_trouble(each.text), now)) if each.since == now else each
