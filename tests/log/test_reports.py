@@ -2,6 +2,7 @@
 """Reports of services, where the log does not take them."""
 
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.records import ServiceReport, ServiceTrouble
 from hgext.vcsreplicator.words.shape import from_json
 from testing.builders.log.log_storage import Storage
-from testing.builders.log.memorylog import MemoryLog
+from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.clock import HandClock
 
 
@@ -79,9 +80,19 @@ def test_a_process_that_reports_as_the_same_service_is_found_while_it_lives_and_
         return [reporter.is_shared for reporter in reporters]
 
     report(60, former)
+    searches, open_reader = list[float](), log.reader
+
+    def note(positions: dict[tuple[str, int], int]) -> MemoryReader:
+        searches.append(clock.monotonic())
+        return open_reader(positions)
+
+    monkeypatch.setattr(log, "reader", note)
     assert report(30, first) == [False]
     report(5, former)
+    searches.clear()
     assert report(5 * reports.SEARCH, first) == [False], "one report may have come late"
+    assert len(searches) > 1
+    assert min(later - earlier for earlier, later in pairwise(searches)) >= reports.SEARCH
     assert report(5 * reports.SEARCH, first, second) == [True, True]
     assert report(5 * reports.SEARCH, second) == [False]
 

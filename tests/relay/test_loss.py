@@ -17,7 +17,7 @@ from hgext.vcsreplicator.outbox.losses import EventPlace
 from hgext.vcsreplicator.relay import loss
 from hgext.vcsreplicator.words.errors import Unavailable
 from hgext.vcsreplicator.words.shape import to_json
-from testing.builders.aggregator.states import state_of
+from testing.builders.aggregator.states import some_state, state_of
 from testing.builders.log.memorylog import MemoryLog, MemoryReader
 from testing.builders.master.pushing import UNRELAYED, Master, events, new_master, running_relay
 from testing.clock import HandClock
@@ -454,6 +454,22 @@ def test_what_was_appended_while_a_loss_was_found_is_sent_again(watched: tuple[I
     watch.check_partitions()
     with pytest.raises(Unavailable):
         watch.check_appended(0, 5, before)
+
+
+@pytest.mark.parametrize(("seen", "is_confirmed"), [("other", False), ("one", True), (None, True)])
+def test_an_expired_event_is_looked_at_again_only_if_the_aggregator_is_known_not_to_have_read_it(
+    seen: str | None, is_confirmed: bool
+) -> None:
+    log = MemoryLog()
+    log.create(topics(partitions=1))
+    watch = loss.LossWatch(log, lambda repository: None if seen is None else some_state(event=seen))
+    sent(log, watch, "one")
+    log.expire("events", 0)
+    sent(log, watch, "two")
+    assert watch.is_confirmed("/one", "one"), "no round has seen it"
+    watch.check_partitions()
+    assert watch.is_confirmed("/one", "one") is is_confirmed
+    assert watch.is_confirmed("/two", "two"), "it has not expired"
 
 
 def test_a_loss_that_two_threads_find_counts_once(watched: tuple[Interrupting, loss.LossWatch]) -> None:
