@@ -2,13 +2,12 @@
 """A topic read to its end: on SQLite, on a real Kafka with its transaction markers, and on a log that loses records meanwhile."""
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 
 import pytest
 
-from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, Reader, Record
+from hgext.vcsreplicator.log import EVENTS, NOTICES, STATE, Log, NewRecord, Record
 from hgext.vcsreplicator.log.table import (
     FIRST_POLL,
     ReadStopped,
@@ -20,6 +19,7 @@ from hgext.vcsreplicator.log.table import (
 )
 from hgext.vcsreplicator.words.errors import Expired, Rewound
 from testing.builders.log.log_storage import PARTITIONS, TOPICS, Storage
+from testing.builders.log.losinglog import LosingLog
 from testing.builders.log.markedlog import MarkedLog
 from testing.builders.log.memorylog import MemoryLog
 
@@ -118,34 +118,11 @@ def test_a_reading_that_is_stopped_gives_no_part_for_the_whole(log: Log) -> None
 # A log that loses records while it is read
 
 
-@dataclass
-class Losing:
-    """A log in memory that loses its newest record once its ends were asked for, as one that is restored meanwhile."""
-
-    log: MemoryLog
-    is_lossy: bool = True
-    asked: int = 0
-
-    def beginnings(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
-        return self.log.beginnings(topic, partitions)
-
-    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[int, int]:
-        ends = self.log.ends(topic, partitions)
-        self.asked += 1
-        if self.is_lossy:
-            self.log.lose(topic, 0, 1)
-            self.is_lossy = False
-        return ends
-
-    def reader(self, positions: Mapping[tuple[str, int], int]) -> Reader:
-        return self.log.reader(positions)
-
-
 def test_a_log_that_loses_its_newest_record_meanwhile_is_read_to_its_earlier_end() -> None:
     log = MemoryLog()
     log.create(TOPICS)
     put(log, ("x", b"0"), ("x", b"1"), topic=NOTICES)
-    losing = Losing(log=log)
+    losing = LosingLog(log=log, topic=NOTICES)
     assert values(read_records(losing, {(NOTICES, 0): 0})) == [b"0"]  # type: ignore[arg-type]
     assert losing.asked == 2
 

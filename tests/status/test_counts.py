@@ -9,7 +9,9 @@ from hgext.vcsreplicator.log.table import FIRST_POLL, find_beginnings, read_reco
 from hgext.vcsreplicator.status import Picture
 from hgext.vcsreplicator.status.follower import Follower, look_at_destinations
 from hgext.vcsreplicator.words.records import SUBMITTED_KEY
+from testing.builders.log.losinglog import LosingLog
 from testing.builders.log.markedlog import MarkedLog
+from testing.builders.log.memorylog import MemoryLog
 from testing.services.kafka import Kafka
 
 pytestmark = pytest.mark.processes
@@ -43,3 +45,13 @@ def test_a_destination_without_new_notices_is_counted_without_a_long_wait() -> N
     look_at_destinations(marked, picture)  # type: ignore[arg-type]
     assert picture.lacking == {"hooks": 0}
     assert max(marked.waits) <= 2 * FIRST_POLL
+
+
+@pytest.mark.parametrize("topic", [NOTICES, ERRORS])
+def test_counting_ends_though_the_log_loses_records_meanwhile(topic: str) -> None:
+    log, picture = MemoryLog(), Picture(positions={"hooks": 0})
+    log.create(topics(partitions=1))
+    log.append([NewRecord(topic=name, key="r", value=b"{}") for name in (NOTICES, ERRORS) for _ in range(2)])
+    look_at_destinations(LosingLog(log=log, topic=topic), picture)  # type: ignore[arg-type]
+    assert picture.lacking == {"hooks": 1 if topic == NOTICES else 2}
+    assert picture.errors == (1 if topic == ERRORS else 2)

@@ -74,16 +74,19 @@ def read_records(
         yield from read_on(log, reader, stop=stop)
 
 
-def read_on(log: Log, reader: Reader, *, stop: threading.Event | None = None) -> Iterator[Record]:
+def read_on(
+    log: Log, reader: Reader, *, stop: threading.Event | None = None, batch: int | None = None
+) -> Iterator[Record]:
     """Yield the records that a reader has not returned yet, up to the end.
 
-    The reader stays open, and a later call may go on with it. It is polled at least once, so that it notices a log that lost
-    records. Its positions run ahead of the yielded records: they are right once the iterator is exhausted.
+    A poll asks for at most `batch` records, otherwise for BATCH. The reader stays open, and a later call may go on with it. It is
+    polled at least once, so that it notices a log that lost records. Its positions run ahead of the yielded records: they are right
+    once the iterator is exhausted.
     """
     ends = _find_ends(log, reader)
     wait = 0.0
     while True:
-        records = reader.poll(wait, limit=BATCH)
+        records = reader.poll(wait, limit=batch or BATCH)
         if stop is not None and stop.is_set():
             raise ReadStopped
         yield from records
@@ -93,12 +96,7 @@ def read_on(log: Log, reader: Reader, *, stop: threading.Event | None = None) ->
         if not records and wait == POLL:
             now = _find_ends(log, reader)
             ends = {place: min(end, now[place]) for place, end in ends.items()}
-        wait = lengthen(wait)
-
-
-def lengthen(wait: float) -> float:
-    """Return the wait for records after this one, which the end did not end."""
-    return min(max(2 * wait, FIRST_POLL), POLL)
+        wait = min(max(2 * wait, FIRST_POLL), POLL)
 
 
 def find_beginnings(log: Log, *topics: str) -> dict[PartitionKey, int]:

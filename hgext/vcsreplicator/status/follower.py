@@ -8,9 +8,10 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import closing
+from itertools import islice
 
 from ..log import ACKS, ERRORS, NOTICES, ROSTER, SERVICES, STATE, Log, Record, topics
-from ..log.table import FIRST_POLL, find_beginnings, lengthen, read_on
+from ..log.table import find_beginnings, read_on
 from ..words.clock import Clock, SystemClock
 from ..words.errors import BadConfig, Expired
 from ..words.records import DESTINATION_GROUP, SUBMITTED_KEY
@@ -188,12 +189,8 @@ def look_at_destinations(log: Log, picture: Picture) -> None:
 
 
 def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> list[Record]:
-    """Read at most `limit` records of a topic with one partition."""
+    """Read at most `limit` records of a topic with one partition; none if the position is at the end."""
     if start >= end:
         return []
-    found, wait = list[Record](), FIRST_POLL
     with closing(log.reader({(topic, 0): start})) as reader:
-        while len(found) < limit and reader.positions()[topic, 0] < end:
-            found += reader.poll(wait, limit=limit - len(found))
-            wait = lengthen(wait)
-    return found
+        return list(islice(read_on(log, reader, batch=limit), limit))
