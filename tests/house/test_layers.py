@@ -18,6 +18,13 @@ from tests.house.sources import nodes
 OURS = "hgext.vcsreplicator"
 ORDER = {
     OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
+    f"{OURS}.log": "aside, ownership, reports, requests, table < blobs, kafka, sqlite < blob_retries, opening",
+    f"{OURS}.mirror": "checkpoint, comparison, forking, metrics, notes, nursery, settings, sources, writer "
+    "< namesake, plan, task < copies, mounts, pool < supervision < service < jobs",
+    f"{OURS}.aggregator": "decisions, metrics, settings < alarms, completeness, loading, refusals, rereading "
+    "< ahead, offline_roster < watching < session < loop",
+    f"{OURS}.dashboard": "acts, asked, deliveries, drawing, pages, recent, settings < acting, readers, sources, view "
+    "< guard, tracing, watcher < feed < application < server",
     # What all of the border uses, and what registers it with Mercurial, are modules beside its rooms.
     f"{OURS}.hg": "allowed, bundles, closed, frames, hashes, observe, requirement, settings, text, wirecommands "
     "< master, serving < replica < opening < commands, registration, relaying",
@@ -256,6 +263,14 @@ def test_a_type_that_is_only_named_is_found() -> None:
         (f"{OURS}.words.path", "import re2"),
         (f"{OURS}.log.sqlite.adapter", "from ...relay import move"),
         (f"{OURS}.log.sqlite.adapter", "import kafka"),
+        (f"{OURS}.log.sqlite.adapter", "from ..kafka import clients"),
+        (f"{OURS}.log.kafka.adapter", "from .. import opening"),
+        (f"{OURS}.mirror.supervision.supervisor", "from ..jobs import verify"),
+        (f"{OURS}.mirror.pool", "from . import service"),
+        (f"{OURS}.aggregator.decisions.arrival", "from ..session import Session"),
+        (f"{OURS}.aggregator.watching", "from .loop import run"),
+        (f"{OURS}.dashboard.asked", "from . import server"),
+        (f"{OURS}.dashboard.acts", "from .watcher import Watcher"),
         (f"{OURS}.relay.loop", "from ..hg import bundles"),
         (f"{OURS}.relay.loop", "from .. import hg"),
         (f"{OURS}.relay.loop", "from ..mirror import plan"),
@@ -288,6 +303,9 @@ def test_a_forbidden_import_is_found(module: str, line: str) -> None:
     [
         (f"{OURS}.words.wire", "import json"),
         (f"{OURS}.log.kafka.adapter", "from kafka import KafkaProducer"),
+        (f"{OURS}.log.opening", "from .kafka.adapter import KafkaLog"),
+        (f"{OURS}.mirror.jobs.verify", "from ..service import Mirror"),
+        (f"{OURS}.aggregator.session", "from .decisions.arrival import judge"),
         (f"{OURS}.relay.loop", "from ..log import Log"),
         (f"{OURS}.outbox", "from pushlog.store.appendfile import AppendFile"),
         (
