@@ -286,13 +286,13 @@ class _DeliveryLoop:
                 raise wrong from error
             self._settle_outcome(DeliveryOutcome(number=delivery.number, error=wrong))
 
-    def attempt(self, action: Callable[[], None]) -> bool:
-        """Run the action; return whether it worked.
+    def attempt(self, act: Callable[[], None]) -> bool:
+        """Call `act`; return whether it worked.
 
         A destination that does not answer is left alone for a while.
         """
         try:
-            action()
+            act()
         except Unavailable as error:
             delay = self.window.down(self.clock.monotonic(), self.courier.chance())
             FAILED.labels(self.name).inc()

@@ -201,13 +201,13 @@ class Orders:
         except Unavailable as error:
             logger.warning("request not carried out", request=request.id, kind=request.kind, reason=str(error))
 
-    def _take_step(self, request: OperatorRequest, step: Callable[[], None]) -> None:
+    def _take_step(self, request: OperatorRequest, proceed: Callable[[], None]) -> None:
         """Take a step of a request; answer one that can never work with its error.
 
         Raises errors that waiting or a change of the configuration can solve.
         """
         try:
-            step()
+            proceed()
         except Exception as error:
             wrong = judged(error)
             if not isinstance(wrong, Rejected):

@@ -54,7 +54,7 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
 
 
 # Settings that name a file that only its destination may write.
-_ALONE = ("database", "file")
+_OWN_FILE_KEYS = ("database", "file")
 
 
 def _check_files(destinations: Mapping[str, DestinationSettings], state: str, log: str, file: str) -> None:
@@ -67,7 +67,7 @@ def _check_files(destinations: Mapping[str, DestinationSettings], state: str, lo
     if log.startswith("sqlite:///") and seen.setdefault(log_file, "log") != "log":
         raise BadConfig(f"{file}: notifier.state: expected a file of its own, log has {state} too")
     for name, settings in destinations.items():
-        for key in _ALONE:
+        for key in _OWN_FILE_KEYS:
             path = getattr(settings, key, None)
             if path is not None:
                 where = seen.setdefault(os.path.realpath(path), f"notifier.{name}.{key}")

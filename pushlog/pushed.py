@@ -75,8 +75,8 @@ def entry(orig: Any, repo: localrepository, ctx: changectx) -> dict[bytes, Any]:
     def list_shown(push: Push) -> list[bytes]:
         return [node.encode("ascii") for node in name_shown(repo, push).nodes]
 
-    def show(value: Callable[[Push], Any]) -> Any:
-        return lambda _context, _mapping: b"" if (push := find()) is None else value(push)
+    def show(read_value: Callable[[Push], Any]) -> Any:
+        return lambda _context, _mapping: b"" if (push := find()) is None else read_value(push)
 
     return {
         **orig(repo, ctx),

@@ -39,11 +39,11 @@ def pushhead(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -
     """Select the members of `pushhead()`."""
     revsetlang.getargs(x, 0, 0, _(b"pushhead takes no arguments"))
 
-    def nodes(connection: sqlite3.Connection) -> Iterator[str]:
+    def find_nodes(connection: sqlite3.Connection) -> Iterator[str]:
         pushes = database.pushes(connection, 0, database.last_id(connection))
         return (push.nodes[-1] for push in pushes if push.nodes)
 
-    return _select_matching(repo, subset, lambda push, node: push.nodes[-1] == node, nodes, is_lazy=True)
+    return _select_matching(repo, subset, lambda push, node: push.nodes[-1] == node, find_nodes, is_lazy=True)
 
 
 def pushdate(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) -> Any:
@@ -94,7 +94,7 @@ def pushrev(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) ->
     log = Pushlog(repo)
     to_node = log.repo.changelog.node
 
-    def nodes(connection: sqlite3.Connection) -> Iterator[str]:
+    def find_nodes(connection: sqlite3.Connection) -> Iterator[str]:
         pushes: set[int] = set()
         for revision in revisions:
             number = database.push_id_of(connection, hex(to_node(revision)).decode("ascii"))
@@ -102,18 +102,20 @@ def pushrev(repo: localrepository, subset: abstractsmartset, x: ParsedRevset) ->
                 pushes.add(number)
                 yield from database.nodes(connection, number)
 
-    return _select_nodes(log, subset, nodes)
+    return _select_nodes(log, subset, find_nodes)
 
 
-def _select_nodes(log: Pushlog, subset: abstractsmartset, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> Any:
-    """Return the revisions of ``nodes`` that are in ``subset``, in its order."""
-    return subset & smartset.baseset(versions.drop_hidden(subset, _find_revisions(log, nodes)))
+def _select_nodes(
+    log: Pushlog, subset: abstractsmartset, find_nodes: Callable[[sqlite3.Connection], Iterable[str]]
+) -> Any:
+    """Return the revisions of the nodes found that are in ``subset``, in its order."""
+    return subset & smartset.baseset(versions.drop_hidden(subset, _find_revisions(log, find_nodes)))
 
 
-def _find_revisions(log: Pushlog, nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int]:
+def _find_revisions(log: Pushlog, find_nodes: Callable[[sqlite3.Connection], Iterable[str]]) -> set[int]:
     try:
         with log.view() as connection:
-            revisions = map(log.revision_of, nodes(connection))
+            revisions = map(log.revision_of, find_nodes(connection))
             return {revision for revision in revisions if revision is not None}
     except sqlite3.Error as problem:
         raise error.Abort(b"cannot read the pushlog: %s" % str(problem).encode()) from problem
@@ -123,13 +125,13 @@ def _select_matching(
     repo: localrepository,
     subset: abstractsmartset,
     matches: Callable[[Push, str], bool],
-    nodes: Callable[[sqlite3.Connection], Iterable[str]],
+    find_nodes: Callable[[sqlite3.Connection], Iterable[str]],
     *,
     is_lazy: bool = False,
 ) -> Any:
     """Return those of ``subset`` whose push ``matches``.
 
-    Few revisions are checked one by one; for many, all ``nodes`` that match are found. With ``is_lazy`` they are found only
+    Few revisions are checked one by one; for many, ``find_nodes`` finds all that match. With ``is_lazy`` they are found only
     once many are asked for.
     """
     log = Pushlog(repo)
@@ -137,12 +139,12 @@ def _select_matching(
     if len(few) <= _SMALL:
         return _select_nodes(log, subset, lambda connection: _choose_nodes(log, connection, few, matches))
     if is_lazy:
-        return subset.filter(_filter_lazily(log, matches, nodes), condrepr=b"pushlog", cache=False)
-    return _select_nodes(log, subset, nodes)
+        return subset.filter(_filter_lazily(log, matches, find_nodes), condrepr=b"pushlog", cache=False)
+    return _select_nodes(log, subset, find_nodes)
 
 
 def _filter_lazily(
-    log: Pushlog, matches: Callable[[Push, str], bool], nodes: Callable[[sqlite3.Connection], Iterable[str]]
+    log: Pushlog, matches: Callable[[Push, str], bool], find_nodes: Callable[[sqlite3.Connection], Iterable[str]]
 ) -> Callable[[int], bool]:
     """Return a function that tells whether the push of a revision matches.
 
@@ -156,7 +158,7 @@ def _filter_lazily(
 
     @functools.cache
     def find_all() -> set[int]:
-        return _find_revisions(log, nodes)
+        return _find_revisions(log, find_nodes)
 
     few: set[int] = set()
 

@@ -26,7 +26,7 @@ _DECLARE = struct.pack(">HHH", 40, 10, 0)
 # Bits of a declaration without an answer: of what must be there, and of what is durable.
 _PASSIVE, _WANTED = b"\x11", b"\x12"
 # The bytes of a frame that are not its content.
-_AROUND = 8
+_FRAME_OVERHEAD = 8
 _END = b"\xce"
 
 # The properties that a message has, by their bits, and those that it may have.
@@ -74,8 +74,8 @@ def write_frames(message: OutgoingMessage, channel: int, largest: int) -> bytes:
     header = _HEADER.pack(60, 0, len(body), present) + b"".join(properties)
     frames = [_FRAME.pack(_METHOD_TYPE, channel, len(method)), method, _END]
     frames += (_FRAME.pack(_HEADER_TYPE, channel, len(header)), header, _END)
-    for begin in range(0, len(body), largest - _AROUND):
-        part = body[begin : begin + largest - _AROUND]
+    for begin in range(0, len(body), largest - _FRAME_OVERHEAD):
+        part = body[begin : begin + largest - _FRAME_OVERHEAD]
         frames += (_FRAME.pack(_BODY_TYPE, channel, len(part)), part, _END)
     return b"".join(frames)
 

@@ -135,8 +135,8 @@ class Trial:
 class _Attempt:
     """One attempt: its channel, and the names that it may use."""
 
-    def __init__(self, connection: Any, channel: Any, exchange: str, queue: Callable[[str], str]) -> None:
-        self.connection, self.channel, self._exchange, self.queue = connection, channel, exchange, queue
+    def __init__(self, connection: Any, channel: Any, exchange: str, name_queue: Callable[[str], str]) -> None:
+        self.connection, self.channel, self._exchange, self.name_queue = connection, channel, exchange, name_queue
 
     def publish(self, key: str, count: int = 1, **headers: Any) -> int:
         """Publish persistent messages with confirms; return how many were confirmed."""
@@ -151,15 +151,15 @@ class _Attempt:
 
     def ready(self, name: str) -> int:
         """Return how many messages the queue holds for consumers."""
-        return int(self.channel.queue_declare(self.queue(name), passive=True).message_count)
+        return int(self.channel.queue_declare(self.name_queue(name), passive=True).message_count)
 
-    def wait(self, claim: Callable[[], bool]) -> bool:
-        """Take in what the broker sends until the claim holds; return whether it does."""
+    def wait(self, is_seen: Callable[[], bool]) -> bool:
+        """Take in what the broker sends until `is_seen` says so; return whether it did."""
         for _ in range(TURNS):
-            if claim():
+            if is_seen():
                 return True
             drain(self.connection, 1)
-        return claim()
+        return is_seen()
 
 
 def _make_message(channel: Any, headers: dict[str, Any]) -> Any:
@@ -176,7 +176,7 @@ def _keeps_prefetch(attempt: _Attempt) -> bool:
     attempt.publish("plain", 3)
     arrived: list[Any] = []
     attempt.channel.basic_qos(0, 1, False)
-    attempt.channel.basic_consume(attempt.queue("plain"), callback=arrived.append)
+    attempt.channel.basic_consume(attempt.name_queue("plain"), callback=arrived.append)
     return attempt.wait(lambda: bool(arrived)) and attempt.ready("plain") == 2 and len(arrived) == 1
 
 
@@ -196,10 +196,10 @@ def _is_repeated(attempt: _Attempt) -> bool:
     """
     attempt.publish("plain")
     with_first = attempt.connection.channel()
-    first = with_first.basic_get(attempt.queue("plain"))
+    first = with_first.basic_get(attempt.name_queue("plain"))
     with_first.close()
     attempt.wait(lambda: attempt.ready("plain") == 1)  # the broker puts it back in its own time
-    again = attempt.channel.basic_get(attempt.queue("plain"))
+    again = attempt.channel.basic_get(attempt.name_queue("plain"))
     return first is not None and again is not None and bool(again.delivery_info["redelivered"])
 
 

@@ -242,7 +242,7 @@ class Sns:
 
     def _publish_one(self, entry: BatchEntry) -> list[DeliveryOutcome]:
         answer = self._topic.publish(entry)
-        return [DeliveryOutcome(number=entry.number, error=None if answer.get("MessageId") else _UNSAID)]
+        return [DeliveryOutcome(number=entry.number, error=None if answer.get("MessageId") else _NOT_CONFIRMED)]
 
     def _publish_batch(self, entries: Sequence[BatchEntry]) -> list[DeliveryOutcome]:
         """Publish entries in one request.
@@ -254,14 +254,15 @@ class Sns:
         for each in answer.get("Failed", ()):
             errors[each["Id"]] = _judge_error("PublishBatch", each["Code"], each.get("Message", ""))
         return [
-            DeliveryOutcome(number=entry.number, error=errors.get(str(n), _UNSAID)) for n, entry in enumerate(entries)
+            DeliveryOutcome(number=entry.number, error=errors.get(str(n), _NOT_CONFIRMED))
+            for n, entry in enumerate(entries)
         ]
 
     def _data_url(self, key: str) -> str:
         return f"{self._s3.meta.endpoint_url.rstrip('/')}/{self.settings.bucket}/{key}"
 
 
-_UNSAID = Unavailable("sns: the answer does not say that the message is stored")
+_NOT_CONFIRMED = Unavailable("sns: the answer does not say that the message is stored")
 
 
 def _is_passing(error: Exception) -> bool:

@@ -23,7 +23,7 @@ _AT_ONCE = 64 * 1024
 _SIMPLE = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)[ \r]")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,6})[ \t]*\r\n", re.IGNORECASE)
 _OTHER = re.compile(rb"\r\n(?:transfer-encoding|connection):", re.IGNORECASE)
-_CUT = "the connection ended within an answer"
+_ENDED_EARLY = "the connection ended within an answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def _read_answer(sock: Any, method: str) -> tuple[HttpAnswer, bool]:
     while (end := received.find(b"\r\n\r\n") + 4) == 3 and received and len(received) < _AT_ONCE:
         more = sock.recv(_AT_ONCE)
         if not more:
-            raise ConnectionResetError(_CUT)
+            raise ConnectionResetError(_ENDED_EARLY)
         received += more
     status, length = _SIMPLE.match(received), _LENGTH.search(received, 0, end)
     if end == 3 or status is None or length is None or status[1] in (b"204", b"304") or _OTHER.search(received, 0, end):
@@ -79,7 +79,7 @@ def _read_answer(sock: Any, method: str) -> tuple[HttpAnswer, bool]:
     while missing > 0:
         parts.append(sock.recv(missing))
         if not parts[-1]:
-            raise ConnectionResetError(_CUT)
+            raise ConnectionResetError(_ENDED_EARLY)
         missing -= len(parts[-1])
     return HttpAnswer(status=int(status[1]), content=b"".join(parts)), True
 

@@ -22,7 +22,7 @@ from .exchange import HttpAnswer, exchange
 from .signature import SignatureScope, signed_headers
 
 # How a botocore shows that it has not the parts that are used here.
-_DIFFERENT = (AttributeError, KeyError, TypeError)
+_UNKNOWN_BOTOCORE = (AttributeError, KeyError, TypeError)
 # Where a request notes what was sent for it, until it is answered.
 _SENT = "vcsreplicator-sent"
 
@@ -80,19 +80,19 @@ class LearnedRequest:
         try:
             if known is not None:
                 answer = known.send(path, content, self._credentials, self._clock.now())
-        except _DIFFERENT:
+        except _UNKNOWN_BOTOCORE:
             self._is_known_botocore = False
         finally:
             if answer is None or not self._is_success(answer):
                 self._known = None
         return answer
 
-    def _note_request(self, **told: Any) -> None:
+    def _note_request(self, **details: Any) -> None:
         """Note how boto3 sent a request."""
         try:
             if self._is_known_botocore:
-                self._known = self._learn_request(**told)
-        except _DIFFERENT:
+                self._known = self._learn_request(**details)
+        except _UNKNOWN_BOTOCORE:
             self._is_known_botocore = False
 
     def _learn_request(self, request_dict: dict[str, Any], response: Any, **_: object) -> _KnownRequest | None:

@@ -47,7 +47,13 @@ _PATIENCE = {
 STATEMENT = "60s"
 
 # Server messages about connections that waiting does not help.
-_WRONG = ("authentication failed", "does not exist", "no password supplied", "unable to open", "no pg_hba.conf entry")
+_LASTING_ERRORS = (
+    "authentication failed",
+    "does not exist",
+    "no password supplied",
+    "unable to open",
+    "no pg_hba.conf entry",
+)
 
 # The class of PostgreSQL's states for values beyond its limits.
 _LIMIT_EXCEEDED = "54"
@@ -277,7 +283,7 @@ def _kind_of(error: DBAPIError, reason: str) -> type[ReplicationError]:
     state = getattr(error.orig, "sqlstate", None) or ""
     if isinstance(error, DataError | IntegrityError) or state.startswith(_LIMIT_EXCEEDED):
         return Rejected
-    if isinstance(error, ProgrammingError) or any(words in reason for words in _WRONG):
+    if isinstance(error, ProgrammingError) or any(words in reason for words in _LASTING_ERRORS):
         return BadConfig
     return Unavailable
 

@@ -41,7 +41,7 @@ __all__ = ["AppendFile", "FramedPayload", "TornRecord", "open_regular"]
 # Bytes that are read at once.
 _READ_AHEAD = 1 << 18
 # Bytes that are written at once, and held in memory.
-_WRITTEN = 1 << 20
+_WRITE_BLOCK = 1 << 20
 # Stands for the descriptor of a file that does not exist.
 _NO_FILE = -1
 
@@ -74,7 +74,7 @@ class AppendFile:
         """
         size = self.tail(tr)
         self.last(tr)
-        blocks = util.increasingchunks(map(self._encode, payloads), min=_WRITTEN, max=_WRITTEN)
+        blocks = util.increasingchunks(map(self._encode, payloads), min=_WRITE_BLOCK, max=_WRITE_BLOCK)
         first = next(blocks, None)
         if first is None:
             return size

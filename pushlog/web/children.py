@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Repositories that are remembered.
 _KEPT = 16
 # Bytes of a node that are compared.
-_ENOUGH = 4
+_COMPARED_BYTES = 4
 # Later changesets whose parents cost less to read than all nodes to compare.
 _FEW = 500
 _known: Any = util.lrucachedict(_KEPT)
@@ -63,7 +63,7 @@ class Children:
         node, length = changelog.node, len(changelog)
         state = length, node(length - 1)
         if self._states_read.get(changelog) != state:
-            known = b"".join(node(revision)[:_ENOUGH] for revision in range(min(length, len(self._first))))
+            known = b"".join(node(revision)[:_COMPARED_BYTES] for revision in range(min(length, len(self._first))))
             if not self._nodes.startswith(known):  # stripped, perhaps added again in another order
                 self._forget_all()
             self._states_read[changelog] = state
@@ -73,7 +73,7 @@ class Children:
         self._first.frombytes(bytes(self._first.itemsize * (length - known_length)))
         first, parents = self._first, changelog.parentrevs
         for revision in range(known_length, length):
-            self._nodes += node(revision)[:_ENOUGH]
+            self._nodes += node(revision)[:_COMPARED_BYTES]
             for parent in parents(revision):
                 if parent == nullrev:
                     continue

@@ -187,7 +187,7 @@ def test_the_newest_rejects_are_listed_although_transactions_have_offsets_too(
 def test_a_retry_that_failed_goes_on_where_it_stopped(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errors_command, "_TOGETHER_BYTES", errors_command._TOGETHER_BYTES // 16)
+    monkeypatch.setattr(errors_command, "_BATCH_BYTES", errors_command._BATCH_BYTES // 16)
     for number in range(20):
         keep(log, a_raw({"number": number, "more": "x" * 62_500}))
     appended, append = list[int](), SqliteLog.append

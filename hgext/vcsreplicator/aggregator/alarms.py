@@ -180,7 +180,7 @@ def _alarm_refused(aggregation: Aggregation) -> Iterator[Alarm]:
     refused = aggregation.poison.refused
     if not refused:
         return
-    told = []
+    waits = []
     for topic in sorted({each.topic for each in refused.values()}):
         largest = {name: each for name, each in refused.items() if each.topic == topic}
         known = aggregation.repositories
@@ -189,8 +189,8 @@ def _alarm_refused(aggregation: Aggregation) -> Iterator[Alarm]:
         names = f"{', '.join(paths[:NAMED])}{more if len(paths) > 1 else ' waits'}"
         newest = max(largest.values(), key=lambda each: each.size)
         limit = "" if newest.limit is None else f" (it takes {newest.limit})"
-        told.append(f"{names}, for topic {topic} refuses a message of {newest.size} bytes{limit}")
-    yield Alarm(kind=TOO_LARGE, story=f"{'; '.join(told)}; correct max.message.bytes, see: vcsreplicator topics check")
+        waits.append(f"{names}, for topic {topic} refuses a message of {newest.size} bytes{limit}")
+    yield Alarm(kind=TOO_LARGE, story=f"{'; '.join(waits)}; correct max.message.bytes, see: vcsreplicator topics check")
 
 
 def _alarm_successors(aggregation: Aggregation, waiting: Waiting, patience: float) -> Iterator[Alarm]:

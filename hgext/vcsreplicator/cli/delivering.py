@@ -75,8 +75,8 @@ def _describe_webhook(settings: "NotifierSettings | None", name: str, messages: 
         return f"passed; its deliveries cannot be read: {see}"
     if not counts:
         return "passed; none of its deliveries is kept, if there was any"
-    told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    return told if counts.keys() == {DeliveryState.DELIVERED.value} else f"{told}: {see}"
+    summary = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return summary if counts.keys() == {DeliveryState.DELIVERED.value} else f"{summary}: {see}"
 
 
 def find_rejects(log: Log, event: Event, notice: Record) -> Mapping[str, Sequence[str]]:

@@ -27,7 +27,7 @@ from .display import console, table
 from .options import check_exposures, with_insecure
 
 # What a demo that stays prints last.
-_STAYS = "Ctrl-C stops everything."
+_HOW_TO_STOP = "Ctrl-C stops everything."
 
 # Characters that would need escapes in the URLs, TOML and hgrc that name the folder.
 _NEEDS_ESCAPE = re.compile('["\\\\%#?=\0-\x1f\x7f\ud800-\udfff]')
@@ -115,7 +115,7 @@ def _run_decoder(options: DemoOptions, *, stay: bool) -> None:
         if stay:
             click.echo(f"\nedge     curl --data @FILE {layout.url}$(uuidgen)")
             click.echo(f"output   {layout.output}")
-            run(_STAYS)
+            run(_HOW_TO_STOP)
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ def _print_addresses(layout: Layout) -> None:
         click.echo(f"mirror   {url}  {name}")
     click.echo(f"notices  {layout.notices}")
     click.echo(f"status   vcsreplicator status --config {layout.config}")
-    click.echo(_STAYS)
+    click.echo(_HOW_TO_STOP)
 
 
 def _push_and_show(layout: Layout) -> None:

@@ -112,9 +112,12 @@ def requests(config: Config, last: int, as_json: bool) -> None:
 
 
 def print_requests(
-    found: Iterable[OperatorRequest], subject: str, *, as_json: bool, name: Callable[[str], str] = str
+    found: Iterable[OperatorRequest], subject: str, *, as_json: bool, name_subject: Callable[[str], str] = str
 ) -> None:
-    """Print requests; `name` returns the name of a subject for people."""
-    rows = [(when(each.asked_at), each.who, name(each.subject), each.kind, each.result or "waiting") for each in found]
+    """Print requests; `name_subject` returns the name of a subject for people."""
+    rows = [
+        (when(each.asked_at), each.who, name_subject(each.subject), each.kind, each.result or "waiting")
+        for each in found
+    ]
     data = [{subject if key == "subject" else key: value for key, value in plain(each).items()} for each in found]
     print_listing(data, ("asked", "who", subject, "what", "result"), rows, as_json=as_json)

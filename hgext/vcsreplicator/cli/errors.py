@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from notifier.raw import RawMessage
 
 # Most messages in one append.
-_TOGETHER = 500
+_BATCH_MESSAGES = 500
 # Bytes after which an append takes no more.
-_TOGETHER_BYTES = 4 * 1024 * 1024
+_BATCH_BYTES = 4 * 1024 * 1024
 
 # The search for the newest rejects, if it did not find enough, begins again this many times farther from the end.
 _FARTHER = 4
@@ -112,8 +112,8 @@ def retry(config: Config, numbers: tuple[int, ...], kind: str | None, yes: bool)
         if yes:
             for batch in _read_batches(log, numbers, found):
                 _submit(config, settings, log, batch)
-    told = f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}"
-    click.echo(f"{told}; of {lost} others the message was not kept" if lost else told)
+    summary = f"{'submitted' if yes else 'would submit'} {len(found)} again{'' if yes else ' (--yes does it)'}"
+    click.echo(f"{summary}; of {lost} others the message was not kept" if lost else summary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ def _read_batches(
             continue
         batch.append((choice, raw))
         size += len(record.value or b"")
-        if len(batch) == _TOGETHER or size >= _TOGETHER_BYTES:
+        if len(batch) == _BATCH_MESSAGES or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:

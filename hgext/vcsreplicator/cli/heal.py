@@ -48,7 +48,9 @@ def command(
         with closing(_open_notes(settings)) as notes:
             found = notes.requests.list_newest(last)
         paths = {state.repository: state.path for state in picture.states.values()}
-        print_requests(found, "repository", as_json=as_json, name=lambda repository: paths.get(repository, repository))
+        print_requests(
+            found, "repository", as_json=as_json, name_subject=lambda repository: paths.get(repository, repository)
+        )
     else:
         _request_heals(settings, picture, repositories, yes=yes)
 

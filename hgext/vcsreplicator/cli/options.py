@@ -52,7 +52,7 @@ TEXT = Text()
 HOW_MANY = click.IntRange(1, 1_000_000)
 
 
-def _make_completion(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
+def _make_completion(list_names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
     """Make a completion with the names in the services' file.
 
     The file has the mirrors and destinations of its machine; names that were typed already are left out. No broker
@@ -63,7 +63,7 @@ def _make_completion(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Cal
         given = ctx.params.get(parameter.name or "") if parameter.nargs == -1 else None
         try:
             file = ctx.params.get("file") or os.environ.get("VCSREPLICATOR_CONFIG") or DEFAULT_FILE
-            found = sorted({*names(load(file).tables)} - {*(given or ())})
+            found = sorted({*list_names(load(file).tables)} - {*(given or ())})
         except Exception:  # an error would be printed into the line that the user types
             return []
         return [name for name in found if name.startswith(incomplete)]

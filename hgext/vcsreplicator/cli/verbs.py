@@ -131,8 +131,8 @@ def run() -> None:
     except OSError as error:
         if not isinstance(error, PermissionError) and not _is_passing(error):
             raise
-        told = _describe_denied(error) if isinstance(error, PermissionError) else str(error)
-        click.echo(f"vcsreplicator: {told}", err=True)
+        reason = _describe_denied(error) if isinstance(error, PermissionError) else str(error)
+        click.echo(f"vcsreplicator: {reason}", err=True)
         sys.exit(2 if isinstance(error, PermissionError) else 1)
 
 

@@ -48,19 +48,19 @@ def draw_timeline(steps: Sequence[TimelineStep]) -> TimelinePicture:
 
     width = (LAST if all(step.is_done for step in steps if step.stage is not Stage.PASSED) else LAST_SO_FAR) - FIRST
 
-    def place(at: float) -> float:
+    def locate(at: float) -> float:
         return round(FIRST + ((at - first) / (last - first) * width if last > first else 0.0), 2)
 
     begins = {step.stage: step.at for step in steps if step.at is not None and step.mirror is None}
     logged = begins.get(Stage.LOGGED) or first
-    tracks = [_draw_track("master to log", steps, (Stage.COMMITTED, Stage.LOGGED), None, first, place)]
+    tracks = [_draw_track("master to log", steps, (Stage.COMMITTED, Stage.LOGGED), None, first, locate)]
     for mirror in sorted({step.mirror for step in steps if step.mirror is not None}):
-        tracks.append(_draw_track(mirror, steps, (Stage.APPLIED, Stage.SERVED), mirror, logged, place))
+        tracks.append(_draw_track(mirror, steps, (Stage.APPLIED, Stage.SERVED), mirror, logged, locate))
     served = max((step.at for step in steps if step.stage is Stage.SERVED and step.at is not None), default=logged)
-    tracks.append(_draw_track("notice", steps, (Stage.ANNOUNCED,), None, served, place))
+    tracks.append(_draw_track("notice", steps, (Stage.ANNOUNCED,), None, served, locate))
     released = begins.get(Stage.RELEASED)
     return TimelinePicture(
-        tracks=tuple(tracks), released=None if released is None else place(released), seconds=last - first
+        tracks=tuple(tracks), released=None if released is None else locate(released), seconds=last - first
     )
 
 
@@ -70,17 +70,17 @@ def _draw_track(
     stages: Sequence[Stage],
     mirror: str | None,
     start: float,
-    place: Callable[[float], float],
+    locate: Callable[[float], float],
 ) -> TimelineTrack:
     """Draw the stages of one track, from where the stage before it ended."""
     mine = [step for step in steps if step.stage in stages and step.mirror == mirror]
-    dots = [(place(step.at), step.stage) for step in mine if step.at is not None]
+    dots = [(locate(step.at), step.stage) for step in mine if step.at is not None]
     is_done = all(step.is_done for step in mine)
-    end = max([x for x, _ in dots], default=place(start))
+    end = max([x for x, _ in dots], default=locate(start))
     return TimelineTrack(
         label=label,
         dots=tuple(dots),
-        start=min(place(start), end),
+        start=min(locate(start), end),
         end=end if is_done else 100.0,
         is_done=is_done,
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     # While the log is unavailable: keep a change and send it later, or refuse it.
     LogUnavailable = Literal["accept", "refuse"]
 
-_Choice = TypeVar("_Choice", bound=str)
+_OneOf = TypeVar("_OneOf", bound=str)
 
 SECTION = b"vcsreplicator"
 ROOTS = b"vcsreplicator-roots"
@@ -190,7 +190,7 @@ def _read_log(ui: Ui) -> str | None:
     return url
 
 
-def _read_choice(ui: Ui, key: bytes, choices: tuple[_Choice, ...], default: _Choice | None) -> _Choice:
+def _read_choice(ui: Ui, key: bytes, choices: tuple[_OneOf, ...], default: _OneOf | None) -> _OneOf:
     value = _read_text(ui, key)
     if value is None and default is not None:
         return default

@@ -139,11 +139,11 @@ class TopicComparison:
         kept = self.found.retention if self.found else None
         if not wrong and (kept is None or kept >= SHORTEST * DAY):
             return None
-        told = ", ".join(f"{each.setting} is {each.found}, must be {each.needed}" for each in wrong)
-        told, setting = told or f"keeps records for {kept:g} s", wrong[0].setting if wrong else "retention"
+        problem = ", ".join(f"{each.setting} is {each.found}, must be {each.needed}" for each in wrong)
+        problem, setting = problem or f"keeps records for {kept:g} s", wrong[0].setting if wrong else "retention"
         named = (remedy for remedy in self.remedies if setting in remedy)
         remedy = next(named, "see: vcsreplicator topics check")
-        return f"topic {self.name}: {told}, so the log removes records that are needed; mend it: {remedy}"
+        return f"topic {self.name}: {problem}, so the log removes records that are needed; mend it: {remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +188,8 @@ class TooLarge(Rejected):
     It may take them later, once an operator has corrected its settings. `records` names at least one of those that it refuses.
     """
 
-    def __init__(self, records: tuple[LargeRecord, ...], told: str = "") -> None:
-        super().__init__(f"{'; '.join(map(str, records[:3]))}{told}")
+    def __init__(self, records: tuple[LargeRecord, ...], advice: str = "") -> None:
+        super().__init__(f"{'; '.join(map(str, records[:3]))}{advice}")
         self.records = records
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def ask_aside(name: str, question: Callable[[], T]) -> "Future[T]":
+def ask_aside(name: str, ask: Callable[[], T]) -> "Future[T]":
     """Have a thread of this name answer: the caller decides how long it waits.
 
     The answer may be an exception. Raises RuntimeError if the system has no thread left.
@@ -18,7 +18,7 @@ def ask_aside(name: str, question: Callable[[], T]) -> "Future[T]":
 
     def find_answer() -> None:
         try:
-            answer.set_result(question())
+            answer.set_result(ask())
         except BaseException as error:
             answer.set_exception(error)
 

@@ -51,11 +51,11 @@ class OperatorRequest:
 class RequestTable:
     """The table, whose column `subject` names what a request concerns.
 
-    `rows` executes a statement, durably, and returns its rows; what it raises passes.
+    `execute` executes a statement, durably, and returns its rows; its errors reach the caller.
     """
 
-    def __init__(self, rows: Callable[[str, Sequence[Any]], list[Any]], subject: str) -> None:
-        self._rows, self._subject = rows, subject
+    def __init__(self, execute: Callable[[str, Sequence[Any]], list[Any]], subject: str) -> None:
+        self._execute, self._subject = execute, subject
         self._select = f"SELECT id, {subject}, kind, argument, who, asked_at, done_at, result FROM requests"
 
     def ask(self, subject: str, kind: str, argument: Mapping[str, Any], *, who: str, now: float) -> int:
@@ -63,7 +63,7 @@ class RequestTable:
         insert = (
             f"INSERT INTO requests ({self._subject}, kind, argument, who, asked_at) VALUES (?, ?, ?, ?, ?) RETURNING id"
         )
-        [(number,)] = self._rows(insert, (subject, kind, json.dumps(argument, sort_keys=True), who, now))
+        [(number,)] = self._execute(insert, (subject, kind, json.dumps(argument, sort_keys=True), who, now))
         return int(number)
 
     def list_open(self, subject: str | None = None) -> list[OperatorRequest]:
@@ -82,12 +82,12 @@ class RequestTable:
 
     def answer(self, number: int, result: str, *, now: float) -> None:
         """Record the result of a request; durable on return."""
-        self._rows("UPDATE requests SET done_at = ?, result = ? WHERE id = ?", (now, result, number))
+        self._execute("UPDATE requests SET done_at = ?, result = ? WHERE id = ?", (now, result, number))
 
     def _select_requests(self, condition: str, *values: object) -> list[OperatorRequest]:
         return [
             OperatorRequest(number, subject, kind, _read_argument(argument), *rest)
-            for number, subject, kind, argument, *rest in self._rows(f"{self._select} {condition}", values)
+            for number, subject, kind, argument, *rest in self._execute(f"{self._select} {condition}", values)
         ]
 
 

@@ -27,7 +27,7 @@ logger = structlog.get_logger()
 class ReadRecords:
     """Records that a reader brought, and the positions where it goes on.
 
-    `follows` names the repository of a catch-up reader, `run` its catching up. The supervisor calls `taken` after it took the
+    `follows` names the repository of a catch-up reader, `run` its catching up. The supervisor calls `make_room` after it took the
     records: a reader is never more than AHEAD batches ahead.
     """
 
@@ -35,7 +35,7 @@ class ReadRecords:
     positions: Mapping[tuple[str, int], int]
     follows: str | None = None
     run: int = 0
-    taken: Callable[[], None] = lambda: None
+    make_room: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,11 @@ class Source:
         elif not records:
             return None
         return ReadRecords(
-            records=records, positions=self._positions, follows=self._follows, run=self._run, taken=self._room.release
+            records=records,
+            positions=self._positions,
+            follows=self._follows,
+            run=self._run,
+            make_room=self._room.release,
         )
 
     def _skip_expired(self, error: Expired) -> None:

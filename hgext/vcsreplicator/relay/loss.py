@@ -63,11 +63,13 @@ class KnownPlace(EventPlace):
 class LossWatch:
     """The records that the log is known to have; any thread may use it.
 
-    `state` returns the aggregator's state of a repository, and `partitions` knows which partitions must be checked.
+    `find_state` returns the aggregator's state of a repository, and `partitions` knows which partitions must be checked.
     """
 
-    def __init__(self, log: Log, state: Callable[[str], RepositoryState | None], clock: Clock | None = None) -> None:
-        self._log, self._state, self._clock = log, state, clock or SystemClock()
+    def __init__(
+        self, log: Log, find_state: Callable[[str], RepositoryState | None], clock: Clock | None = None
+    ) -> None:
+        self._log, self._find_state, self._clock = log, find_state, clock or SystemClock()
         self.partitions, self._lock = EventPartitions(log, self._clock), threading.Lock()
         self._eras = Counter[int]()
         self._newest: dict[int, KnownPlace] = {}
@@ -242,7 +244,7 @@ class LossWatch:
         """Return whether the log lost sent events of a repository; raise Unavailable."""
         if self._has_lost_previous(folder):
             return True
-        state = self._state(current.repository)
+        state = self._find_state(current.repository)
         return not (current.era == 0 and has_seen(state, box, sent)) and has_lost(self._log, box, state)
 
     def _has_lost_previous(self, folder: str) -> bool:
@@ -265,7 +267,7 @@ class LossWatch:
             self._end_era(partition, known)
         names = event_names(newest)
         logger.warning("the log lost events: they are sent again", folder=folder, **names)
-        missing = send_again(box, self._state(newest.repository))
+        missing = send_again(box, self._find_state(newest.repository))
         if missing is not None:
             logger.error(
                 "the log lost events that the outbox no longer keeps",

@@ -110,7 +110,7 @@ class Work:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="relay")
         self._tasks: dict[str, _RepositoryTask] = {}
         # How many tasks wait because the log was away.
-        self._away = 0
+        self._tasks_away = 0
         self.failed: dict[str, Failure] = {}
         self.unrecovered: dict[str, Failure] = {}
         self.on_failed: Callable[[str, str, bool], None] = lambda folder, reason, is_full: None
@@ -195,12 +195,12 @@ class Work:
         longest = RECONNECT.delay(task.failures, random.random())
         if not task.is_away:
             return longest
-        often = FAILOVER.delay(task.failures, random.random()) * max(1.0, self._away / OFTEN)
+        often = FAILOVER.delay(task.failures, random.random()) * max(1.0, self._tasks_away / OFTEN)
         return min(often, longest)
 
     def _set_away(self, task: _RepositoryTask, *, is_away: bool) -> None:
         """Note whether a task waits for the log; the caller holds the condition."""
-        self._away += is_away - task.is_away
+        self._tasks_away += is_away - task.is_away
         task.is_away = is_away
 
     def _start_those_away(self) -> None:

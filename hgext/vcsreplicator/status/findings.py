@@ -54,8 +54,8 @@ def findings(picture: Picture, now: float, expected: Expectations) -> list[Findi
     """Find the troubles that an operator must know, the worst first."""
     found = []
     if picture.aggregator is None or picture.silence(AGGREGATOR, now) > 30:
-        told = _describe_silence(picture.seen(AGGREGATOR) if picture.aggregator else None, now)
-        text = f"the aggregator {told}: no release, no notice; start it: {START}aggregator"
+        symptom = _describe_silence(picture.seen(AGGREGATOR) if picture.aggregator else None, now)
+        text = f"the aggregator {symptom}: no release, no notice; start it: {START}aggregator"
         found.append(Finding(level=Severity.CRITICAL, text=text))
     found += [
         Finding(level=Severity.CRITICAL, text=text)
@@ -146,12 +146,12 @@ def _find_reported(picture: Picture, now: float, wanted: Expectations) -> list[F
         report, silence = picture.reports.get(service), _measure_silence(picture, service, now)
         if _is_silent(silence, wanted):
             if service in expected or silence < FORGOTTEN:
-                told = _describe_silence(picture.seen(service) if report else None, now)
+                symptom = _describe_silence(picture.seen(service) if report else None, now)
                 if report is None and _has_worked(picture, service):
-                    told = "has sent no heartbeat since the topic `services` was made again"
-                text = f"{service} {told}; start its notifier: {START}notifier"
+                    symptom = "has sent no heartbeat since the topic `services` was made again"
+                text = f"{service} {symptom}; start its notifier: {START}notifier"
                 if service.startswith(RELAY_KEY):
-                    text = f"the {service} {told}: pushes may wait in the outboxes; start it: {START}relay"
+                    text = f"the {service} {symptom}: pushes may wait in the outboxes; start it: {START}relay"
                 found.append(Finding(level=Severity.CRITICAL, text=text))
             continue
         if report is None:

@@ -121,8 +121,8 @@ def _judge_lateness(picture: Picture, since: Mapping[str, float], now: float, se
 class _SharedQuestion(Generic[T]):
     """A question that one thread at a time answers, begun by a request."""
 
-    def __init__(self, question: Callable[[], T], clock: Clock) -> None:
-        self._question, self._clock = question, clock
+    def __init__(self, find_answer: Callable[[], T], clock: Clock) -> None:
+        self._find_answer, self._clock = find_answer, clock
         self._lock = threading.Lock()
         self._answer: Future[T] | None = None
         self._began = 0.0
@@ -133,7 +133,7 @@ class _SharedQuestion(Generic[T]):
             if self._answer is None or self._answer.done():
                 now = self._clock.monotonic()
                 # Raises if the system has no thread left: then the next request asks.
-                self._answer, self._began = ask_aside("health", self._question), now
+                self._answer, self._began = ask_aside("health", self._find_answer), now
             return self._answer, self._began
 
 

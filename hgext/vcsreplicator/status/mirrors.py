@@ -73,11 +73,11 @@ def _describe_unwritable(name: str, trouble: str, since: str) -> str:
 
     If their folder was removed, only a restart helps.
     """
-    told = "see `disk` in docs/runbook.md"
+    see = "see `disk` in docs/runbook.md"
     if any(sign in trouble for sign in _FULL):
-        return f"mirror {name} cannot write to its disk, make room there: {trouble}{since}; {told}"
+        return f"mirror {name} cannot write to its disk, make room there: {trouble}{since}; {see}"
     step = f"restore that folder, or make it writable, then: systemctl restart vcsreplicator-mirror@{name}"
-    return f"mirror {name} cannot write to its disk: {trouble}{since}; {step}; {told}"
+    return f"mirror {name} cannot write to its disk: {trouble}{since}; {step}; {see}"
 
 
 def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, warn: int, critical: int) -> list[Finding]:
@@ -199,5 +199,5 @@ def _note_deactivated(picture: Picture, mirror: rosters.Mirror) -> Iterator[str]
     given_up = sorted((state for state in known if state and not state.deleted), key=lambda state: state.path)
     if given_up and mirror.state is not rosters.MirrorState.REMOVED:
         way_out = f"vcsreplicator roster activate {mirror.name} --repository {shlex.quote(given_up[0].path)}"
-        told = f"mirror {mirror.name} is deactivated for {name_paths([state.path for state in given_up])}"
-        yield f"{told}, so no notice there waits for it, and its lag there is not reported; to end that: {way_out}"
+        finding = f"mirror {mirror.name} is deactivated for {name_paths([state.path for state in given_up])}"
+        yield f"{finding}, so no notice there waits for it, and its lag there is not reported; to end that: {way_out}"

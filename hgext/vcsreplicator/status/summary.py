@@ -91,8 +91,8 @@ class Summary:
         verb = "are" if " and " in self.watched else "is"
         if not self.recent:
             return f"{self.watched} {verb} caught up"
-        told = [*self.recent[:SAID], *([f"{len(self.recent) - SAID} more"] if len(self.recent) > SAID else [])]
-        return f"{self.watched} {verb} within {'their' if verb == 'are' else 'its'} limits: {'; '.join(told)}"
+        shown = [*self.recent[:SAID], *([f"{len(self.recent) - SAID} more"] if len(self.recent) > SAID else [])]
+        return f"{self.watched} {verb} within {'their' if verb == 'are' else 'its'} limits: {'; '.join(shown)}"
 
     def measure_silence(self, service: str) -> float:
         """Return the seconds since this service reported; many if it never did.

@@ -58,8 +58,8 @@ def _find_former_counts(picture: Picture, count: int, now: float) -> Iterator[Fi
         if found not in (None, count) and picture.silence(name, now) <= SILENT
     }
     if former:
-        told = ", ".join(f"{name} ({found})" for name, found in former.items())
-        text = f"topic {EVENTS} has {count} partitions now, and some services began with another number: {told}"
+        numbers = ", ".join(f"{name} ({found})" for name, found in former.items())
+        text = f"topic {EVENTS} has {count} partitions now, and some services began with another number: {numbers}"
         way_out = "repositories stall until each of them is restarted (docs/log.md, Topics)"
         yield Finding(level=Severity.CRITICAL, text=f"{text}; {way_out}: systemctl restart 'vcsreplicator-*'")
 

@@ -26,7 +26,7 @@ _SQLITE = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_FULL,
 }
-_BESIDE = ("", "-wal", "-shm", "-journal")
+_SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 def is_passing(error: BaseException | None) -> bool:
@@ -58,7 +58,7 @@ def _find_obstacle(path: str) -> OSError | None:
 
     It opens none of them: closing a file gives up the locks that other connections of the process have on it.
     """
-    for file in (path + name for name in _BESIDE):
+    for file in (path + name for name in _SQLITE_SUFFIXES):
         try:
             if not stat.S_ISREG(os.stat(file).st_mode):
                 return OSError(errno.EINVAL, "not a file", file)

@@ -1228,7 +1228,7 @@ def test_a_reader_is_never_far_ahead_of_the_supervisor(bench: Bench) -> None:
     try:
         eventually(lambda: len(arrived) == AHEAD, "as many as it may be ahead")
         assert not full.wait(0.3)
-        arrived[0].taken()
+        arrived[0].make_room()
         eventually(full.is_set, "one more")
     finally:
         source.stop()

@@ -30,16 +30,16 @@ TAKEN = frozenset({Arrival.FIRST, Arrival.NEXT, Arrival.GAP, Arrival.ADOPTED})
 def judge(
     state: RepositoryState | None,
     event: Event,
-    known: Callable[[int], str | None],
+    find_id: Callable[[int], str | None],
     *,
     is_forked: bool = False,
     is_again: bool = False,
 ) -> Arrival:
     """Judge how the event relates to the state of its repository.
 
-    `known` gives the id of an earlier event by its sequence, None if it is forgotten. A gap is taken only if neither the state nor
-    `is_forked` names a fork: behind a fork it is unknown which history continues. An earlier sequence whose id is forgotten counts
-    as a repeat.
+    `find_id` returns the id of an earlier event by its sequence, None if it is forgotten. A gap is taken only if neither the state
+    nor `is_forked` names a fork: behind a fork it is unknown which history continues. An earlier sequence whose id is forgotten
+    counts as a repeat.
 
     With `is_again` the event lies before the position: an adoption there may be older than the state, which may have forgotten
     it. Then an adoption that names the incarnations it replaces is taken only if the present one is among them.
@@ -49,7 +49,7 @@ def judge(
     if event.incarnation != state.incarnation:
         return _other_incarnation(state, event, is_again=is_again)
     if event.seq <= state.seq:
-        return Arrival.REPEAT if known(event.seq) in (event.id, None) else Arrival.FORK
+        return Arrival.REPEAT if find_id(event.seq) in (event.id, None) else Arrival.FORK
     if event.seq == state.seq + 1:
         return Arrival.NEXT if event.previous == state.event else Arrival.FORK
     return Arrival.FORK if state.fork or is_forked else Arrival.GAP

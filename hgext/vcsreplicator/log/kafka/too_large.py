@@ -11,11 +11,11 @@ from .clients import TOO_LARGE
 
 
 def describe_refused(
-    messages: Sequence[NewRecord], futures: Sequence[Any], largest: Callable[[str], int | None]
+    messages: Sequence[NewRecord], futures: Sequence[Any], find_limit: Callable[[str], int | None]
 ) -> TooLarge | None:
     """Return an error that names the messages that are too large for topics.
 
-    `futures` belong to the messages; `largest` returns the bytes that a topic takes, as `Log.largest` does. None if the brokers
+    `futures` belong to the messages; `find_limit` returns the bytes that a topic takes, as `Log.largest` does. None if the brokers
     refused none of them. A broker answers to the first ones only, so all messages are compared with what their topics take; the
     largest one that failed is named if the brokers do not say that.
     """
@@ -28,7 +28,7 @@ def describe_refused(
     for topic in {message.topic for message in messages}:
         limits[topic] = None
         with suppress(ReplicationError):
-            limits[topic] = largest(topic)
+            limits[topic] = find_limit(topic)
 
     def describe(message: NewRecord) -> LargeRecord:
         size, limit = measure_message(message), limits[message.topic]
@@ -36,5 +36,5 @@ def describe_refused(
 
     refused = [each for each in map(describe, messages) if each.limit is not None and each.size > each.limit]
     named = refused or [describe(max(failed, key=measure_message))]
-    told = ": message too large for the broker (max.message.bytes); see: vcsreplicator topics check"
-    return TooLarge(tuple(named), told)
+    advice = ": message too large for the broker (max.message.bytes); see: vcsreplicator topics check"
+    return TooLarge(tuple(named), advice)

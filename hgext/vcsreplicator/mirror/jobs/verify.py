@@ -315,5 +315,5 @@ def _log_verdict(verdict: Verdict) -> None:
     """
     if verdict.outcome is ComparisonOutcome.EQUAL:
         return
-    level = logging.ERROR if verdict.outcome in NEEDS_OPERATOR else logging.WARNING
-    logger.log(level, "not equal", **{**plain(verdict), "outcome": verdict.outcome.value})
+    severity = logging.ERROR if verdict.outcome in NEEDS_OPERATOR else logging.WARNING
+    logger.log(severity, "not equal", **{**plain(verdict), "outcome": verdict.outcome.value})

@@ -120,11 +120,11 @@ class Supervisor:
                 for record in arrived.records:
                     self.intake.take(record)
                 self._hold_back()
-                arrived.taken()
+                arrived.make_room()
             case ReadRecords():
                 with self.detachments.isolate(arrived.follows):
                     self.healing.take_events(arrived)
-                arrived.taken()
+                arrived.make_room()
             case Answered():
                 with self.detachments.isolate(getattr(arrived.worker.busy, "repository", None)):
                     self._take_answer(arrived)
