@@ -19,12 +19,15 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from ..words.errors import BlobsUnavailable, MalformedEvent, NoRoomForBlobs, quote_value
 from ..words.wire import BUNDLE_LIMIT, Attachment, BundlePlace
 from .ownership import give_to_owner, make_folder
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
 
 EXPECTED = "expected file:///absolute/folder or s3://bucket/prefix"
 
@@ -173,7 +176,7 @@ class S3Blobs:
         return self._prefix + checked_name(attachment)
 
     @functools.cached_property
-    def _client(self) -> Any:
+    def _client(self) -> "S3Client":
         import boto3
         from botocore.config import Config
 

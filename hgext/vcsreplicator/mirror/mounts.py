@@ -61,7 +61,7 @@ class MountedRoot:
             f"mount its file system; if its disk is lost, run: vcsreplicator bootstrap {settings.name}"
         )
 
-    def watch(self, report: Callable[[object], None]) -> None:
+    def watch(self, report: Callable[[Exception], None]) -> None:
         """Report from now on if the mirror must end because another folder is there.
 
         A thread of its own looks, because a file system that hangs holds it up.
@@ -72,7 +72,7 @@ class MountedRoot:
         """End the watch."""
         self._stop.set()
 
-    def _watch(self, report: Callable[[object], None]) -> None:
+    def _watch(self, report: Callable[[Exception], None]) -> None:
         while not self._stop.wait(self._settings.beat_interval):
             try:
                 self.check()

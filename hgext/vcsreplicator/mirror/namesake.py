@@ -82,7 +82,7 @@ class Namesakes:
                 raise self._make_refusal(other)
             return
 
-    def watch(self, report: Callable[[object], None]) -> None:
+    def watch(self, report: Callable[[SkippedRecords | Exception], None]) -> None:
         """Report from now on if this mirror must end because of another one.
 
         Also report a log that lost acks: nothing else reads them here, and this mirror's may be among them.
@@ -92,7 +92,7 @@ class Namesakes:
     def stop(self) -> None:
         self._stop.set()
 
-    def _watch(self, report: Callable[[object], None]) -> None:
+    def _watch(self, report: Callable[[SkippedRecords | Exception], None]) -> None:
         lost: Expired | None = None
         while not self._stop.wait(self._settings.beat_interval):
             try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -34,7 +34,7 @@ from .pool import Answered, Lane, WorkerPool
 from .settings import MirrorSettings
 from .sources import Source
 from .supervision.state import DOUBT
-from .supervision.supervisor import Supervisor
+from .supervision.supervisor import Supervisor, SupervisorMessage
 from .task import READY, FoundRepository, Scan
 from .writer import AckWriter
 
@@ -63,7 +63,7 @@ def run(settings: MirrorSettings, log: Log, *, stop: threading.Event, ready: Cal
         instance = instance_of(Path(settings.folder))
         namesakes = Namesakes(settings, instance, log, table.positions[ACKS, 0])
         _ask_until_available(stop, lambda: namesakes.wait(table.value(ACKS, settings.name), stop))
-        inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        inbox: queue.SimpleQueue[SupervisorMessage] = queue.SimpleQueue()
         pool, writer = WorkerPool(settings, inbox.put), AckWriter(log, settings.group, inbox.put)
         supervisor = Supervisor(
             settings,
@@ -144,7 +144,7 @@ def _prepare(
     pool: WorkerPool,
     table: Table,
     own_acks: Mapping[str, Ack],
-    inbox: "queue.SimpleQueue[Any]",
+    inbox: "queue.SimpleQueue[SupervisorMessage]",
     stop: threading.Event,
 ) -> bool:
     """Start the workers, combine disk and log; return False if stopped."""
@@ -252,7 +252,7 @@ def _read_own_acks(settings: MirrorSettings, table: Table) -> dict[str, Ack]:
 
 
 def _scan(
-    pool: WorkerPool, inbox: "queue.SimpleQueue[Answered]", stop: threading.Event
+    pool: WorkerPool, inbox: "queue.SimpleQueue[SupervisorMessage]", stop: threading.Event
 ) -> tuple[FoundRepository, ...] | None:
     """Return what a worker, or its successor, finds on the disk; None if stopped."""
     worker = None
@@ -263,6 +263,8 @@ def _scan(
             answered = inbox.get(timeout=TURN)
         except queue.Empty:
             continue
+        # Only workers have begun.
+        assert isinstance(answered, Answered)
         pool.freed(answered)
         if answered.answer == READY:
             continue

@@ -54,6 +54,10 @@ class SkippedRecords:
     positions: Mapping[tuple[str, int], int]
 
 
+# What a reading thread reports; the exception ended it.
+SourceReport = ReadRecords | ExpiredPosition | SkippedRecords | Exception
+
+
 class Source:
     """One reading thread.
 
@@ -66,7 +70,7 @@ class Source:
         self,
         log: Log,
         positions: Mapping[tuple[str, int], int],
-        report: Callable[[object], None],
+        report: Callable[[SourceReport], None],
         *,
         follows: str | None = None,
         run: int = 0,

@@ -50,7 +50,7 @@ class AckWriter:
     A failed write is retried indefinitely. A record that its topic refuses for its size delays no other one.
     """
 
-    def __init__(self, log: Log, group: str, report: Callable[[object], None]) -> None:
+    def __init__(self, log: Log, group: str, report: Callable[[Ends | Exception], None]) -> None:
         self._log, self._group, self._report = log, group, report
         self._condition = threading.Condition()
         self._waiting = _OutgoingRecords()

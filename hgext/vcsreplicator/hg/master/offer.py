@@ -42,7 +42,7 @@ _FORWARDED = (b"X-Forwarded-For", b"Forwarded", b"X-Real-IP", b"Via")
 def _guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
     """Return a command that checks the client, and answers with our errors."""
 
-    def command(repo: localrepository, proto: Any, *arguments: bytes) -> Any:
+    def command(repo: localrepository, proto: wireprototypes.baseprotocolhandler, *arguments: bytes) -> Any:
         try:
             check_allowed(repo.ui, proto)
             chunks = function(repo.unfiltered(), *arguments)
@@ -57,7 +57,7 @@ def _guard(function: Callable[..., Iterator[bytes]]) -> Callable[..., Any]:
     return command
 
 
-def check_allowed(ui: Ui, proto: Any) -> None:
+def check_allowed(ui: Ui, proto: wireprototypes.baseprotocolhandler) -> None:
     """Raise Unavailable unless the configuration lets this client see everything."""
     user, address = _user_of(proto), _address_of(proto)
     for entry in ui.configlist(b"vcsreplicator", b"snapshot-allow"):
@@ -71,13 +71,13 @@ def check_allowed(ui: Ui, proto: Any) -> None:
     raise Unavailable(f"{client} may not copy this repository: add it to [vcsreplicator] snapshot-allow there")
 
 
-def _user_of(proto: Any) -> bytes | None:
+def _user_of(proto: wireprototypes.baseprotocolhandler) -> bytes | None:
     if proto.name == wireprototypes.SSHV1:
         return encoding.environ.get(b"REMOTE_USER") or encoding.environ.get(b"USER")
     return proto._req.remoteuser or None
 
 
-def _address_of(proto: Any) -> bytes | None:
+def _address_of(proto: wireprototypes.baseprotocolhandler) -> bytes | None:
     """Return the address of an HTTP client; None over SSH or behind a proxy.
 
     A proxy connects on behalf of any client. REMOTE_HOST does not count: where a server looks names up, the client's own name
@@ -88,7 +88,7 @@ def _address_of(proto: Any) -> bytes | None:
     request = proto._req
     if any(name in request.headers for name in _FORWARDED):
         return None
-    return request.rawenv.get(b"REMOTE_ADDR")  # type: ignore[no-any-return]
+    return request.rawenv.get(b"REMOTE_ADDR")
 
 
 def _is_covered(entry: bytes, address: bytes | None) -> bool:

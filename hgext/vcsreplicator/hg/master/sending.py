@@ -4,7 +4,7 @@
 import os
 import shutil
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...log import Log
 from ...outbox.file import Outbox, outbox_of
@@ -14,6 +14,8 @@ from ..bundles import RepositoryOpener
 from . import creation
 
 if TYPE_CHECKING:
+    from mercurial.ui import ui as Ui
+
     from .repository import MasterRepository
 
 LOST = b"the replication log lost events %d to %d, which are no longer kept: an operator must run 'hg replicatesync'\n"
@@ -61,7 +63,7 @@ def _send(repo: "MasterRepository", done: list[bool]) -> None:
         _send_deleted(repo.ui, sender, repo.replication_root)
 
 
-def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
+def _is_forked(ui: "Ui", log: Log, box: Outbox) -> bool:
     """Return whether the log has another history of this repository.
 
     If so, the repository refuses pushes from now on. If the log lost records, move the sent mark back, so that all kept events are
@@ -84,7 +86,7 @@ def _is_forked(ui: Any, log: Log, box: Outbox) -> bool:
     return False
 
 
-def _send_deleted(ui: Any, sender: EventSender, root: str) -> None:
+def _send_deleted(ui: "Ui", sender: EventSender, root: str) -> None:
     """Send events of deleted repositories and remove these, as the relay's rounds do.
 
     What is left of an interrupted removal is removed.

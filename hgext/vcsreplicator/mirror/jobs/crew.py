@@ -35,7 +35,7 @@ def work(
     answer (None: the worker died) and returns in how many seconds to try again, None when the job is done. Jobs start at least
     `pace` seconds apart. `each_turn` is called at least ten times a second meanwhile.
     """
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[Answered] = queue.SimpleQueue()
     pool = WorkerPool(settings, inbox.put, clock)
     due = [(0.0, number) for number in range(len(jobs))]
     running: dict[int, int] = {}
@@ -50,7 +50,7 @@ def work(
                 start = now + pace
             each_turn()
             try:
-                answered: Answered = inbox.get(timeout=TURN)
+                answered = inbox.get(timeout=TURN)
             except queue.Empty:
                 continue
             done = running.pop(id(answered.worker), None)

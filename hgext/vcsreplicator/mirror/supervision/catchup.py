@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...log import EVENTS, Log
 from ...words.clock import Clock
-from ..sources import Source
+from ..sources import Source, SourceReport
 from .following import Following, Phase, resume_offset
 
 # How many repositories catch up at a time; the others wait for their turn.
@@ -40,7 +40,7 @@ class _CatchUp:
 class CatchUpReaders:
     """The readers that run, and the repositories that wait for one."""
 
-    def __init__(self, log: Log, report: Callable[[object], None], clock: Clock) -> None:
+    def __init__(self, log: Log, report: Callable[[SourceReport], None], clock: Clock) -> None:
         self._log, self._report, self._clock = log, report, clock
         self._waiting: dict[str, _CatchUp] = {}
         self._running: dict[str, _CatchUp] = {}

@@ -13,7 +13,6 @@ and the writer reach it through its inbox. Rules:
 
 import queue
 from collections.abc import Mapping
-from typing import Any
 
 from ...log import RENEW_EVERY, Log
 from ...words.clock import Clock
@@ -24,7 +23,7 @@ from .. import metrics
 from ..notes import Notes
 from ..pool import Answered, WorkerPool
 from ..settings import MirrorSettings
-from ..sources import ExpiredPosition, ReadRecords, SkippedRecords, Source
+from ..sources import ExpiredPosition, ReadRecords, SkippedRecords, Source, SourceReport
 from ..task import Checked, Sweep
 from ..writer import AckWriter, Ends
 from .catchup import CatchUpReaders
@@ -47,6 +46,10 @@ BUSY_TURN = 0.1
 IDLE_TURN = 2.0
 
 
+# What comes to the inbox; True, once the service stops, ends the wait of a turn.
+SupervisorMessage = SourceReport | Answered | Ends | bool
+
+
 class Supervisor:
     """Wires the parts and calls them in turn; its methods are called by one thread."""
 
@@ -58,7 +61,7 @@ class Supervisor:
         clock: Clock,
         positions: Mapping[int, int],
         *,
-        inbox: "queue.SimpleQueue[Any]",
+        inbox: "queue.SimpleQueue[SupervisorMessage]",
         pool: WorkerPool,
         writer: AckWriter,
         instance: str = "",
@@ -113,8 +116,8 @@ class Supervisor:
         due = beat if alarm is None else min(alarm, beat)
         return max(0.0, min(due - self._clock.monotonic(), IDLE_TURN))
 
-    def receive(self, arrived: object) -> None:
-        """Take one message of the inbox; an unknown one only ends the turn's wait."""
+    def receive(self, arrived: SupervisorMessage) -> None:
+        """Take one message of the inbox."""
         match arrived:
             case ReadRecords(follows=None):
                 for record in arrived.records:
