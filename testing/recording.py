@@ -23,7 +23,10 @@ def draw(lines: Sequence[str]) -> str:
     """Draw the lines in a terminal, the first as typed; they appear one after the other where the reader allows motion."""
     texts = []
     for number, line in enumerate(lines):
-        kind = "typed" if number == 0 else "time" if re.match(r" +[\d.]+ ms", line) else "said"
+        is_step = re.match(r" +[\d.]+ ms", line)
+        kind = "time" if is_step else "said"
+        if number == 0:
+            kind = "typed"
         place = f'x="20" y="{56 + number * HEIGHT}" style="animation-delay: {0.4 + 0.15 * number:.1f}s"'
         texts.append(f'  <text class="{kind}" {place}>{html.escape(line)}</text>')
     height = 56 + len(lines) * HEIGHT

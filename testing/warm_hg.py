@@ -345,7 +345,7 @@ def run(request: list[bytes], streams: tuple[int, ...]) -> None:
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
-        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -55,10 +55,11 @@ def select_tests(places: Sequence[str]) -> list[str]:
     selected: list[str] = []
     for place in places:
         found = tests / place
-        transcripts = sorted(found.rglob("*.t")) if found.is_dir() else [found] if found.suffix == ".t" else []
+        is_transcript = found.suffix == ".t"
+        transcripts = [found] if is_transcript else sorted(found.rglob("*.t"))
         names = (transcript.relative_to(tests).with_suffix("") for transcript in transcripts)
         selected += [f"tests/test_transcripts.py::test_transcript_holds[{name}]" for name in names]
-        selected += [] if found.suffix == ".t" else [f"tests/{place}"]
+        selected += [] if is_transcript else [f"tests/{place}"]
     return selected
 
 

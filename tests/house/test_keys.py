@@ -154,7 +154,9 @@ def mark(kind: type, key: str, value: Any) -> str:
     given = field.default if field.default is not dataclasses.MISSING else field.default_factory()
     if dataclasses.is_dataclass(given) and not isinstance(given, type):
         given = dataclasses.asdict(given)
-    return "default" if (list(given) if isinstance(given, tuple) else given) == value else "example"
+    if isinstance(given, tuple):
+        given = list(given)
+    return "default" if given == value else "example"
 
 
 def marked_keys(page: str) -> list[tuple[type, str, Any, str]]:

@@ -165,7 +165,7 @@ def test_the_relay_admits_members_of_the_group_of_the_repositories_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission, "read_peer", lambda connection: (STRANGER, group if is_primary else STRANGER))
-    groups = None if is_supplementary is None else [STRANGER, *([group] if is_supplementary else [])]
+    groups = None if is_supplementary is None else [STRANGER, *[group] * is_supplementary]
     with Connection(groups) as connection:
         assert RelaySocket(path, group_of=os.path.dirname(path)).is_admitted(connection) is is_admitted
 

@@ -41,7 +41,9 @@ def uri_of(number: int) -> str:
 
 def a_raw(body: Any = None, **attributes: str) -> RawMessage:
     """A raw message, by default a valid hgpush from Berlin; bytes are the payload as it is."""
-    payload = body if isinstance(body, bytes) else json.dumps(a_document() if body is None else body).encode()
+    if body is None:
+        body = a_document()
+    payload = body if isinstance(body, bytes) else json.dumps(body).encode()
     known = {
         "submission_timestamp": "2026-11-23T14:00:00.123456Z",
         "uri": HGPUSH,
