@@ -46,20 +46,20 @@ class DeadLetters:
     def are_sent(self) -> bool:
         return not self._letters
 
-    def keep(self, body: bytes, reason: str, headers: Mapping[str, str], done: Callable[[], None]) -> None:
+    def keep(self, body: bytes, reason: str, headers: Mapping[str, str], on_confirmed: Callable[[], None]) -> None:
         """Keep a message and the reason as a letter for `send`.
 
-        `send` calls `done` once the broker has confirmed the letter.
+        `send` calls `on_confirmed` once the broker has confirmed the letter.
         """
         now, number = int(self._clock.now()), next(self._numbers)
         message = push_message(self._queue, f"dead-{number}", body, {**headers, "error": reason}, now)
-        self._letters[number] = message, done
+        self._letters[number] = message, on_confirmed
         self._unsent.append(number)
 
     def send(self) -> None:
-        """Send the letters that can be sent; call `done` of those confirmed now.
+        """Send the letters that can be sent; call `on_confirmed` of those confirmed now.
 
-        A letter that could not be sent is sent again later, behind the others. Raises what `done` raises.
+        A letter that could not be sent is sent again later, behind the others. Raises what `on_confirmed` raises.
         """
         trouble: Exception | None = None
         while self._unsent and not self._channel.is_blocked and self._clock.monotonic() >= self._due:
@@ -91,11 +91,11 @@ class DeadLetters:
             logger.error("dead letters not sent; they wait", queue=self._queue, reason=str(trouble))
 
     def _finish(self, number: int) -> None:
-        message, done = self._letters.pop(number)
+        message, on_confirmed = self._letters.pop(number)
         fields = {"repository": message.headers.get("repository"), "reason": message.headers["error"]}
         logger.error("message kept in the dead-letter queue", queue=self._queue, **fields)
         DEAD.inc()
-        done()
+        on_confirmed()
 
     def forget(self) -> None:
         """Forget all letters, and drop their connection.

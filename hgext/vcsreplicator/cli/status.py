@@ -73,25 +73,25 @@ def _make_watched(config: Config, follower: Follower, log: Log, expected: Expect
     return view
 
 
-def _watch(view: Callable[[], Group]) -> NoReturn:
+def _watch(draw: Callable[[], Group]) -> NoReturn:
     if not is_terminal(sys.stdout):
-        _write_repeatedly(view)
-    with Live(view(), console=console(), refresh_per_second=2) as live:
+        _write_repeatedly(draw)
+    with Live(draw(), console=console(), refresh_per_second=2) as live:
         while True:
             time.sleep(1)
             try:
-                live.update(view(), refresh=True)
+                live.update(draw(), refresh=True)
             except Unavailable as error:
                 text = Text(f"the log cannot be read, trying again: {visible(str(error))}", "red")
                 live.update(text, refresh=True)
 
 
-def _write_repeatedly(view: Callable[[], Group]) -> NoReturn:
+def _write_repeatedly(draw: Callable[[], Group]) -> NoReturn:
     """Write each view as lines, for a file or a pipe."""
     output = console()
     while True:
         try:
-            output.print(view(), Text(), end="")
+            output.print(draw(), Text(), end="")
         except Unavailable as error:
             output.print(Text(f"the log cannot be read, trying again: {visible(str(error))}"))
         output.file.flush()

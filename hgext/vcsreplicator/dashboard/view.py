@@ -238,9 +238,9 @@ def _list_repositories(picture: Picture, now: float) -> list[RepositoryRow]:
     return order_rows(rows, lambda row: row.state.path)
 
 
-def order_rows(rows: Iterable[RepositoryRow], name: Callable[[RepositoryRow], str]) -> list[RepositoryRow]:
+def order_rows(rows: Iterable[RepositoryRow], find_name: Callable[[RepositoryRow], str]) -> list[RepositoryRow]:
     """Sort repositories, the worst first, and equals by this name."""
-    return sorted(rows, key=lambda row: (_ORDER[row.condition], -row.waits, name(row)))
+    return sorted(rows, key=lambda row: (_ORDER[row.condition], -row.waits, find_name(row)))
 
 
 def _find_condition(state: RepositoryState, detached: Collection[str]) -> Condition:
@@ -254,7 +254,7 @@ def _find_condition(state: RepositoryState, detached: Collection[str]) -> Condit
 
 
 def select_rows(
-    rows: Iterable[RepositoryRow], text: str, condition: Condition | None, name: Callable[[str, str], str]
+    rows: Iterable[RepositoryRow], text: str, condition: Condition | None, find_name: Callable[[str, str], str]
 ) -> list[RepositoryRow]:
     """Select the repositories whose shown name contains the text.
 
@@ -265,5 +265,5 @@ def select_rows(
         row
         for row in rows
         if (condition is None or row.condition is condition)
-        and wanted in name(row.state.repository, row.state.path).lower()
+        and wanted in find_name(row.state.repository, row.state.path).lower()
     ]

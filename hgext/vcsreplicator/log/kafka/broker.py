@@ -201,7 +201,7 @@ class Broker:
 
     # Clients
 
-    def ask(self, doing: str, question: Callable[[KafkaAdminClient], T]) -> T:
+    def ask(self, doing: str, call_admin: Callable[[KafkaAdminClient], T]) -> T:
         """Ask the brokers one question with the admin client.
 
         Other threads ask meanwhile: a broker that hangs delays only the question that needs it. After an error the client is
@@ -213,7 +213,7 @@ class Broker:
         while True:
             try:
                 with rim(self.options, doing), self._use_admin(doing) as admin:
-                    return question(admin)
+                    return call_admin(admin)
             except Unavailable as error:
                 waited = time.monotonic() - started
                 starting = isinstance(error.__cause__, STARTING) and waited < COORDINATOR_PATIENCE
