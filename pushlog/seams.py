@@ -237,7 +237,7 @@ class Setup:
         self._problem: str | None = None
         self._working = threading.Lock()
 
-    def run(self, part: Callable[[], None]) -> None:
+    def run(self, set_up: Callable[[], None]) -> None:
         """Do a part of the set-up and never raise.
 
         After an exception, Mercurial would go on without the extension. Parts run one at a time, because threads of a web server
@@ -245,7 +245,7 @@ class Setup:
         """
         with self._working:
             try:
-                part()
+                set_up()
             except Exception as problem:
                 self._problem = self._problem or f"{type(problem).__name__}: {problem}"
 
@@ -267,5 +267,5 @@ def refusal(extension: str, problem: str) -> error.Abort:
     """Return the error for a user of a repository that lacks this extension's work."""
     return error.Abort(
         f"the extension {extension} cannot do its work with Mercurial {util.version().decode()}: {problem}".encode(),
-        hint=b"until that is mended no repository is opened",
+        hint=b"until that is fixed no repository is opened",
     )

@@ -3,7 +3,7 @@
 
 A client has rights to its own names only. The owner's address is a global parameter of the broker
 (docs/decisions/owners-in-the-broker.md). Each change is made in an order in which a kill leaves a client that can do less, never
-one that can do more; the same command mends it.
+one that can do more; the same command fixes it.
 """
 
 import re

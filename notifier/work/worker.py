@@ -104,7 +104,7 @@ class PushRecorder:
         while not stop.is_set():
             try:
                 self._consume(stop)
-            except (Unavailable, BadConfig) as error:  # BadConfig: an operator must mend the database
+            except (Unavailable, BadConfig) as error:  # BadConfig: an operator must repair the database
                 if isinstance(error, BrokerRefusal) and "exclusive" in str(error):
                     WAITING.set(1)
                     stop.wait(TURN)
@@ -257,7 +257,7 @@ class PushRecorder:
         now, url = self._clock.monotonic(), messages[0].repository.url
         reason = str(error) if isinstance(error, ReplicationError) else f"{type(error).__name__}: {error}"
         logger.warning("pushes not recorded", repository=url, reason=reason[:300])
-        if isinstance(error, Unavailable | BadConfig):  # the database is away, or an operator must see to it
+        if isinstance(error, Unavailable | BadConfig):  # the database is away, or an operator must act
             is_alone = isinstance(error, CloneUnavailable)
             delay = self._settings.retry.longest if is_alone else RECONNECT.delay(5, random.random())
             self._down.set(0 if is_alone else 1)

@@ -190,7 +190,7 @@ def test_a_newer_aggregator_takes_over_and_the_older_exits_for_good(url: str, lo
 
 
 def suspend(aggregator: Aggregator, url: str) -> None:
-    """Stops it outside of a transaction: one that is stopped in the middle holds the lock of a SQLite log against everybody."""
+    """Stops it outside of a transaction: one that is stopped in the middle holds the lock of a SQLite log against all others."""
     aggregator.process.send_signal(signal.SIGSTOP)
     while is_locked(url):
         aggregator.process.send_signal(signal.SIGCONT)
@@ -389,6 +389,6 @@ def test_the_start_logs_each_topic_whose_records_expire_though_they_are_needed()
             ROSTER,
             "error",
             "topic roster: cleanup.policy is delete, must be compact, so the log removes records that are needed; "
-            "mend it: alter cleanup.policy",
+            "fix it: alter cleanup.policy",
         )
     ]

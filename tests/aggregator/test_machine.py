@@ -385,7 +385,7 @@ class World(RuleBasedStateMachine):
         return state.released if state else 0
 
     def is_read(self, chain: Chain, event: Event) -> bool:
-        """Whether the aggregator reads this event before a fork of it; else no one can know which of the two was the first."""
+        """Whether the aggregator reads this event before a fork of it; else it is unknown which of the two was the first."""
         state = self.state(chain)
         return not self.has_lost_unseen or (state is not None and event.seq <= state.seq)
 

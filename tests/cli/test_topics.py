@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`vcsreplicator topics check` names each difference with the command that mends it, on the real logs."""
+"""`vcsreplicator topics check` names each difference with the command that fixes it, on the real logs."""
 
 import json
 import re

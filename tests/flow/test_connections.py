@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A whole installation that records connections: they reach the decoder, and nothing else that anyone sees or a mirror keeps."""
+"""A whole installation that records connections: they reach the decoder, and nothing else that a reader sees or a mirror keeps."""
 
 import json
 import urllib.request

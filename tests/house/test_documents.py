@@ -16,7 +16,19 @@ CITED = re.compile(r"(?<![\w.-])(?:docs|testing|tests)/[\w./-]+\.(?:md|py|sh|t)\
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
 # Words that hide who acts; the contributing page names them. A machine's user has such a name, in quotation marks.
 HIDDEN = (
-    *("somebody", "someone", "nobody", "whoever", "whatever", "wherever", "whichever"),
+    *(
+        "somebody",
+        "someone",
+        "anybody",
+        "anyone",
+        "everybody",
+        "nobody",
+        "no one",
+        "whoever",
+        "whatever",
+        "wherever",
+        "whichever",
+    ),
     *("is told", "are told", "what waiting heals"),
 )
 HIDDEN_ACTOR = re.compile(rf"\b(?<!\")({'|'.join(HIDDEN)})\b", re.IGNORECASE)

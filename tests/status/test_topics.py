@@ -70,7 +70,7 @@ def test_a_topic_that_is_not_kept_by_key_is_critical_and_other_settings_are_for_
     acks = TopicComparison(name=ACKS, found=found, differences=(other,), remedies=("# other",))
     assert texts(picture_of(roster=roster, acks=acks)) == [
         "CRITICAL: topic roster: cleanup.policy is delete, must be compact, so the log removes records that are needed; "
-        f"mend it: {REMEDY}"
+        f"fix it: {REMEDY}"
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_topic_that_keeps_records_for_a_moment_is_critical_and_one_with_a_shor
     assert kept(0.01 * DAY) == []
     assert kept(1.0) == [
         "CRITICAL: topic notices: keeps records for 1 s, so the log removes records that are needed; "
-        "mend it: alter retention.ms=2592000000"
+        "fix it: alter retention.ms=2592000000"
     ]
 
 

@@ -94,7 +94,7 @@ def check(config: Config, partitions: int | None, retention: float, as_json: boo
     data = {"topics": [plain(each) for each in found], "remedies": remedies}
     print_listing(data, headings, map(_describe, found), as_json=as_json)
     if remedies and not as_json:
-        click.echo("\n".join(("to mend it:", *remedies)))
+        click.echo("\n".join(("to fix it:", *remedies)))
     sys.exit(_find_exit_code(found))
 
 

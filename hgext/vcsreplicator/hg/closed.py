@@ -16,6 +16,6 @@ def refuse_for(failure: Exception) -> Callable[[Any, Any], None]:
     def reposetup(ui: Any, repo: Any) -> None:
         if repo.local():
             reason = f"the extension vcsreplicator cannot be loaded: {failure}"
-            raise error.Abort(reason.encode(), hint=b"until that is mended no repository is opened")
+            raise error.Abort(reason.encode(), hint=b"until that is fixed no repository is opened")
 
     return reposetup

@@ -122,7 +122,7 @@ class TopicComparison:
     """A topic, and its differences from the needed one.
 
     `found` is None for a missing topic, `replicas` where a log has none. `remedies` are commands for a shell, or comments where no
-    command mends a difference. `is_shown` is False if this user may not see the topic, or its settings: then only what is seen was
+    command helps. `is_shown` is False if this user may not see the topic, or its settings: then only what is seen was
     compared.
     """
 
@@ -134,7 +134,7 @@ class TopicComparison:
     is_shown: bool = True
 
     def describe_loss(self) -> str | None:
-        """Say why records expire that are needed, and what mends it; None if none do."""
+        """Say why records expire that are needed, and what fixes it; None if none do."""
         wrong = [each for each in self.differences if each.setting in POLICIES]
         kept = self.found.retention if self.found else None
         if not wrong and (kept is None or kept >= SHORTEST * DAY):
@@ -143,7 +143,7 @@ class TopicComparison:
         problem, setting = problem or f"keeps records for {kept:g} s", wrong[0].setting if wrong else "retention"
         named = (remedy for remedy in self.remedies if setting in remedy)
         remedy = next(named, "see: vcsreplicator topics check")
-        return f"topic {self.name}: {problem}, so the log removes records that are needed; mend it: {remedy}"
+        return f"topic {self.name}: {problem}, so the log removes records that are needed; fix it: {remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ LOOKED_AT = 20
 # Seconds between two removals of old blobs.
 BLOB_SWEEP = 3600.0
 
-# Why events wait in a repository of which pushes told.
+# Why events wait in a repository that pushes reported but that is below no root of the relay.
 OUTSIDE = "hgrc has its root, [relay.roots] has not: add the root there, then systemctl restart vcsreplicator-relay"
 
 # Two relays report as one, and each finds the other.

@@ -189,7 +189,7 @@ def look_at_destinations(log: Log, picture: Picture) -> None:
 
 
 def _read_some(log: Log, topic: str, start: int, end: int, *, limit: int) -> list[Record]:
-    """Read at most `limit` records of a topic with one partition; none if the position is at the end."""
+    """Read at most `limit` records of a topic with one partition."""
     if start >= end:
         return []
     with closing(log.reader({(topic, 0): start})) as reader:

@@ -100,7 +100,7 @@ def _find_behind(picture: Picture, name: str, lacks: MirrorLags, now: float, war
 
 
 def find_refused_rules(picture: Picture) -> list[Finding]:
-    """Find rules of older releases that cannot be evaluated, and what mends them."""
+    """Find rules of older releases that cannot be evaluated, and what fixes them."""
     found = []
     for mirror in picture.roster.mirrors:
         if mirror.state is rosters.MirrorState.REMOVED:

@@ -53,16 +53,16 @@ missing or has other parameters. The message names it.
   > done
   - old
   remote: abort: the extension vcsreplicator cannot be loaded: it needs Mercurial 6.9 or newer, this is * (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
   - capture
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: ModuleNotFoundError: import of hgext.vcsreplicator.* (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
   - lost
   remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.exchange._pullobsolete is missing (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
   - changed
   remote: abort: the extension * cannot do its work with Mercurial *: MissingSeam: mercurial.repair.strip takes (ui, r* (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
 
 A mirror refuses as well if it cannot guard what it serves, which a master does not load.
 
@@ -72,16 +72,16 @@ A mirror refuses as well if it cannot guard what it serves, which a master does 
   > done
   - module
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: *mercurial.streamclone* (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
   - guards
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: ModuleNotFoundError: import of hgext.vcsreplicator.* (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
   - gone
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: MissingSeam: mercurial.exchange.unbundle is missing (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
   - command
   remote: abort: the extension vcsreplicator cannot do its work with Mercurial *: MissingSeam: mercurial.wireprotov1server.commands.p* (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
   $ mv ../other.hgrc ../master.hgrc
 
 While a line names the pushlog, it cannot be left out by a mistake, not even without `*:required`.
@@ -89,7 +89,7 @@ While a line names the pushlog, it cannot be left out by a mistake, not even wit
   $ hgrc '/required/d;s|^pushlog =|pushlog = /nowhere/pushlog.py|'
   $ pushed
   remote: abort: the extension pushlog cannot do its work with Mercurial *: it is not loaded (glob)
-  remote: (until that is mended no repository is opened)
+  remote: (until that is fixed no repository is opened)
 
   $ hgrc ''
   $ pushed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Commands that mend topics on Kafka."""
+"""Commands that fix topics on Kafka."""
 
 import json
 

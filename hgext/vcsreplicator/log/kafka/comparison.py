@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The differences of Kafka's topics from the needed ones, and what mends them."""
+"""The differences of Kafka's topics from the needed ones, and what removes them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
