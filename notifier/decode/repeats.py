@@ -225,14 +225,14 @@ class Repeats:
             self._store.close()
             self._store = None
 
-    def _ask(self, question: Callable[[IdStore], Any], otherwise: Any) -> Any:
+    def _ask(self, ask_store: Callable[[IdStore], Any], otherwise: Any) -> Any:
         """Return the store's answer, or `otherwise`, also for a while after a failure."""
         if self._open_store is None or self._clock.monotonic() < self._rests_until:
             return otherwise
         try:
             if self._store is None:
                 self._store = self._open_store()
-            answer = question(self._store)
+            answer = ask_store(self._store)
         except (Unavailable, BadConfig) as error:
             self.close()
             self._failures += 1
