@@ -86,10 +86,10 @@ def test_a_client_behind_a_proxy_copies_nothing_by_the_address_of_the_proxy(
     url: str, tmp_path: Path, header: str
 ) -> None:
     master = (
-        f"[extensions]\nvcsreplicator =\n[vcsreplicator]\nrole = master\nrelay = {tmp_path}/nowhere\n"
-        f"acknowledge = outbox\nsnapshot-allow = 127.0.0.1\n[vcsreplicator-roots]\n{tmp_path}/root = .\n"
+        f"[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = master\n"
+        f"relay = {tmp_path}/nowhere\nacknowledge = outbox\nsnapshot-allow = 127.0.0.1\n[vcsreplicator-roots]\n{tmp_path}/root = .\n"
     )
-    (tmp_path / "hgrc").write_text(f"[extensions]\n*:required = yes\npushlog =\n{master}")
+    (tmp_path / "hgrc").write_text(master)
     subprocess.run(
         [shared_hg(), "init", str(tmp_path / "root" / "copied")],
         check=True,

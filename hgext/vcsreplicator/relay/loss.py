@@ -237,7 +237,7 @@ class LossWatch:
         """
         if known.offset is None or known.offset >= self._beginnings.get(known.partition, 0):
             return False
-        state = self._state(known.repository)
+        state = self._find_state(known.repository)
         return state is not None and state.event != known.event
 
     def _has_lost_events(self, folder: str, box: Outbox, sent: SentMark, current: Confirmation) -> bool:
