@@ -87,7 +87,8 @@ def test_a_client_behind_a_proxy_copies_nothing_by_the_address_of_the_proxy(
 ) -> None:
     master = (
         f"[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = master\n"
-        f"relay = {tmp_path}/nowhere\nacknowledge = outbox\nsnapshot-allow = 127.0.0.1\n[vcsreplicator-roots]\n{tmp_path}/root = .\n"
+        f"relay = {tmp_path}/nowhere\nacknowledge = outbox\nsnapshot-allow = 127.0.0.1\n"
+        f"[vcsreplicator-roots]\n{tmp_path}/root = .\n"
     )
     (tmp_path / "hgrc").write_text(master)
     subprocess.run(

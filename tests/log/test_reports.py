@@ -94,6 +94,9 @@ def test_a_process_that_reports_as_the_same_service_is_found_while_it_lives_and_
     assert len(searches) > 1
     assert min(later - earlier for earlier, later in pairwise(searches)) >= reports.SEARCH
     assert report(5 * reports.SEARCH, first, second) == [True, True]
+    with monkeypatch.context() as slow:
+        slow.setattr(reports, "TIMEOUT", 0.0)
+        assert report(5 * reports.SEARCH, second) == [True], "a search that the log does not let end says nothing"
     assert report(5 * reports.SEARCH, second) == [False]
 
 

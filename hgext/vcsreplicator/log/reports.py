@@ -24,7 +24,7 @@ REST = 20.0
 TIMEOUT = 2.0
 # Seconds between two searches for another process that reports as the same service.
 SEARCH = 60.0
-# Seconds of one wait for records in a search, which takes at most TIMEOUT.
+# Seconds of one wait for records in a search, which takes at most TIMEOUT, and what the log takes to answer besides.
 POLL = 0.2
 # Own reports that a search distinguishes from those of another process: more than may come into the topic late.
 OWN = 20
@@ -96,6 +96,8 @@ class ServiceReporter:
             [(_, self._written)] = self._log.append([record], timeout=TIMEOUT)
         except ReplicationError as error:
             self._rests_until = time.monotonic() + REST
+            # A log in trouble is not asked more than the report itself needs.
+            self._search_due = time.monotonic() + SEARCH
             logger.warning("report not written", reason=str(error))
 
     def _search(self, begin: int) -> None:
@@ -109,6 +111,9 @@ class ServiceReporter:
             with closing(self._log.reader({place: begin})) as reader:
                 while not found and reader.positions()[place] < end and time.monotonic() < deadline:
                     found = any(self._is_foreign(record) for record in reader.poll(POLL))
+                if not found and reader.positions()[place] < end:
+                    logger.debug("reports of other processes not read", reason="the log did not show them in time")
+                    return
         except ReplicationError as error:
             logger.debug("reports of other processes not read", reason=str(error))
             return

@@ -17,7 +17,6 @@ from ..words.errors import Expired, ReplicationError, Unavailable
 from ..words.records import RepositoryState
 from ..words.value import Value
 from ..words.wire import ID
-from .entry import NewestEvent
 from .file import Outbox, SentMark, TornRecord
 
 # Seconds that the log gets to show records that it says it has.
@@ -77,33 +76,37 @@ def has_lost(log: Log, box: Outbox, state: RepositoryState | None) -> bool:
     if sent is None:
         return False
     if sent.partition is None:
-        return not has_seen(state, box, sent)
+        return not _is_done(state, box, sent)
     if sent.offset is None:
         return True
     if not find_standing(log, {sent.partition: EventPlace(id=sent.id, offset=sent.offset)}):
         return True
-    if state is None or has_seen(state, box, sent):
+    if state is None or _is_done(state, box, sent):
         return False
     return sent.offset < log.beginnings(EVENTS, [sent.partition])[sent.partition]
 
 
 def has_seen(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool:
-    """Return whether the aggregator saw the event of the sent mark in the log.
-
-    One of a history that an adoption replaced counts as seen: it is never sent again, and the log may never have had it.
-    """
+    """Return whether the aggregator saw the event of this sent mark in the log."""
     newest = box.newest()
-    if newest is None:
+    if state is None or newest is None or state.incarnation != newest.incarnation:
         return False
-    if state is not None and state.incarnation == newest.incarnation:
-        is_seen = state.event == sent.id if state.seq == sent.seq else state.seq > sent.seq
-        if is_seen:
-            return True
-    return sent.id != newest.id and _is_replaced(box, newest)
+    return state.event == sent.id if state.seq == sent.seq else state.seq > sent.seq
 
 
-def _is_replaced(box: Outbox, newest: NewestEvent) -> bool:
+def _is_done(state: RepositoryState | None, box: Outbox, sent: SentMark) -> bool:
+    """Return whether the event of this sent mark need not be sent again.
+
+    Either the aggregator saw it, or an adoption replaced its history; then the log may never have had it.
+    """
+    return has_seen(state, box, sent) or _is_replaced(box, sent)
+
+
+def _is_replaced(box: Outbox, sent: SentMark) -> bool:
     """Return whether an adoption replaced the history of the sent mark's event."""
+    newest = box.newest()
+    if newest is None or sent.id == newest.id:
+        return False
     # One that cannot be read may be of the present history.
     with suppress(ReplicationError, TornRecord):
         marked = next(box.acknowledged(), None)
