@@ -14,6 +14,7 @@ at lines of a command that is started so.
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import hashlib
@@ -70,6 +71,11 @@ CLIENT = Path(__file__).with_name("warm_client.c")
 UNSET = "\1"
 # The kind of what a keeper shares between the workers of a run: a warm `hg`.
 KIND = "hg"
+
+# The server's socket, in the programs' folder; the beginning of the name of a folder that is made for them.
+SOCKET, PREFIX = "socket", "warm-hg-"
+# An option of prctl(2).
+PR_SET_CHILD_SUBREAPER = 36
 
 # What most commands import in the end.
 USED = (
@@ -136,9 +142,9 @@ _starting = threading.Lock()
 def warm_hg(folder: Path, environment: Mapping[str, str], umask: int | None = None) -> Iterator[Path]:
     """A program `hg` in `folder`, and `python` beside it, warm for callers with this environment and umask: by default ours.
 
-    They end with the block, or with this process.
+    They end with the block, or with this process, and so do daemons that commands started. The programs' files end with them.
     """
-    address = str(folder / "socket")
+    address = str(folder / SOCKET)
     umask = read_umask() if umask is None else umask
     link_clients(folder, address, environment, umask)
     ready, theirs = socket.socketpair()
@@ -216,14 +222,25 @@ def warm_hg_for(umask: str, *values: str) -> Iterator[str]:
     others = {name: value for name, value in os.environ.items() if name not in IMPORTED}
     imported = {name: value for name, value in zip(IMPORTED, values, strict=True) if value != UNSET}
     with (
-        tempfile.TemporaryDirectory(prefix="warm-hg-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder,
         warm_hg(Path(folder), {**others, **imported}, int(umask, 8)) as hg,
     ):
         yield str(hg)
 
 
 def serve(address: str, life: int) -> None:
-    """Fork for each caller, until the other end of `life` closes."""
+    """Fork for each caller, until the other end of `life` closes; then end all that callers started, and remove the programs."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # daemons become children of this process
+    server = os.getpid()
+    try:
+        _serve(address, life)
+    finally:
+        if os.getpid() == server:
+            _end_children()
+            _remove_programs(Path(address).parent)
+
+
+def _serve(address: str, life: int) -> None:
     import_mercurial()
     listener, ended = socket.socket(socket.AF_UNIX), socket.socket(fileno=life)
     listener.bind(address)
@@ -255,16 +272,36 @@ def serve(address: str, life: int) -> None:
                 waiting.register(caller, selectors.EVENT_READ, child)
             elif key.fileobj is woken:
                 woken.recv(4096)
-                for child, status in reap(callers):
+                for child, status in reap():
+                    if child not in callers:  # a daemon
+                        continue
                     waiting.unregister(callers[child])
                     with callers.pop(child) as caller, contextlib.suppress(OSError):
                         caller.sendall(struct.pack(">I", status))
             elif key.fileobj is ended:
-                for child in callers:
-                    os.kill(child, signal.SIGKILL)
-                os._exit(0)
+                return
             elif key.data in callers:  # it sends no more, so it was killed
                 os.kill(key.data, signal.SIGKILL)
+
+
+def _end_children() -> None:
+    """Kill all that commands started: what a killed one had started is then a child of this process."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    while found := children.read_text().split():
+        for child in map(int, found):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _remove_programs(folder: Path) -> None:
+    """Remove what `warm_hg` put into the folder, and a folder that was made for it."""
+    for name in ("hg", "python"):
+        for path in (folder / name, (folder / name).with_suffix(".settings")):
+            path.unlink(missing_ok=True)
+    (folder / SOCKET).unlink(missing_ok=True)
+    if folder.name.startswith(PREFIX):
+        with contextlib.suppress(OSError):  # its owner removed it
+            folder.rmdir()
 
 
 def import_mercurial() -> None:
@@ -311,12 +348,11 @@ def receive(caller: socket.socket) -> tuple[list[bytes], tuple[int, ...]]:
     raise EOFError
 
 
-def reap(callers: Mapping[int, socket.socket]) -> Iterator[tuple[int, int]]:
+def reap() -> Iterator[tuple[int, int]]:
     """Children that ended, with how."""
-    for child in list(callers):
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            yield child, status
+    with contextlib.suppress(ChildProcessError):  # there are none
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
 
 
 def run(request: list[bytes], streams: tuple[int, ...]) -> None:

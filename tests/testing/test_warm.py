@@ -20,6 +20,7 @@ from hgext.vcsreplicator.demo.supervisor import leashed
 from hgext.vcsreplicator.mirror import MirrorSettings
 from hgext.vcsreplicator.mirror.task import READY
 from testing.faults import PythonSteps
+from testing.services.keeper import ADDRESS
 from testing.waiting import PATIENCE, eventually
 from testing.warm import CLI, PROGRAM, STEM, WORKER, warm_starts
 from testing.warm_hg import link_clients, read_umask, shared_hg, warm_hg
@@ -241,3 +242,27 @@ def test_a_command_with_an_option_of_daemons_and_no_daemon_ends_with_all_it_star
     subprocess.run([hg, "init", tmp_path], check=True)
     commit = [hg, "--cwd", tmp_path, "commit", "-d", "0 0", "-m", "one", "--config", "ui.allowemptycommit=yes"]
     assert subprocess.run(commit, capture_output=True, timeout=PATIENCE).returncode == 0
+
+
+OWNER = """
+import os, subprocess, sys, time
+from testing.warm_hg import shared_hg
+hg, folder, port = shared_hg(os.environ), *sys.argv[1:]
+subprocess.run([hg, "init", folder], check=True)
+serve = ["serve", "--daemon", "--address", "127.0.0.1", "--port", port, "--pid-file", "pid"]
+subprocess.run([hg, "--cwd", folder, *serve], check=True, stdout=subprocess.DEVNULL)
+print(hg, flush=True)
+time.sleep(3600)
+"""
+
+
+def test_nothing_of_a_warm_hg_is_left_when_its_owner_is_killed(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != ADDRESS}
+    words = [sys.executable, "-c", OWNER, tmp_path / "repo", str(free_port())]
+    with subprocess.Popen(words, env={**environment, "PYTHONPATH": ""}, text=True, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip()).parent
+        owner.kill()
+    daemon = int((tmp_path / "repo/pid").read_text())
+    eventually(lambda: not folder.exists(), "the programs are removed")
+    eventually(lambda: not Path(f"/proc/{daemon}").exists(), "the daemon ended")
