@@ -39,6 +39,7 @@ OF_A_PUSH = (
 )
 
 record = seams.loading(f"{__package__}.recording", "record")
+_withholds = seams.loading(f"{__package__}.limit", "withholds")
 
 cmdtable: dict[bytes, Any] = {}
 command = registrar.command(cmdtable)
@@ -55,9 +56,6 @@ def wrap() -> None:
     offer = wireprotov1server.wireprotocommand
     offer(b"pushlog", b"firstpush", permission=b"pull")(seams.loading(_WIRE, "serve_pushlog"))
     offer(b"pushlog-stream", b"firstpush", permission=b"pull")(seams.loading(_WIRE, "serve_pushlog_stream"))
-
-
-_withholds = seams.loading(f"{__package__}.limit", "withholds")
 
 
 def _announce(orig: Any, repo: localrepository, proto: baseprotocolhandler) -> list[bytes]:
