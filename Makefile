@@ -7,6 +7,8 @@ PYTHON ?= $(shell for each in /usr/bin/python3 python3; do \
 	$$each -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done || echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+# One target of a run installs, so that two at once do not: with what the tests need if one of the goals does.
+INSTALLED := $(VENV)/installed$(if $(filter-out demo venv lock clean,$(MAKECMDGOALS)),-for-tests)
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 # Most tests wait for processes: three at a time for each core, long ones first, each worker takes the next when it is done
@@ -49,7 +51,7 @@ export HYPOTHESIS_NO_PLUGINS := 1
 demo: venv
 	$(BIN)/vcsreplicator demo
 
-venv: $(VENV)/installed
+venv: $(INSTALLED)
 
 # An environment, with the packages that every user needs, each with its hash.
 $(VENV)/installed: requirements/install.txt pyproject.toml setup.py
@@ -137,7 +139,7 @@ man: $(VENV)/installed-for-tests
 	$(BIN)/python -m testing.man_pages build/man
 
 # Newer versions within the bounds of pyproject.toml; read the difference before you commit it.
-lock: $(VENV)/installed
+lock: $(INSTALLED)
 	requirements/lock.sh $(BIN)/python
 
 clean:

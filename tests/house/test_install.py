@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a user without root hears when something is missing: one line, the packages, and the way round."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -42,3 +43,14 @@ def test_a_service_that_runs_elsewhere_needs_no_package(bare_machine: dict[str, 
 
 def test_a_python_without_venv_is_named(bare_machine: dict[str, str]) -> None:
     assert "python3" in missing("python", bare_machine)
+
+
+@pytest.mark.parametrize(
+    ("goals", "target"), [("venv", "installed"), ("demo", "installed"), ("venv test", "installed-for-tests")]
+)
+def test_one_target_installs_whichever_goals_are_made_at_once(tmp_path: Path, goals: str, target: str) -> None:
+    command = ["make", "--dry-run", "--jobs=2", f"VENV={tmp_path}/venv", *goals.split()]
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}  # of a `make check`
+    planned = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert planned.count("installing into") == 1
+    assert f"touch {tmp_path}/venv/{target}\n" in planned
