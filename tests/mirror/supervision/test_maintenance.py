@@ -206,6 +206,44 @@ def test_a_copy_that_cannot_be_touched_or_removed_stays_and_holds_up_no_other(
     assert line["reasons"] == kept
 
 
+def test_a_copy_that_could_not_be_touched_when_the_clock_jumped_is_no_older_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, now = tmp_path / "aside/copy", 1000 * DAY
+    copy.mkdir(parents=True)
+    os.utime(copy, (now, now))
+    place.remove_old(str(tmp_path), now, DAY)
+
+    def refuse(path: Any, times: tuple[float, float], **options: Any) -> None:
+        if str(path) == str(copy):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        touch(path, times, **options)
+
+    touch = os.utime
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "utime", refuse)
+        for jump in (400 * DAY, 3600.0, 400 * DAY):
+            now += jump
+            assert place.remove_old(str(tmp_path), now, DAY) == (f"{copy}: Operation not permitted",)
+    for _ in range(18):  # 5 hours were counted until now
+        now += 3600.0
+        assert place.remove_old(str(tmp_path), now, DAY) == ()
+        assert copy.exists()
+    for _ in range(5):
+        now += 3600.0
+        place.remove_old(str(tmp_path), now, DAY)
+    assert not copy.exists()
+
+
+def test_nothing_is_removed_while_the_file_of_removals_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "aside/copy").mkdir(parents=True)
+    place.remove_old(str(tmp_path), time.time(), DAY)
+    (tmp_path / place.SWEPT).write_text("{")
+    [reason] = place.remove_old(str(tmp_path), time.time() + 3600.0, 0.0)
+    assert reason == f"{tmp_path}/swept: damaged; remove it, then all copies count as new"
+    assert os.listdir(tmp_path / "aside") == ["copy"]
+
+
 def test_repositories_are_read_through_one_in_an_interval(bench: Bench) -> None:
     check_every(bench, 60.0)
     bench.pool.limits[Lane.CHECK] = 9
