@@ -463,6 +463,22 @@ def test_an_unexpected_exception_of_a_reading_is_no_verdict_and_not_the_end(hang
     assert ask()["ready"]
 
 
+@pytest.mark.processes
+def test_after_a_failed_reading_a_request_does_not_wait_until_the_log_answers(
+    hanging: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Endpoint(hanging, "alpha", SETTINGS)
+    assert ask()["ready"]
+    hanging.ends = Mock(side_effect=Unavailable("no broker answers"))
+    failed = ask()
+    assert failed["degraded"] == ["the log cannot be read: no broker answers"]
+    del hanging.ends
+    hanging.answers.clear()
+    monkeypatch.setattr(health, "PATIENCE", 2.0 * PATIENCE)  # for so long no call waits here
+    assert ask() == failed
+    assert not hanging.answers.is_set()
+
+
 @pytest.fixture
 def beating() -> tuple[Endpoint, Callable[..., None]]:
     """An endpoint, and what lets time pass, then has a relay, the aggregator or the mirror send a heartbeat.
