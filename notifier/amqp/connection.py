@@ -240,7 +240,7 @@ class _BoundedTransport:
     def _read(self, n: int, initial: bool = False) -> bytes:
         """Read exactly n bytes.
 
-        If it raises, the bytes read stay for the next call. `initial`: a frame begins, or is tried again.
+        If it raises, the bytes read stay for the next call. `initial`: a frame begins, or is retried.
         """
         if n > LARGEST_FRAME:
             raise ConnectionAbortedError(f"a frame of {n} bytes, expected at most {LARGEST_FRAME}")

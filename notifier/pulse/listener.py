@@ -3,7 +3,7 @@
 
 It has its own queue and a prefetch limit, and acknowledges a message after handing it on. Meanwhile it sends heartbeats, because
 the broker would take a silent subscriber for dead and deliver the message again. A message whose command fails goes back to the
-queue and is tried again after a pause, so delivery is at least once. The queue is limited in length: if a
+queue and is retried after a pause, so delivery is at least once. The queue is limited in length: if a
 subscriber is away for long, it loses the oldest messages, and the broker is safe. A message is limited in size: one that is
 larger stays in the queue, and ends the subscriber.
 """

@@ -13,7 +13,7 @@ from ..hgpush.queue import QueueSettings
 from ..secret import Secret
 from ..window import check_retry
 
-# The delays before a message is tried again.
+# The delays before a message is retried.
 RETRY = Backoff(first=1.0, longest=60.0)
 
 

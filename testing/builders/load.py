@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Load: developers who commit, amend, move bookmarks and push to a master, over HTTP and `hg serve --stdio`, until told to stop.
 
-A push that fails is tried again until its outcome is known: exit code 0, or "no changes found" because an earlier attempt
+A push that fails is retried until its outcome is known: exit code 0, or "no changes found" because an earlier attempt
 was accepted after all. What the pusher was told is written down; it decides what must be announced.
 """
 

@@ -377,7 +377,7 @@ def test_what_needs_more_memory_than_a_worker_may_take_waits_apart_until_it_may_
         author.push({"large": bytes(MEMORY // 2)})
         bench.send(author)
         bench.wait_detached(author, "blob-missing")
-        eventually(lambda: bench.notes()[0].attempts >= 2, "its repair is tried again")
+        eventually(lambda: bench.notes()[0].attempts >= 2, "its repair is retried")
         neighbour.push()
         bench.send(neighbour)
         bench.wait_applied(neighbour)

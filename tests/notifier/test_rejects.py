@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whose fault an exception is decides whether a message is tried again or kept in `errors`."""
+"""Whose fault an exception is decides whether a message is retried or kept in `errors`."""
 
 import errno
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a failing blob store costs the relay, and how soon it is tried again; the clock is moved by hand."""
+"""What a failing blob store costs the relay, and how soon it is retried; the clock is moved by hand."""
 
 import gc
 import threading

@@ -83,7 +83,7 @@ class Master:
         return str(self.root / name)
 
     def until(self, claim: Callable[[], bool]) -> None:
-        """Lets time pass, so that what is put off is tried again, until the claim is true."""
+        """Lets time pass, so that what is put off is retried, until the claim is true."""
 
         def passed() -> bool:
             self.clock.advance(60)
@@ -550,7 +550,7 @@ def test_since_when_no_attempt_succeeds_is_known_also_of_a_job_that_is_refused(
     assert master.work.failed.get(folder) is None
 
 
-# One job at a time, and when it is tried again
+# One job at a time, and when it is retried
 
 
 class Jobs:
@@ -711,7 +711,7 @@ def test_no_job_begins_after_the_wish_to_stop(jobs: Jobs) -> None:
 
 
 def run_all(jobs: Jobs, *failing: Job) -> tuple[list[Job], set[Job]]:
-    """Which jobs of a repository ran, in order, and which are tried again."""
+    """Which jobs of a repository ran, in order, and which are retried."""
     ran: list[Job] = []
 
     def run(job: Job) -> None:
@@ -818,7 +818,7 @@ def test_failures_of_repositories_that_are_gone_are_forgotten(jobs: Jobs) -> Non
 
 
 def test_a_repository_that_the_relay_may_not_look_into_is_not_gone(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again, and a pusher who waits reads why."""
+    """It is retried, and a pusher who waits reads why."""
     folder, stat = str(jobs.root / "a"), os.stat
     denied = PermissionError(errno.EACCES, "Permission denied", f"{folder}/.hg/store/outbox.lock")
 

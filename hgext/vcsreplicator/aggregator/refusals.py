@@ -11,7 +11,7 @@ from ..words.errors import ReplicationError
 from ..words.retry import Backoff
 from .decisions.poison import Poison
 
-# Seconds after which refused records are tried again although no limit is seen to have changed. Each try loads the whole log again
+# Seconds after which refused records are retried although no limit is seen to have changed. Each try loads the whole log again
 # for each repository that waits, and rarely helps, so the pauses grow.
 RETRIES = Backoff(first=600.0, longest=6 * 3600.0, jitter=0.0)
 

@@ -93,7 +93,7 @@ class Session:
         silence = silence or Silence(began)
         self._watch = Watch(settings, aggregation, log, clock, silence, self._ahead, self._completeness, self.commit)
         self._refusals = RefusalWatch(aggregation.poison, log, clock, settings.beat)
-        # Whether what topics refused for its size is to be tried again, with the next session.
+        # Whether what topics refused for its size is to be retried, with the next session.
         self._is_try_due = False
         self._closing = ExitStack()
         self._closing.callback(self._rereading.close)

@@ -34,7 +34,7 @@ from .decisions.outgoing import BATCH_STATES
 from .metrics import ALARMS, HELD, LAG, SILENT_SECONDS, STALLED_SECONDS, VERSION, WAITING
 from .settings import AggregatorSettings
 
-# Seconds after which a heartbeat that was put off is tried again.
+# Seconds after which a heartbeat that was put off is retried.
 AGAIN = 1.0
 # Seconds between two questions where `roster` ends, which is rarely written.
 ROSTER_INTERVAL = 30.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When a repository that is detached is tried again, what is repaired, and from where it is read."""
+"""When a repository that is detached is retried, what is repaired, and from where it is read."""
 
 from dataclasses import replace
 from typing import Any

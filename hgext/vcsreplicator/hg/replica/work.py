@@ -71,7 +71,7 @@ class TaskRunner:
         except Exception as problem:
             trouble, is_spent = trouble_of(problem), isinstance(problem, MemoryError)
             if is_spent:
-                # The same content may fit when it comes from the master, in pieces; a repair is tried again.
+                # The same content may fit when it comes from the master, in pieces; a repair is retried.
                 trouble = replace(trouble, passing=task.heal is not None)
             if local.folder is not None:
                 self.repositories.close(local.folder)

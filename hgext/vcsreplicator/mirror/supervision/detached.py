@@ -27,10 +27,10 @@ from .catchup import CatchUpReaders
 from .following import NEEDS_OPERATOR, Following, Phase, retry_delay
 from .state import State
 
-# Seconds after which a stuck release is tried again on its own: another process may have been in its way.
+# Seconds after which a stuck release is retried on its own: another process may have been in its way.
 RELEASE_AGAIN = 1.0
 
-# Seconds after which a note that could not be written is tried again.
+# Seconds after which a note that could not be written is retried.
 NOTE_AGAIN = 1.0
 
 # Characters of a note that are kept.

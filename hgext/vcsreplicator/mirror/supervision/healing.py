@@ -56,7 +56,7 @@ class Healing:
     def answer_requests(self) -> None:
         """Take up the heal requests of operators.
 
-        A detached repository is tried again now, another one is copied again. The request is answered when that has succeeded or
+        A detached repository is retried now, another one is copied again. The request is answered when that has succeeded or
         failed: one that a kill interrupts is taken up again.
         """
         for request in try_to_write(self._notes.requests.list_open) or ():

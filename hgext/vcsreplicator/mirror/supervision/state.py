@@ -65,7 +65,7 @@ class RepositoryTable:
         self._places[twin(following.path)] = following.id
 
     def vacate(self, following: Following) -> None:
-        """Free the repository's place; the repositories that it kept out are tried again."""
+        """Free the repository's place; the repositories that it kept out are retried."""
         place = twin(following.path)
         if self._places.get(place) != following.id:
             return
