@@ -6,7 +6,7 @@ import os
 import random
 
 import pytest
-from mercurial import context, phases
+from mercurial import context, phases, requirements
 from mercurial import ui as ui_module
 from mercurial.node import hex, nullid
 
@@ -114,6 +114,39 @@ def test_a_changeset_added_draft_on_a_public_one_is_told_apart_from_it(new_repos
     changes, bundle = in_transaction(master, act)
     in_transaction(mirror, lambda tr: apply(mirror, tr, changes, bundle))
     assert [mirror[rev].phase() for rev in mirror] == [phases.public, phases.draft]
+
+
+@pytest.mark.parametrize("phase", [phases.archived, phases.internal])
+def test_what_the_master_has_above_secret_arrives_secret(new_repository, phase):
+    master, mirror = new_repository("master"), new_repository("mirror")
+    master.requirements.update((requirements.ARCHIVED_PHASE_REQUIREMENT, requirements.INTERNAL_PHASE_REQUIREMENT))
+    nodes = []
+
+    def add(_tr):
+        nodes.append(commit(master, text="public", phase=phases.public))
+        nodes.append(commit(master, nodes[0], text="password", phase=phase))
+        nodes.append(commit(master, nodes[1], text="more", phase=phase))
+
+    in_transaction(master, add)
+    changes = observe.added(master, 0, 3, push=None)
+    bundle = b"".join(bundles.make_bundle(master, 0, 3))
+    seen, _ = in_transaction(mirror, lambda tr: apply(mirror, tr, changes, bundle))
+    assert [mirror[rev].phase() for rev in mirror] == [phases.public, phases.secret, phases.secret]
+    assert seen == changes
+
+
+@pytest.mark.parametrize("target", [phases.public, phases.draft, phases.secret])
+def test_what_leaves_a_phase_above_secret_leaves_secret(new_repository, target):
+    master, mirror = new_repository("master"), new_repository("mirror")
+    master.requirements.update((requirements.ARCHIVED_PHASE_REQUIREMENT, requirements.INTERNAL_PHASE_REQUIREMENT))
+    nodes = []
+    in_transaction(master, lambda tr: nodes.append(commit(master, phase=phases.archived)))
+    changes, bundle = observe.added(master, 0, 1, push=None), b"".join(bundles.make_bundle(master, 0, 1))
+    in_transaction(mirror, lambda tr: apply(mirror, tr, changes, bundle))
+    changes, bundle = in_transaction(master, lambda tr: phases.advanceboundary(master, tr, target, nodes))
+    seen, _ = in_transaction(mirror, lambda tr: apply(mirror, tr, changes, bundle))
+    assert mirror[0].phase() == target
+    assert seen == changes
 
 
 def test_a_bookmark_set_to_where_it_was_is_no_change(new_repository):

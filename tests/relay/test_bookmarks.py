@@ -77,6 +77,18 @@ def test_what_moves_without_the_extension_is_found_until_it_is_announced(one: Wa
     assert not one.is_moved()
 
 
+def test_changesets_archived_outside_are_found_until_it_is_announced(one: Watched) -> None:
+    formats = Path(one.folder, ".hg/store/requires")
+    formats.write_text(formats.read_text() + "exp-archived-phase\n")
+    one.hg(*BLIND, "phase", "--force", "--draft", "0")
+    one.hg("replicatesync")
+    assert not one.is_moved()
+    one.hg(*BLIND, "--config", "extensions.strip=", "strip", "--soft", "1")
+    assert one.is_moved()
+    one.hg("replicatesync")
+    assert not one.is_moved()
+
+
 def test_phases_moved_outside_stay_a_trouble_after_a_push_that_moves_phases(one: Watched) -> None:
     one.hg(*BLIND, "phase", "--force", "--draft", "1")
     assert one.is_moved()

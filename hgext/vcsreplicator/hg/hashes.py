@@ -74,9 +74,8 @@ def _read_once(repo: localrepository, newest: NewestEvent) -> Fingerprint:
 
 
 def _encode_phases(repo: localrepository) -> Iterable[bytes]:
-    roots = repo._phasecache._phaseroots
-    for phase in observe.PHASES:
-        for node in sorted(map(repo.changelog.node, roots.get(phase, ()))):
+    for phase, roots in observe.phase_roots(repo).items():
+        for node in roots:
             yield b"%d %s\n" % (phase, hex(node))
 
 
@@ -99,7 +98,7 @@ def lines(repo: localrepository, *, raw: bool = True) -> Iterator[tuple[str, str
     yield "visible/total heads", f"{len(heads)}/{len(every_head)}"
     yield "normal", _hash_items(every.node(rev) for rev in visible)
     yield "unfiltered", _hash_items(every.node(rev) for rev in every)
-    yield "phases", _hash_items(every.node(rev) + b"%d" % repo._phasecache.phase(repo, rev) for rev in every)
+    yield "phases", _hash_items(every.node(rev) + b"%d" % observe.phase_of(repo, rev) for rev in every)
     yield "heads", _hash_items(every.node(rev) for rev in heads)
     yield "unfiltered heads", _hash_items(every.node(rev) for rev in every_head)
     yield "bookmarks", _hash_items(b"%s=%s" % (name, hex(node)) for name, node in repo._bookmarks.items())

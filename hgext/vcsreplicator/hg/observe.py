@@ -12,8 +12,8 @@ The form of `Changes.phases`:
 - changesets that moved up from there (towards secret) are named by the *roots* of the set that went to that phase;
 - changesets that moved down (towards public) are named by the *heads* of the set that went to that phase.
 
-`move_phases` carries out such moves, after the bundle was added. Phases above secret (internal, archived) never leave a repository
-and are left out.
+`move_phases` carries out such moves, after the bundle was added. Mirrors get all changesets, and have none of Mercurial's phases
+above secret (archived, internal): to them, and so in everything here, these are secret.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def added(repo: localrepository, first: int, end: int, *, push: PushEntry | None
     repo = repo.unfiltered()
     changelog, revs = repo.changelog, range(first, end)
     heads_added, heads_removed = _head_changes(changelog, revs)
-    moved: list[PhaseChange] = [((rev,), (None, repo._phasecache.phase(repo, rev))) for rev in revs]
+    moved: list[PhaseChange] = [((rev,), (None, phase_of(repo, rev))) for rev in revs]
     since = Mark(length=first, phases={}, bookmarks={}, markers=frozenset())
     return Changes(
         added=node_set([changelog.node(rev) for rev in revs]),
@@ -104,6 +104,27 @@ def added(repo: localrepository, first: int, end: int, *, push: PushEntry | None
         phases=_phase_moves(repo, moved, since, end),
         push=push,
     )
+
+
+def phase_of(repo: localrepository, rev: int) -> int:
+    """Return the phase that a revision has on mirrors."""
+    return min(repo._phasecache.phase(repo, rev), phases.secret)
+
+
+def phase_roots(repo: localrepository) -> dict[int, list[bytes]]:
+    """Return the sorted roots of draft and secret on mirrors, if there are any.
+
+    They follow from the phase of each changeset alone: Mercurial also keeps roots that change nothing.
+    """
+    changelog, found = repo.changelog, dict[int, list[bytes]]()
+    for rev in set[int]().union(*repo._phasecache._phaseroots.values()):
+        phase = phase_of(repo, rev)
+        below = max(
+            phase_of(repo, parent) if parent != nullrev else phases.public for parent in changelog.parentrevs(rev)
+        )
+        if phase > below:
+            found.setdefault(phase, []).append(changelog.node(rev))
+    return {phase: sorted(found[phase]) for phase in sorted(found)}
 
 
 def tip(repo: localrepository) -> Tip:
@@ -166,14 +187,14 @@ def _head_changes(changelog: Changelog, added: range) -> tuple[tuple[str, ...], 
 def _phase_moves(repo: localrepository, changes: Iterable[PhaseChange], since: Mark, end: int) -> tuple[PhaseMove, ...]:
     """Return the phase moves of revisions before `end` since the mark."""
     changelog = repo.changelog
-    moved = {rev: move for revs, move in changes for rev in revs}
+    moved = {rev: (old, min(new, phases.secret)) for revs, (old, new) in changes for rev in revs}
     before = _PhasesBefore(repo, moved, since)
     down: dict[int, set[int]] = {}
     up: dict[int, set[int]] = {}
     for rev in sorted({*moved, *range(since.length, end)}):
         then = before.phase(rev)
         now = moved[rev][1] if rev in moved else then
-        if now != then and now in PHASES:
+        if now != then:
             (up if now > then else down).setdefault(now, set()).add(rev)
     moves = []
     for phase in PHASES:
@@ -197,9 +218,9 @@ class _PhasesBefore:
                 self._added[rev] = max(self.phase(parent) if parent != nullrev else phases.public for parent in parents)
             return self._added[rev]
         if rev in self._since.phases:
-            return self._since.phases[rev]
+            return min(self._since.phases[rev], phases.secret)
         old, _ = self._moved.get(rev, (None, None))
-        return self._repo._phasecache.phase(self._repo, rev) if old is None else old
+        return phase_of(self._repo, rev) if old is None else min(old, phases.secret)
 
 
 def heads_of(changelog: Changelog, revs: set[int]) -> set[int]:

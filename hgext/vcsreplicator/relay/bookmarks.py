@@ -35,8 +35,6 @@ AT_ONCE = 1000
 LIMIT = 64 * 1024 * 1024
 # Seconds after a folder's time in which a change may leave that time as it is: the longest tick of a file system's clock.
 TICK = 2.0
-# Those of the phases that are replicated, as their roots begin in the file; without a root a changeset is public.
-_ROOTS = (b"1 ", b"2 ")
 
 # Device, inode and time of a store's folder.
 _Stamp = tuple[int, int, int]
@@ -152,7 +150,7 @@ def _look_at(folder: str, box: Outbox) -> _SeenBookmarks:
     """Read what the files say; only of use if no process worked there meanwhile."""
     control = os.fsencode(os.path.join(folder, ".hg"))
     lines = [line for name in (b"bookmarks", b"store/bookmarks") for line in _read_lines(os.path.join(control, name))]
-    roots = sorted(line for line in _read_lines(os.path.join(control, b"store/phaseroots")) if line.startswith(_ROOTS))
+    roots = sorted(_read_lines(os.path.join(control, b"store/phaseroots")))
     # Its newest segment is read last: if an event came meanwhile, the stamp has changed.
     return _SeenBookmarks(
         end=box.extent(),

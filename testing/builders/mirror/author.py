@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mercurial import context, extensions, phases, repair
+from mercurial import context, extensions, phases, repair, requirements, scmutil
 from mercurial import ui as uimod
 from mercurial.node import nullid
 
@@ -111,6 +111,13 @@ class Author:
             observe.move_phases(self.repo, tr, [PhaseMove(phase=0, nodes=(node,))])
             event = self._tell(tr, Type.CHANGED, observe.observe(self.repo, tr))
         return self._keep(event)
+
+    def move_above_secret(self, phase: int, node: str) -> None:
+        """A changeset becomes archived or internal; no event says so, as when a Mercurial without the extension does it."""
+        formats = {requirements.ARCHIVED_PHASE_REQUIREMENT, requirements.INTERNAL_PHASE_REQUIREMENT}
+        with self.repo.wlock(), self.repo.lock(), self.repo.transaction(b"outside") as tr:
+            scmutil.writereporequirements(self.repo, self.repo.requirements | formats)
+            phases.retractboundary(self.repo, tr, phase, [bytes.fromhex(node)])
 
     def obsolete(self, node: str) -> Event:
         """A draft changeset is pruned."""

@@ -13,11 +13,11 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from mercurial import error
+from mercurial import error, phases
 from mercurial import ui as uimod
 
 from hgext.vcsreplicator.hg.frames import StreamAnswer
-from hgext.vcsreplicator.hg.hashes import fingerprint
+from hgext.vcsreplicator.hg.hashes import fingerprint, lines
 from hgext.vcsreplicator.hg.master import offer
 from hgext.vcsreplicator.hg.replica import replicated, snapshot
 from hgext.vcsreplicator.mirror.comparison import differences
@@ -111,6 +111,25 @@ def test_from_an_earlier_sequence_it_leads_to_the_newest(author: Author, tmp_pat
     author.obsolete(author.tip)
     assert take(repo, Wire(author)).seq == author.seq
     assert equal(repo, author)
+
+
+@pytest.mark.parametrize("phase", [phases.archived, phases.internal])
+@pytest.mark.parametrize("parent", [phases.public, phases.draft, phases.secret])
+def test_what_the_master_has_above_secret_is_secret_on_a_mirror(
+    author: Author, tmp_path: Path, phase: int, parent: int
+) -> None:
+    author.push(phase=parent)
+    archived = author.push(phase=parent, count=2).after
+    repo = empty(author, tmp_path / "mirror")
+    take(repo, Wire(author))
+    author.move_above_secret(phase, archived.node)
+    assert parent == phases.secret or not equal(repo, author)  # a mirror that shows it is found
+    fresh = empty(author, tmp_path / "fresh")
+    for each in (repo, fresh):
+        take(each, Wire(author))
+        assert [each[len(each) - back].phase() for back in (2, 1)] == [parent, phases.secret]
+        assert equal(each, author)
+        assert dict(lines(each))["phases"] == dict(lines(author.repo))["phases"]
 
 
 def test_the_replicated_part_of_the_configuration_comes_along(author: Author, tmp_path: Path) -> None:

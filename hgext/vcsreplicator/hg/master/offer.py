@@ -112,14 +112,12 @@ def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
         newest = Outbox(repo.svfs).newest()
         if newest is None:
             raise Unavailable("the master's repository has no event yet; run 'hg replicatesync' there")
-        last_push, roots = api.last_push_id(repo), repo._phasecache._phaseroots
+        last_push = api.last_push_id(repo)
         header: dict[str, Any] = {
             "level": plain(newest),
             "after": plain(observe.tip(repo)),
             "phases": {
-                str(phase): [hex(repo.changelog.node(rev)).decode() for rev in sorted(roots[phase])]
-                for phase in observe.PHASES
-                if roots.get(phase)
+                str(phase): [hex(node).decode() for node in roots] for phase, roots in observe.phase_roots(repo).items()
             },
             "bookmarks": {text(name): hex(node).decode() for name, node in repo._bookmarks.items()},
             "last_push": last_push,

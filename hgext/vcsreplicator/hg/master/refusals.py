@@ -67,7 +67,7 @@ def refuse_odd_markers(markers: list[_Marker]) -> None:
 
 
 def refuse_odd_phases(tr: Transaction) -> None:
-    """Abort for a phase that is not replicated: mirrors would show what it hides."""
+    """Raise Abort for a phase above secret: mirrors would have another."""
     for revs, (_old, new) in tr.changes[b"phases"]:
         if revs and new not in observe.PHASES:
             raise error.Abort(
