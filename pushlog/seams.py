@@ -68,6 +68,7 @@ SEAMS = {
         "createrepository": "ui path createopts requirements",
         "localpeer.local": "self",
         "localrepository.__len__": "self",
+        "localrepository._writejournal": "self desc",
         "localrepository.branchmap": "self",
         "localrepository.cancopy": "self",
         "localrepository.file": "self path writable",

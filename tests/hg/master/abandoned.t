@@ -160,6 +160,33 @@ Before the commit it dies with the bookmark that it wrote to the repository.
   [1]
   $ rm -r ../shared
 
+Killed after the commit, before Mercurial removed the list of backups: a kill at the beginning of the next transaction does not undo the first.
+
+  $ cat > ../slay-at.py <<E
+  > import os, signal
+  > from mercurial import extensions, transaction, vfs
+  > die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+  > def write_undo(orig, tr):
+  >     orig(tr)
+  >     die()
+  > def open_file(orig, self, path, mode=b'r', *arguments, **keywords):
+  >     return die() if (path, mode) == (b'journal.backupfiles', b'w') else orig(self, path, mode, *arguments, **keywords)
+  > def extsetup(ui):
+  >     if ui.config(b'slay', b'at') == b'end':
+  >         extensions.wrapfunction(transaction.transaction, '_writeundo', write_undo)
+  >     else:
+  >         extensions.wrapfunction(vfs.vfs, '__call__', open_file)
+  > E
+  $ slain() { hgm -R ../repos/one --config extensions.slay=$TESTTMP/slay-at.py --config slay.at=$1 bookmark -q -f -r $2 own 2> /dev/null; }
+  $ slain end 1
+  [137]
+  $ slain begin 0
+  [137]
+  $ hgm -R ../repos/one log -r own -T '{rev}\n'
+  rolling back interrupted transaction
+  1
+  $ hgm -R ../repos/one bookmark -q -f -r 0 own 2> /dev/null
+
 A power cut may tear the line of a backup whose file was not touched yet.
 
   $ : > ../repos/one/.hg/store/journal

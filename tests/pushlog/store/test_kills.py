@@ -19,11 +19,11 @@ import traceback
 from pathlib import Path
 
 import pytest
-from mercurial import error, exchange, extensions, hg, merge, repair
+from mercurial import error, exchange, extensions, hg, merge, repair, transaction, vfs
 from mercurial import ui as ui_module
 
 from pushlog import checking, stripping, wire
-from pushlog.store import appendfile, database, storage
+from pushlog.store import appendfile, database, journal, storage
 from pushlog.store.session import session_of
 from pushlog.versions import factory, initialize
 from testing.faults import SEED, SystemCall, SystemCalls, told_with_seed
@@ -290,6 +290,52 @@ def test_rollback(survive_kills, pushed, stride):
     push(pushed)
     survive_kills(pushed, lambda: pushed("server").rollback(), stride)
     assert [len(each.nodes) for each in recorded(storage.Pushlog(pushed("server")))] == [2, 1]
+
+
+def move_mark(load, rev):
+    repository = load("server")
+    with repository.wlock(), repository.lock(), repository.transaction(b"bookmark") as tr:
+        repository._bookmarks.applychanges(repository, tr, [(b"mark", repository[rev].node())])
+
+
+def run_killed_after(work, owner, name, is_wanted=lambda *_arguments: True):
+    """Does the work in a process of its own, which is killed as soon as it has called a function."""
+    child = os.fork()
+    if child == 0:
+        called = getattr(owner, name)
+
+        def call_and_die(*arguments, **keywords):
+            answer = called(*arguments, **keywords)
+            if is_wanted(*arguments):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        try:
+            setattr(owner, name, call_and_die)
+            work()
+        finally:
+            os._exit(1)
+    _child, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "the work was not killed"
+
+
+@pytest.mark.parametrize("first", ["a commit", "a rollback"])
+def test_backups_that_a_killed_process_left_do_not_undo_what_was_committed(pushed, first):
+    move_mark(pushed, 0)
+    if first == "a commit":
+        run_killed_after(lambda: move_mark(pushed, 1), transaction.transaction, "_writeundo")
+    else:
+        move_mark(pushed, 1)
+        run_killed_after(lambda: pushed("server").rollback(), journal, "_journal_backups")
+    assert not pushed("server").svfs.exists(b"journal")
+
+    def opens_journal(_vfs, path, mode=b"r", *_rest):
+        return path == b"journal" and mode == b"w+"
+
+    run_killed_after(lambda: move_mark(pushed, 2), vfs.vfs, "__call__", opens_journal)
+    server = pushed("server")
+    server.recover()
+    assert server[server._bookmarks[b"mark"]].rev() == 1
 
 
 def hash_alike():
