@@ -13,7 +13,7 @@ from hgext.vcsreplicator.hg.master import refusals
 from hgext.vcsreplicator.outbox import file as outbox_file
 from hgext.vcsreplicator.outbox.entry import Entry, MirrorNeeds, NewestEvent, before_first_event, new_id
 from hgext.vcsreplicator.outbox.file import Fork, Outbox, SentMark, TornRecord
-from hgext.vcsreplicator.outbox.folder import Store
+from hgext.vcsreplicator.outbox.folder import Store, read_file
 from hgext.vcsreplicator.outbox.forks import fork_behind, fork_between
 from hgext.vcsreplicator.words import digest
 from hgext.vcsreplicator.words.event import MOST_REPLACED
@@ -275,6 +275,38 @@ def test_segments_are_removed_only_when_sent_and_not_named_by_undo(box, monkeypa
     assert box.prune() == [1, 3]
     assert box.segments() == [2, 4, 5]
     assert box.newest().seq == 5
+
+
+def test_segments_are_not_removed_while_the_sender_may_move_the_mark_back(box, monkeypatch):
+    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
+    made = entries(5)
+    for entry in made:
+        box.append(Transaction(), [entry])
+    box.mark_sent(list(box.unsent())[-1].sent())
+    with box.sending(wait=True):
+        assert box.prune() == []
+        assert box.send_again() == 1
+    assert box.prune() == []
+    assert [place.entry for place in box.unsent()] == made
+
+
+def test_no_sender_moves_the_mark_back_while_segments_are_removed(box, monkeypatch):
+    monkeypatch.setattr(outbox_file, "SEGMENT_SIZE", 1)
+    made = entries(5)
+    for entry in made:
+        box.append(Transaction(), [entry])
+    box.mark_sent(list(box.unsent())[-1].sent())
+
+    def send_again_meanwhile(path, limit=outbox_file.FILE_LIMIT):
+        with box.sending(wait=False) as alone:
+            first = box.send_again() if alone else None
+        assert first is None
+        return read_file(path, limit)
+
+    monkeypatch.setattr(outbox_file, "read_file", send_again_meanwhile)
+    assert box.prune() == [1, 2, 3]
+    with box.sending(wait=False) as alone:
+        assert (alone, box.send_again()) == (True, 4)
 
 
 def test_a_repository_that_is_moved_away_meanwhile_leaves_no_file_open(tmp_path):

@@ -21,7 +21,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pushlog.store.appendfile import AppendFile, open_regular
@@ -289,19 +289,17 @@ class Outbox:
         """Remove segments whose entries are all in the log; return their numbers.
 
         Three kinds stay: the newest segment, since it holds the newest event; the one before it, for a log that loses its newest
-        records; and one that Mercurial's undo file names. The caller holds the store lock, outside a transaction.
+        records; and one that Mercurial's undo file names. Nothing is removed while a sender is at work: it may move the sent mark
+        back, and then it needs them all. The caller holds the store lock, outside a transaction, and does not wait for a sender.
         """
         numbers = self.segments()
-        if len(numbers) < 3 or (sent := self.sent()) is None:
+        if len(numbers) < 3:
             return []
-        undo = read_file(self._folder.join(b"undo"), limit=-1)
-        removed = []
-        for number in numbers[:-2]:
-            name = SEGMENT.format(number).encode()
-            if number < sent.segment and name + b"\0" not in undo:
-                os.unlink(self._folder.join(name))
-                removed.append(number)
-        return removed
+        with self.sending(wait=False) as alone:
+            sent = self.sent() if alone else None
+            if sent is None:
+                return []
+            return self._remove_segments(number for number in numbers[:-2] if number < sent.segment)
 
     @contextlib.contextmanager
     def sending(self, *, wait: bool) -> Iterator[bool]:
@@ -340,6 +338,15 @@ class Outbox:
                 os.unlink(self._folder.join(FORK))
         else:
             replace_file(self._folder, FORK, to_json(fork))
+
+    def _remove_segments(self, numbers: Iterable[int]) -> list[int]:
+        """Remove these segments, except one that Mercurial's undo file names."""
+        undo = read_file(self._folder.join(b"undo"), limit=-1)
+        names = {number: SEGMENT.format(number).encode() for number in numbers}
+        removed = [number for number, name in names.items() if name + b"\0" not in undo]
+        for number in removed:
+            os.unlink(self._folder.join(names[number]))
+        return removed
 
     def _read_back(self, last: int, end: int) -> Iterator[Entry]:
         """Read the committed entries before a place in a segment, newest first."""
