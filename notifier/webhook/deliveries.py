@@ -53,10 +53,10 @@ class DeliveryAttempt:
 class AttemptEnd:
     """How an attempt ended.
 
-    `state` is queued, with the next `attempt` and `mature_at`, or a final one.
+    `begun` is the delivery as the attempt began. `state` is queued, with the next `attempt` and `mature_at`, or a final one.
     """
 
-    id: int
+    begun: WaitingDelivery
     state: DeliveryState
     attempt: int
     mature_at: float
@@ -143,14 +143,28 @@ class Deliveries:
             return {"message": message, "repository": repository, "sequence": sequence, "event_id": event_of(message)}
         return {}
 
-    def record(self, ended: Sequence[AttemptEnd], now: float) -> None:
-        """Record how these attempts ended, all or none."""
+    def record(self, ended: Sequence[AttemptEnd], now: float) -> set[int]:
+        """Record how these attempts ended, all or none.
+
+        Returns the deliveries for which that was not recorded: an operator asked for a redelivery during the attempt, which failed.
+        They wait as new.
+        """
+        passed_over = set()
         with self._db.writing():
             for each in ended:
-                if each.state is DeliveryState.QUEUED:
-                    self._db.run(sql.LATER, (each.attempt, each.mature_at, each.status, each.error, each.id))
-                else:
-                    self._db.run(sql.FINISH, (each.state.value, each.attempt, now, each.status, each.error, each.id))
+                begun, what = each.begun, (each.status, each.error)
+                as_begun = (begun.id, begun.attempt, begun.mature_at)
+                final = (each.state.value, each.attempt, now, *what)
+                match each.state:
+                    case DeliveryState.QUEUED:
+                        cursor = self._db.run(sql.LATER, (each.attempt, each.mature_at, *what, *as_begun))
+                    case DeliveryState.DELIVERED:
+                        cursor = self._db.run(sql.FINISH, (*final, begun.id))
+                    case _:
+                        cursor = self._db.run(sql.GIVE_UP, (*final, *as_begun))
+                if not cursor.rowcount:
+                    passed_over.add(begun.id)
+        return passed_over
 
     def follow_clock(self, seconds: float, now: float) -> None:
         """Follow a clock that was set forward by so many seconds, or back if negative.

@@ -254,16 +254,23 @@ class Dispatcher(threading.Thread):
             results = [(item, answer, self._find_next(item, answer, now)) for item, answer in ended]
             given_up = [(item, answer) for item, answer, after in results if after.state is DeliveryState.EXHAUSTED]
             names = [deliveries.names(item.id) for item, _ in given_up]
-            deliveries.record([after for _, _, after in results], now)
+            redelivered = deliveries.record([after for _, _, after in results], now)
         except Unavailable:
             for each in ended:
                 self._inbox.put(each)
             raise
         for (item, answer), named in zip(given_up, names, strict=True):
+            if item.id in redelivered:
+                continue
             where = {"delivery": item.id, "subscription": self._subscription_name(item)}
             logger.error("delivery given up", **where, **named, reason=answer.error)
+        if redelivered:
+            self._change = -1  # the queues are read again before the next attempt begins
         for item, _, after in results:
-            if after.state is DeliveryState.QUEUED:
+            if item.id in redelivered:
+                self._under_way.pop(item.id, None)
+                self._queues.again(item, item)
+            elif after.state is DeliveryState.QUEUED:
                 self._under_way.pop(item.id, None)
                 self._queues.again(item, replace(item, attempt=after.attempt, mature_at=after.mature_at))
             else:
@@ -284,7 +291,7 @@ class Dispatcher(threading.Thread):
             spread = 1 + self.settings.jitter * (2 * random.random() - 1)
             mature_at = now + max(self.settings.ladder[attempt] * spread, answer.wait)
         return AttemptEnd(
-            id=item.id, state=state, attempt=attempt, mature_at=mature_at, status=answer.status, error=answer.error
+            begun=item, state=state, attempt=attempt, mature_at=mature_at, status=answer.status, error=answer.error
         )
 
     def _note_health(self, deliveries: Deliveries, item: WaitingDelivery, answer: AttemptResult, now: float) -> None:

@@ -93,10 +93,13 @@ REQUEST = """SELECT d.attempt, m.id, m.replay, m.repository, m.previous, m.seque
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ? AND d.state = 'queued'"""
 NAMES = """SELECT m.id, m.repository, m.sequence
     FROM deliveries d JOIN messages m ON m.number = d.message WHERE d.id = ?"""
-LATER = "UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE id = ?"
+# The row is as its attempt began: a redelivery sets the attempt to 0, and where it is 0, another time.
+AS_BEGUN = "id = ? AND attempt = ? AND (attempt > 0 OR mature_at = ?)"
+LATER = f"UPDATE deliveries SET attempt = ?, mature_at = ?, status = ?, error = ? WHERE {AS_BEGUN}"
 SHIFT = "UPDATE deliveries SET mature_at = mature_at - ? WHERE state = 'queued' AND attempt > 0"
 BOUND = "UPDATE deliveries SET mature_at = ? WHERE state = 'queued' AND attempt > 0 AND mature_at > ?"
 FINISH = "UPDATE deliveries SET state = ?, attempt = ?, finished_at = ?, status = ?, error = ? WHERE id = ?"
+GIVE_UP = FINISH.replace("id = ?", AS_BEGUN)
 REQUEUE = """UPDATE deliveries SET state = 'queued', attempt = 0, mature_at = ?, finished_at = NULL
     WHERE id = ? AND state <> 'queued' AND subscription IN (SELECT id FROM subscriptions WHERE removed_at IS NULL)"""
 HASTEN = "UPDATE deliveries SET attempt = 0, mature_at = ? WHERE id = ? AND state = 'queued'"

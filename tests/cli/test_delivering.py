@@ -66,7 +66,7 @@ def deliver(folder: Path, message: Message, *states: DeliveryState, replay: str 
             deliveries.subscriptions.add(f"ci-{replay}-{number}", wanted, origin="command", who="dana", now=1.0)
             newest = deliveries.subscriptions.all()[-1:]
             [row] = deliveries.enqueue([(replace(message, replay=replay), newest)], 1.0)
-            end = AttemptEnd(id=row.id, state=state, attempt=1, mature_at=9.0, status=500, error=None)
+            end = AttemptEnd(begun=row, state=state, attempt=1, mature_at=9.0, status=500, error=None)
             deliveries.record([end], 2.0)
 
 

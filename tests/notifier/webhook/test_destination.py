@@ -709,7 +709,7 @@ def test_rows_are_read_in_the_order_of_their_arrival_whatever_matures_first(
     [stored] = deliveries.subscriptions.all()
     items = deliveries.enqueue([(a_delivery(seq).message, [stored]) for seq in (1, 2, 3)], 5.0)
     later = AttemptEnd(
-        id=items[0].id, state=DeliveryState.QUEUED, attempt=1, mature_at=99.0, status=500, error="status 500"
+        begun=items[0], state=DeliveryState.QUEUED, attempt=1, mature_at=99.0, status=500, error="status 500"
     )
     deliveries.record([later], 6.0)
     with closing(Deliveries(settings.database)) as again:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The dispatcher of webhooks over days, on a clock moved by hand: pauses, what waits for a paused endpoint, clocks that jump."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -99,9 +100,10 @@ def test_nothing_waits_since_a_failure_however_long_it_takes_to_record_it(
 ) -> None:
     it, record, pauses = dispatch(ladder=(0,), pause_after=3 * DAY), Deliveries.record, [10 * DAY]
 
-    def record_slowly(deliveries: Deliveries, ends: Sequence[AttemptEnd], now: float) -> None:
-        record(deliveries, ends, now)
+    def record_slowly(deliveries: Deliveries, ends: Sequence[AttemptEnd], now: float) -> set[int]:
+        redelivered = record(deliveries, ends, now)
         it.clock.advance(pauses.pop() if pauses else 0.0)
+        return redelivered
 
     monkeypatch.setattr(Deliveries, "record", record_slowly)
     with it.running() as webhooks:
@@ -125,6 +127,40 @@ def test_webhook_whose_deliveries_fail_one_behind_the_other_is_paused(dispatch: 
         assert it.failing_since == began
         it.clock.advance(2 * DAY)
         eventually(lambda: it.paused_reason)
+
+
+@pytest.mark.parametrize(
+    ("ladder", "hangs"), [((0,), 1), ((0, 0), 2), ((0, 2 * DAY), 1)], ids=["only", "last", "before a long delay"]
+)
+def test_a_redelivery_asked_for_during_an_attempt_that_fails_begins_at_once(
+    dispatch: Dispatch, ladder: tuple[float, ...], hangs: int
+) -> None:
+    it, end = dispatch(ladder=ladder), threading.Event()
+    it.endpoint.reply = lambda request: Reply(status=503, hang=end if len(it.endpoint.requests) == hangs else None)
+    with it.running() as webhooks:
+        it.submit(webhooks, 1)
+        eventually(lambda: len(it.endpoint.requests) == hangs)
+        it.clock.advance(1.0)
+        assert it.deliveries.redeliver([1], who="dana", now=it.clock.now()) == [1]
+        it.endpoint.reply = lambda request: Reply()
+        end.set()
+        it.wait_for(delivered=1)
+    assert len(it.endpoint.requests) == hangs + 1
+
+
+def test_a_redelivery_asked_for_during_an_attempt_that_succeeds_sends_nothing_twice(dispatch: Dispatch) -> None:
+    it, end = dispatch(ladder=(0,)), threading.Event()
+    it.endpoint.reply = lambda request: Reply(hang=end)
+    with it.running() as webhooks:
+        it.submit(webhooks, 1)
+        eventually(lambda: len(it.endpoint.requests) == 1)
+        it.clock.advance(1.0)
+        assert it.deliveries.redeliver([1], who="dana", now=it.clock.now()) == [1]
+        end.set()
+        it.wait_for(delivered=1)
+        it.submit(webhooks, 2)
+        it.wait_for(delivered=2)
+    assert len(it.endpoint.requests) == 2
 
 
 @pytest.mark.parametrize("runs", [[range(1, 6)], [range(1, 4), range(4, 6)]], ids=["running", "restarted"])
