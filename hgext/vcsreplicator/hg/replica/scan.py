@@ -86,7 +86,9 @@ def inspect(folder: str, name: str = ".hg") -> FoundRepository | None:
     if checkpoint is None:
         return None
     shown = read_watermark(Store(os.path.join(folder, ".hg")))
-    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=shown.seq if shown else 0)
+    # A power cut may leave a watermark that is ahead of the store. Clients may see nothing then: the release is repeated.
+    serving = shown.seq if shown is not None and shown.seq <= checkpoint.seq else 0
+    return FoundRepository(folder=folder, checkpoint=checkpoint, serving=serving)
 
 
 def _with_served_path(found: FoundRepository) -> FoundRepository:

@@ -9,7 +9,8 @@ the changelog.
 Beside it: `.hg/replicated-bookmarks`, the bookmarks of the release in Mercurial's own format, and `.hg/replicated-data`, the
 compatible form for other tools: a canonical CBOR map with `heads` (20 bytes each, newest first) and `last_push_id`. Each file
 is replaced by a rename, and the time of the watermark moves on by at least 2 s at each, because Mercurial's web server looks at
-whole seconds. They are not synced to disk: after a power cut a mirror finds them old or damaged and writes them again.
+whole seconds. They are not synced to disk: after a power cut a mirror finds them old, damaged or newer than the store, and writes
+them again.
 """
 
 import os

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A power cut takes applied events from a mirror's store, and leaves the watermark, which was renamed, ahead of it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.hg.replica import scan
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
+from hgext.vcsreplicator.hg.serving import watermark
+from hgext.vcsreplicator.mirror.task import ReadEvent
+from hgext.vcsreplicator.words.wire import decode
+from testing.builders.mirror.author import Author
+from testing.builders.mirror.mirroring import Bench
+
+from .conftest import Worker
+
+
+def read_shown(folder: Path) -> tuple[int | None, int, int]:
+    """Return the watermark's event, and how many changesets it shows of how many."""
+    repo = OpenRepositories(prepare(), 4).open(str(folder)).unfiltered()
+    found = watermark.read_watermark(repo.vfs)
+    return found.seq if found else None, watermark.count_shown(repo, found), len(repo.changelog)
+
+
+def read_again(author: Author, seq: int) -> tuple[ReadEvent, ...]:
+    frame = author.frames[seq - 1][1]
+    return (ReadEvent(frame=decode(frame), partition=0, offset=seq - 1, size=len(frame)),)
+
+
+@pytest.fixture
+def cut(bench: Bench, worker: Worker, tmp_path: Path) -> tuple[Author, Path]:
+    """A repository whose store is back at event 3, with the watermark of event 5."""
+    author = bench.author("repo")
+    for _ in range(2):
+        author.push()
+    worker.perform(author)
+    store = bench.where(author) / ".hg" / "store"
+    shutil.copytree(store, tmp_path / "older")
+    for _ in range(2):
+        author.push()
+    assert worker.perform(author).serving == 5
+    shutil.rmtree(store)
+    shutil.copytree(tmp_path / "older", store)
+    return author, bench.where(author)
+
+
+def test_a_watermark_ahead_of_the_store_says_nothing_of_what_clients_see(cut: tuple[Author, Path]) -> None:
+    found = scan.inspect(str(cut[1]))
+    assert found is not None
+    assert found.checkpoint is not None
+    assert (found.checkpoint.seq, found.serving) == (3, 0)
+
+
+def test_a_mirror_shows_after_a_power_cut_what_it_says_it_serves(cut: tuple[Author, Path], worker: Worker) -> None:
+    author, folder = cut
+    outcome = worker.perform(author, items=())
+    assert outcome.checkpoint is not None
+    assert (outcome.checkpoint.seq, outcome.serving, read_shown(folder)) == (3, 3, (3, 2, 2))
+    assert worker.perform(author, items=read_again(author, 4)).serving == 4
+    assert read_shown(folder) == (4, 3, 3)
+    assert worker.perform(author, items=read_again(author, 5)).serving == 5
+    assert read_shown(folder) == (5, 4, 4)
+
+
+def test_a_power_cut_that_takes_the_release_waits_for_it(cut: tuple[Author, Path], worker: Worker) -> None:
+    author, folder = cut
+    outcome = worker.perform(author, items=(), released=2)
+    assert (outcome.serving, read_shown(folder)) == (2, (2, 1, 2))
