@@ -6,7 +6,7 @@ and goes on: pushes unrecorded, mirrors unguarded. So a set-up must fail closed.
 not in the table, is missing, or takes other parameters. `Setup` keeps the failure, and refuses every repository with it. A process
 checks only the seams that it loads.
 
-Rule of this file: only `wrap` calls `extensions.wrapfunction` (`tests/house/test_seams.py`).
+Rule of this file: only `wrap` and `wrapped` wrap anything (`tests/house/test_seams.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -110,7 +111,7 @@ SEAMS = {
         "preservedrequirements": "repo",
         "supporteddestrequirements": "repo",
     },
-    "mercurial.util": {"urlreq.parseqsl": "qs ..."},
+    "mercurial.util": {"atomictempfile.close": "self", "urlreq.parseqsl": "qs ..."},
     "mercurial.wireprotoserver": {"_runsshserver": "ui repo fin fout ev ..."},
     "mercurial.wireprotov1server": {
         "_capabilities": "repo proto",
@@ -134,6 +135,16 @@ def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
     for place in _check_places(module, name):
         owner, last = _find_owner(importlib.import_module(place.module), place.name)
         extensions.wrapfunction(owner, last, place.adapt(wrapper))
+
+
+def wrapped(module: str, name: str, wrapper: Callable[..., Any]) -> AbstractContextManager[Any]:
+    """Wrap a function of the table within a block, for all threads.
+
+    Raises MissingSeam as `wrap` does. All supported versions have the function in the same place.
+    """
+    [place] = _check_places(module, name)
+    owner, last = _find_owner(importlib.import_module(place.module), place.name)
+    return extensions.wrappedfunction(owner, last, place.adapt(wrapper))
 
 
 _loading = threading.RLock()

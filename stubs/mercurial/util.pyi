@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar, overload
+from typing import IO, Any, Generic, TypeVar, overload
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -17,6 +17,10 @@ class lrucachedict(Generic[_K, _V]):
 class chunkbuffer:
     def __init__(self, in_iter: Iterable[bytes]) -> None: ...
     def read(self, l: int | None = None) -> bytes: ...
+
+class atomictempfile:
+    _fp: IO[bytes]
+    def close(self) -> None: ...
 
 class _urlreq:
     def quote(self, string: bytes, safe: bytes = b"/") -> bytes: ...

@@ -82,9 +82,11 @@ def _with_capture(
 
         def transaction(self, desc: bytes, report: Any = None) -> Transaction:
             repo = self.unfiltered()
-            if repo.currenttransaction() is not None or repository.is_silenced(repo):
+            if repo.currenttransaction() is not None:
                 tr: Transaction = super().transaction(desc, report)
                 return tr
+            if repository.is_silenced(repo):
+                return transactions.open_silenced(repo, functools.partial(super().transaction, desc, report))
             if desc != repository.LIFECYCLE:
                 _finish_former(repo, desc)
             return transactions.open_captured(repo, functools.partial(super().transaction, desc, report), desc)

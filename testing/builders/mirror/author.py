@@ -119,10 +119,11 @@ class Author:
             scmutil.writereporequirements(self.repo, self.repo.requirements | formats)
             phases.retractboundary(self.repo, tr, phase, [bytes.fromhex(node)])
 
-    def obsolete(self, node: str) -> Event:
-        """A draft changeset is pruned."""
+    def obsolete(self, node: str, *successors: str) -> Event:
+        """A draft changeset is pruned, or replaced by others."""
+        new = tuple(map(bytes.fromhex, successors))
         with self.repo.wlock(), self.repo.lock(), self.repo.transaction(b"prune") as tr:
-            self.repo.obsstore.create(tr, bytes.fromhex(node), (), date=(1.0, 0), metadata={b"user": b"tester"})
+            self.repo.obsstore.create(tr, bytes.fromhex(node), new, date=(1.0, 0), metadata={b"user": b"tester"})
             event = self._tell(tr, Type.CHANGED, observe.observe(self.repo, tr))
             markers = observe.encode_markers(observe.markers_since(tr, observe.start(tr)))
         return self._keep(event, b"".join(bundles.make_bundle(self.repo, 0, 0, markers)))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from mercurial import extensions, hg
+from mercurial import extensions, hg, repair
 from mercurial import ui as uimod
 from mercurial.node import hex
 
@@ -70,6 +70,8 @@ source = hg://master
 {work}/repos = .
 """
 
+# What changeset 1 was before: the strip of 1 deletes the marker that says so.
+AMENDED = "3" * 40
 SETUP = """\
 HGRCPATH=$MASTER hg init repos/one
 hg init clone
@@ -80,6 +82,7 @@ hg update -q 0; echo b > b; hg commit -qAm b
 HGRCPATH=$MASTER hg push -q -f ../repos/one
 hg phase -q --force --draft 1+2; hg -R ../repos/one phase -q --force --draft 1+2
 HGRCPATH=$MASTER hg -R ../repos/one bookmark -q -r 1 mark
+HGRCPATH=$MASTER hg -R ../repos/one debugobsolete -d '0 0' AMENDED $(hg -R ../repos/one log -r 1 -T '{node}')
 echo bb > b; hg commit -q --amend -m bb
 hg update -q 0; echo c > c; hg commit -qAm c
 hg bookmark -r 0 here; hg bookmark -r . there
@@ -93,6 +96,8 @@ from hgext.vcsreplicator.hg.master import repository
 repository.silenced = lambda repo: os.kill(os.getpid(), signal.SIGKILL)
 """
 STRIP = [HG, "-R", "repos/one", "strip", "-q", "--no-backup", "1"]
+# The line of Mercurial's strip that deletes markers, the changesets being gone.
+DELETION = "deleteobsmarkers(repo.obsstore"
 RELAY = [sys.executable, str(CHECKOUT / "testing" / "builders" / "master" / "relay_once.py")]
 
 # What is done, and the argument by which its process is known.
@@ -191,7 +196,7 @@ def set_up(site):
     names = {"HGRCPATH": str(site.template / "plain"), "MASTER": str(site.template / "hgrc")}
     path = f"{Path(shared_hg()).parent}:{os.environ['PATH']}"
     subprocess.run(
-        ["sh", "-ec", SETUP],
+        ["sh", "-ec", SETUP.replace("AMENDED", AMENDED)],
         cwd=site.work,
         env={**os.environ, **names, "PATH": path},
         check=True,
@@ -260,7 +265,14 @@ def assert_told(site, looked):
         assert all(
             told[name] in (here[name], *stripped) for name in told
         )  # the strip's own event reports those that it moved
-        assert sum(len(event.changes.markers) for event in events) == len(markers)
+        is_stripped = any(event.type is Type.STRIPPED for event in events)
+        kept = [
+            marker
+            for event in events
+            for marker in event.changes.markers
+            if not (is_stripped and marker.precursor.node == AMENDED)
+        ]
+        assert len(kept) == len(markers)
         assert [event.changes.push.id for event in events if event.changes.push] == [number for number, *_ in pushes]
 
 
@@ -336,6 +348,25 @@ def made(site, command):
     site.reset()
     calls = SystemCalls(log=site.template / "strace")
     return Made(of=calls, values=calls.made(command, site.run))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scenario", ["strip", "a strip that the relay finishes"])
+def test_a_kill_before_a_strip_deletes_its_markers_keeps_none_of_them(site, scenario):
+    site = site.begun(scenario)
+    command = site.command(SCENARIOS[scenario][0])
+    site.reset()
+    before = looks(site)
+    steps = PythonSteps(files=FILES, argument=SCENARIOS[scenario][1], record=site.template / "steps")
+    taken = steps.taken(lambda environment: site.run(command, environment))
+    site.restart()
+    after = looks(site)
+    source = Path(repair.__file__).read_text().splitlines()
+    [line] = [number for number, text in enumerate(source, 1) if DELETION in text]
+    step = next(step for step, place in enumerate(taken, 1) if place.endswith(f"mercurial/repair.py:{line}"))
+    site.reset()
+    assert site.run(command, {**os.environ, **steps.environment(kill_at=step)}) == -signal.SIGKILL
+    strike(site, before, after, accepted=True)
 
 
 @pytest.mark.sample(3, keep=("[changesets", "strip that the relay"))

@@ -32,7 +32,7 @@ def test_a_strip_is_noted_whole_in_a_repository_with_a_hundred_thousand_heads(tm
 
 def test_a_note_that_could_not_be_read_again_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(intents, "LIMIT", 1000)
-    with pytest.raises(error.Abort, match="too many heads for a strip"):
+    with pytest.raises(error.Abort, match="too many heads or markers for a strip"):
         intents.write(str(tmp_path), intent(heads_after=heads(100)))
     assert intents.read(str(tmp_path), "one") is None
 

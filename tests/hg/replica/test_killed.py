@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from mercurial import repair
 
 from hgext.vcsreplicator.mirror.pool import CONFIGURATION
 from hgext.vcsreplicator.words.event import Type
@@ -24,6 +25,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.hunt]
 
 WATCHED = ("vcsreplicator/hg/", "pushlog/", "mercurial/transaction.py", "mercurial/repair.py")
 MIRROR_TASK = str(CHECKOUT / "testing" / "builders" / "mirror" / "mirror_task.py")
+# The line of Mercurial's strip that deletes markers, the changesets being gone.
+DELETION = "deleteobsmarkers(repo.obsstore"
 TEMPLATE = "{rev} {node} {phase} {obsolete} {bookmarks} {pushid} {pushuser}\n"
 
 
@@ -42,7 +45,9 @@ def eventful(bench: Bench, path: str) -> Author:
     author.bookmark("main", base)
     author.push(parent=base, phase=1)
     author.obsolete(author.tip)
+    amended = author.push(parent=base, phase=1)
     doomed = author.push(parent=base, phase=1)
+    author.obsolete(amended.after.node, doomed.after.node)
     author.push(parent=base)
     author.strip(doomed.after.node)
     author.event(Type.HGRC, hgrc={"web": {"description": "text"}})
@@ -128,6 +133,20 @@ def test_a_deletion_killed_at_a_line_is_finished(bench: Bench, kills: int) -> No
         assert bench.found() == {}, f"killed at step {step}"
         assert not bench.where(author).exists(), f"killed at step {step}"
     assert struck >= 0.75 * kills
+
+
+def test_a_kill_before_a_strip_deletes_its_markers_keeps_none_of_them(bench: Bench) -> None:
+    author = eventful(bench, "repo")
+    worker = OneWorker(bench, author)
+    taken = worker.steps.taken(lambda environment: worker.run(dict(environment)))
+    source = Path(repair.__file__).read_text().splitlines()
+    [line] = [number for number, text in enumerate(source, 1) if DELETION in text]
+    step = next(step for step, place in enumerate(taken, 1) if place.endswith(f"mercurial/repair.py:{line}"))
+    assert worker.killed_at(step)
+    found = bench.found()[author.repository]
+    assert found.checkpoint is not None
+    assert (found.checkpoint.digest, found.serving) == (author.digest, author.seq)
+    assert same(bench, author)
 
 
 def kill_at_random(bench: Bench, kills: int) -> tuple[int, int]:

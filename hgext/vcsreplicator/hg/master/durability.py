@@ -7,26 +7,33 @@ Mercurial syncs nothing. That matters only at a power cut; then the order on dis
           journal, before the changelog's index is written; (2) everything the transaction touched; (3) the outbox; (4) after the
           commit, the folder from which the journal was removed. Bookmarks are written between (3) and the commit, and synced
           there. After a power cut the push is there whole, or is rolled back.
+          A strip is several transactions without an event, in which everything is synced before each begins and before it commits,
+          and content before its file is replaced. Everything is on disk before the strip's event, too.
 `outbox`  (3) and (4), and the journal before (3). The event survives; the changesets may have to come back from the pusher or a
           mirror; cheaper.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mercurial import vfs
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
+from pushlog import seams
 from pushlog.store import disk
 
 from ...outbox.file import Outbox
 
 if TYPE_CHECKING:
+    from mercurial import util
+
     from ..settings import Durability
+    from .repository import MasterRepository
 
 # The file generator that runs last: they run sorted by name, as finalizers do.
 LATE = b"~outbox"
@@ -57,7 +64,8 @@ def sync_before_change(repo: localrepository, tr: Transaction) -> None:
     def add_and_sync(file: bytes, offset: int) -> None:
         is_new = file not in tr._offsetmap and file not in tr._newfiles
         add(file, offset)
-        if is_new and file.endswith(APPENDED) and not file.startswith(RESERVED):
+        # The end of a group, which only a strip has, syncs the journal.
+        if is_new and not tr._queue and file.endswith(APPENDED) and not file.startswith(RESERVED):
             sync_journal(repo)
 
     def add_backup_and_sync(file: bytes, *arguments: Any, **keywords: Any) -> None:
@@ -86,11 +94,36 @@ def sync_journal(repo: localrepository) -> None:
     disk.sync_folder(repo.svfs.join(b""))
 
 
+@contextlib.contextmanager
+def replacing_synced(repo: MasterRepository) -> Iterator[None]:
+    """With `store`, sync each replaced file before it has its name, within the block.
+
+    A strip replaces the list of files and the markers without a backup in the journal.
+    """
+    if repo.replication_settings.durability != "store":
+        yield
+        return
+    with seams.wrapped("mercurial.util", "atomictempfile.close", _close_synced):
+        yield
+
+
+def _close_synced(original: Callable[[util.atomictempfile], None], file: util.atomictempfile) -> None:
+    if not file._fp.closed:
+        file._fp.flush()
+        os.fdatasync(file._fp.fileno())
+    original(file)
+
+
+def sync_repository(repo: localrepository) -> None:
+    """Sync everything written so far, with one syncfs of the file system."""
+    _sync_file_system(repo.svfs.join(b""))
+
+
 def before_outbox(repo: localrepository, tr: Transaction, durability: Durability) -> None:
     """Do step 2, at least for the journal: an uncommitted event must be undone."""
     paths = list(_list_touched(repo, tr)) if durability == "store" else [repo.svfs.join(b"journal")]
     if len(paths) > MANY:
-        _sync_file_system(repo.svfs.join(b""))
+        sync_repository(repo)
         return
     for path in paths:
         _sync_file(path)

@@ -36,7 +36,8 @@ class Intent(Value):
     `kind` is the type of its event, which follows event `seq` of `repository`, at `path` below its root. `folder` is where the
     repository is, `to` where it goes (rename, delete); `to_path` and `to_root` are the wire path and the root there. Of a strip:
     its `roots`, the heads it adds and removes, all heads after it, the removed changesets, where the bookmarks on those go, the
-    temporary bundles that earlier strips left, and whether it makes a `backup` (it does where that is None).
+    temporary bundles that earlier strips left, whether it makes a `backup` (it does where that is None), and the obsolescence
+    `markers` that it deletes, in base64 of their binary form.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Intent(Value):
     bookmarks: Mapping[str, str] | None = None
     former_bundles: tuple[str, ...] | None = None
     backup: bool | None = None
+    markers: tuple[str, ...] | None = None
 
     def concerns(self, newest: NewestEvent | None) -> bool:
         return newest is not None and newest.repository == self.repository
@@ -64,7 +66,7 @@ def write(root: str, intent: Intent) -> None:
     """Make the note durable; raises Abort for one that could not be read again."""
     content = to_json(intent)
     if len(content) > LIMIT:
-        raise error.Abort(b"this repository has too many heads for a %s" % act_of(intent))
+        raise error.Abort(b"this repository has too many heads or markers for a %s" % act_of(intent))
     creation.write_note(root, "intents", creation.intent_file(root, intent.path), content)
 
 

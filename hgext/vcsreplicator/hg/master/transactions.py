@@ -52,6 +52,20 @@ def open_captured(repo: MasterRepository, begin: Callable[[], Transaction], desc
     return tr
 
 
+def open_silenced(repo: MasterRepository, begin: Callable[[], Transaction]) -> Transaction:
+    """Open a transaction of a strip by `begin`; it writes no event."""
+    if repo.replication_settings.durability == "store":
+        # What the strip adds again must be on disk before the transaction removes it.
+        durability.sync_repository(repo)
+    tr = begin()
+    if repo.replication_settings.durability == "store":
+        disk.request_sync(tr)
+        durability.sync_before_change(repo, tr)
+        tr.addfinalize(capture.FIRST, lambda _tr: durability.sync_journal(repo))
+        tr.addfinalize(capture.FINALIZER, lambda _tr: durability.sync_repository(repo))
+    return tr
+
+
 def _attach(tr: Transaction, captured: Capture, line: RelayLine | None) -> None:
     """Attach the capture to a transaction that has just been opened."""
     setattr(tr, CAPTURE, captured)

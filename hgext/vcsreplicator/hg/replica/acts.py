@@ -18,7 +18,7 @@ from ...mirror.task import ReadEvent
 from ...words.digest import advance, node_set
 from ...words.errors import Diverged, MalformedEvent
 from ...words.event import Event, Type
-from .. import bundles, observe
+from .. import bundles, markers, observe
 from ..serving import watermark
 from . import replicated
 from .apply import successor
@@ -58,8 +58,9 @@ def _strip(repo: localrepository, checkpoint: Checkpoint, event: Event) -> None:
 
     Mercurial removes all changesets from the first one on, and adds the remaining ones again from a file. A kill in between leaves
     that file; the checkpoint, lowered before, says up to where the changelog is certain. Bookmarks on removed changesets are moved
-    first, with the checkpoint: Mercurial would do it last, in a transaction that a kill prevents. Changesets that were shown and
-    remain are shown again afterwards.
+    first, with the checkpoint: Mercurial would do it last, in a transaction that a kill prevents. Markers of removed changesets
+    alone are deleted first, too: a strip that is repeated does not find them. Changesets that were shown and remain are shown again
+    afterwards.
     """
     for bundle in bundles.find_set_aside(repo):
         bundles.add_again(repo, bundle)
@@ -88,6 +89,7 @@ def _strip(repo: localrepository, checkpoint: Checkpoint, event: Event) -> None:
         lowered = replace(checkpoint, length=first, tip=changelog.node(first - 1).hex(), stripping=True)
         replicated.append(repo, tr, [lowered])
     watermark.lower_watermark(repo, first)
+    markers.delete(repo, markers.find_exclusive(repo, nodes))
     repair.strip(repo.ui, repo, nodes, backup=False)
     repo.invalidateall()
     if staying and staying == [repo.changelog.node(first + number) for number in range(len(staying))]:

@@ -26,8 +26,8 @@ from ....outbox.entry import MirrorNeeds
 from ....outbox.file import LOCK, Outbox
 from ....words.digest import node_set
 from ....words.event import Changes, Type
-from ... import bundles, observe
-from .. import capture, intents, overlay, refusals, repository
+from ... import bundles, markers, observe
+from .. import capture, durability, intents, overlay, refusals, repository
 from ..announcing import Announcement
 from ..intents import Intent
 from . import writing
@@ -69,7 +69,7 @@ def strip(
             store_bundles(master)
             intents.write(master.replication_root, intent)
             try:
-                with repository.silenced(master):
+                with repository.silenced(master), durability.replacing_synced(master):
                     result = original(ui, repo, nodelist, *arguments, **keywords)
             except BaseException:
                 # A strip that was refused before it changed anything must not be finished later: it truncates the changelog first.
@@ -133,7 +133,7 @@ def store_bundles(repo: localrepository) -> None:
 def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, wait: bool) -> None:
     """Finish an interrupted strip under the lock; without `wait` may raise LockError."""
     has_node = repo.changelog.index.has_node
-    with _no_sender(repo, wait=wait), repository.silenced(repo):
+    with _no_sender(repo, wait=wait), repository.silenced(repo), durability.replacing_synced(repo):
         for bundle in _find_temporary_bundles(repo, intent.former_bundles or ()):
             if not all(has_node(bin(node)) for node in intent.heads_after):
                 bundles.add_again(repo, bundle)
@@ -144,6 +144,7 @@ def finish_strip(repo: MasterRepository, intent: Intent, *, is_announced: bool, 
             # A relay loads no extension that would change the pushlog.
             pushlog_stripping.strip(repair.strip, repo.ui, repo, left, backup=intent.backup is not False)
             repo.invalidateall()
+        markers.delete(repo, intent.markers or ())
         if intent.bookmarks and not is_announced:
             with repo.lock(), repo.transaction(b"strip") as tr:
                 observe.move_bookmarks(repo, tr, intent.bookmarks)
@@ -182,6 +183,7 @@ def _make_intent(repo: MasterRepository, nodelist: list[bytes], *, is_backed_up:
     left = {rev for rev in changelog if rev not in gone}
     after = {hex(changelog.node(rev)).decode() for rev in observe.heads_of(changelog, left)}
     before = {hex(changelog.node(rev)).decode() for rev in changelog.headrevs()} if len(changelog) else set()
+    removed = [changelog.node(rev) for rev in sorted(gone)]
     return Intent(
         kind=Type.STRIPPED.value,
         repository=newest.repository,
@@ -192,10 +194,11 @@ def _make_intent(repo: MasterRepository, nodelist: list[bytes], *, is_backed_up:
         heads_added=tuple(sorted(after - before)),
         heads_removed=tuple(sorted(before - after)),
         heads_after=tuple(sorted(after)),
-        removed=node_set([changelog.node(rev) for rev in sorted(gone)]),
+        removed=node_set(removed),
         bookmarks=observe.bookmarks_after_strip(repo, gone),
         former_bundles=tuple(map(_identify_bundle, _find_temporary_bundles(repo))) or None,
         backup=None if is_backed_up else False,
+        markers=markers.find_exclusive(repo, removed) or None,
     )
 
 
@@ -206,6 +209,8 @@ def _changes_of(intent: Intent) -> Changes:
 
 
 def _announce_stripped(repo: MasterRepository, intent: Intent) -> None:
+    if repo.replication_settings.durability == "store":
+        durability.sync_repository(repo)
     writing.announce(repo, Announcement(kind=Type.STRIPPED, changes=_changes_of(intent)))
 
 
