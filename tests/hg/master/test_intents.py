@@ -13,7 +13,7 @@ from hgext.vcsreplicator.hg.master import creation, intents, refusals
 from hgext.vcsreplicator.hg.master.intents import Intent
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.event import Changes
-from hgext.vcsreplicator.words.shape import to_json
+from hgext.vcsreplicator.words.shape import from_json, to_json
 
 
 def intent(**members):
@@ -109,4 +109,5 @@ def test_a_pipe_in_place_of_a_note_or_a_generation_is_named_and_not_waited_for(t
 
 def test_a_strip_that_an_older_release_would_finish_the_same_way_has_a_note_that_it_reads():
     members = json.loads(to_json(intent(roots=heads(1), heads_after=heads(1))))
-    assert not members.keys() & {"former_bundles", "backup"}
+    assert not members.keys() & {"former_bundles", "backup", "markers"}
+    assert from_json(Intent, json.dumps(members).encode()).markers is None
