@@ -212,8 +212,11 @@ class LogWatcher:
             picture = follower.update()
             look_at_destinations(self._log, picture)
             look_at_topics(self._log, picture)
-        except (Unavailable, Expired) as error:
-            self._refuse(uses, str(error))
+        except (Unavailable, Expired):
+            with self._changed:
+                self._uses[:0] = (
+                    uses  # refused once the trouble is noted, so that no later question is taken for one of these
+                )
             raise
         present = follower.now()
         if present is None:
