@@ -16,8 +16,8 @@ import importlib
 import itertools
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -137,14 +137,22 @@ def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
         extensions.wrapfunction(owner, last, place.adapt(wrapper))
 
 
-def wrapped(module: str, name: str, wrapper: Callable[..., Any]) -> AbstractContextManager[Any]:
-    """Wrap a function of the table within a block, for all threads.
+@contextmanager
+def wrapped(module: str, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Wrap a function of the table within a block, for all threads, of which several may do so at once.
 
     Raises MissingSeam as `wrap` does. All supported versions have the function in the same place.
     """
     [place] = _check_places(module, name)
     owner, last = _find_owner(importlib.import_module(place.module), place.name)
-    return extensions.wrappedfunction(owner, last, place.adapt(wrapper))
+    adapted = place.adapt(wrapper)
+    with _loading:
+        extensions.wrapfunction(owner, last, adapted)
+    try:
+        yield
+    finally:
+        with _loading:
+            extensions.unwrapfunction(owner, last, adapted)
 
 
 _loading = threading.RLock()

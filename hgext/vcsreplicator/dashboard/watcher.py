@@ -213,10 +213,9 @@ class LogWatcher:
             look_at_destinations(self._log, picture)
             look_at_topics(self._log, picture)
         except (Unavailable, Expired):
+            # Refused once the trouble is noted, so that no later question is taken for one of these.
             with self._changed:
-                self._uses[:0] = (
-                    uses  # refused once the trouble is noted, so that no later question is taken for one of these
-                )
+                self._uses[:0] = uses
             raise
         present = follower.now()
         if present is None:

@@ -34,10 +34,10 @@ def finish_commit(captured: Capture, line: RelayLine | None) -> None:
     captured.committed = time.monotonic()
     with _logging_errors(repo):
         disk.sync_folder(repo.svfs.join(b""))  # step 4 of `durability`
+    with _logging_errors(repo):
+        Outbox(repo.svfs).prune()  # before the relay begins to send, which would find the other at work
     if line is not None:
         line.report_commit(captured.written[-1].event.seq)
-    with _logging_errors(repo):
-        Outbox(repo.svfs).prune()
 
 
 def report(captured: Capture, line: RelayLine | None) -> None:
