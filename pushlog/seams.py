@@ -139,9 +139,9 @@ def wrap(module: str, name: str, wrapper: Callable[..., Any]) -> None:
 
 @contextmanager
 def wrapped(module: str, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
-    """Wrap a function of the table within a block, for all threads, of which several may do so at once.
+    """Wrap a function of the table within a block, for all threads.
 
-    Raises MissingSeam as `wrap` does. All supported versions have the function in the same place.
+    Several threads may do so at once. Raises MissingSeam as `wrap` does. All supported versions have the function in one place.
     """
     [place] = _check_places(module, name)
     owner, last = _find_owner(importlib.import_module(place.module), place.name)
