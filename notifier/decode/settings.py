@@ -19,7 +19,7 @@ from ..secret import Secret
 # The schemas that come with this package.
 SHIPPED = os.path.join(os.path.dirname(schemas.__file__), "documents")
 
-DEFAULT_REPEATS = "/var/lib/vcsreplicator/repeats.db"
+DEFAULT_REPEATS = "/var/lib/vcsreplicator/decode/repeats.db"
 
 # Values of `repeats` that name no file.
 REDIS, NONE = "redis", "none"

@@ -32,7 +32,7 @@ class PollSettings(QueueSettings):
     """The queue, and URLs of the repositories to follow; see docs/poll.md."""
 
     repositories: tuple[str, ...]
-    state: str = "/var/lib/vcsreplicator/poll.db"
+    state: str = "/var/lib/vcsreplicator/poll/poll.db"
     source: str = "poll"
     interval: Seconds = 60.0
     per_host: int = 4

@@ -44,7 +44,7 @@ FOREIGN = {
     "ssh": "",
     "systemctl": "daemon-reload disable edit enable restart start status stop --now",
     "tail": "-n",
-    "useradd": "--system",
+    "useradd": "--system --create-home --groups",
     "usermod": "-a -G",
 }
 # Before a command: variables, and programs that run it.

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The units of systemd in docs/: systemd understands them, they wait for their file systems, and know the exit codes."""
 
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,8 +31,9 @@ def test_a_unit_restarts_all_but_what_must_stay_down(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_waits_for_the_folders_that_it_writes(unit: Path) -> None:
-    written = {path.removeprefix("-") for path in values(unit, "ReadWritePaths")} - {"/var/log/vcsreplicator"}
-    assert set(values(unit, "RequiresMountsFor")) == written
+    used = [*values(unit, "ReadWritePaths"), *values(unit, "ReadOnlyPaths")]
+    used_here = {path.removeprefix("-") for path in used} - {"/var/log/vcsreplicator"}
+    assert set(values(unit, "RequiresMountsFor")) == used_here
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
@@ -38,6 +41,48 @@ def test_a_unit_starts_a_verb_that_exists(unit: Path) -> None:
     program, verb, *_ = values(unit, "ExecStart")
     assert program.endswith("/vcsreplicator")
     assert verb in VERBS
+
+
+@pytest.mark.parametrize("name", ["edge", "web", "decode", "poll", "work"])
+def test_units_that_read_what_strangers_write_own_no_secrets(name: str) -> None:
+    unit = CHECKOUT / f"docs/systemd/vcsreplicator-{name}.service"
+    assert values(unit, "User") == ["vcsreplicator-web" if name in ("edge", "web") else "vcsreplicator-work"]
+    written = values(unit, "ReadWritePaths")
+    assert not {"-/var/lib/vcsreplicator", "/var/lib/vcsreplicator", "/repos"} & set(written)
+
+
+def test_systemd_rates_no_unit_as_exposed() -> None:
+    """0 is closed, 10 is open."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        return
+    asked = [analyze, "security", "--offline=true", "--threshold=20", "--no-pager", *(str(unit) for unit in UNITS)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    rated = re.findall(r"Overall exposure level for (\S+): (\d+\.\d)", done.stdout)
+    assert len(rated) == len(UNITS), done.stderr
+    assert [(unit, exposure) for unit, exposure in rated if float(exposure) > 2.0] == []
+    assert done.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["relay", "web", "notifier"])
+def test_all_services_of_the_demo_run_within_the_limits_of_a_unit(name: str, tmp_path: Path) -> None:
+    """As another user than root, who would give files to their folders' owners."""
+    unit = CHECKOUT / f"docs/systemd/vcsreplicator-{name}.service"
+    done = subprocess.run(
+        [
+            *("unshare", "--user", "--map-user=1000", "--map-group=1000"),
+            *(sys.executable, "-m", "testing.confined", str(unit)),
+            *(sys.executable, "-m", "hgext.vcsreplicator.cli", "demo", "--dir", str(tmp_path / "demo")),
+        ],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"type": "changegroup.1"' in done.stdout
 
 
 def test_a_stop_of_the_worker_is_no_signal_to_its_mercurial() -> None:

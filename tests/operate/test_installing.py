@@ -119,7 +119,9 @@ def test_folders_of_the_page_belong_to_the_users_of_the_units_that_write_them(ma
         assert {made[path][0] for path in written if path in made} <= {service["User"]}, unit.name
     # As the table of users says.
     assert made["/repos"] == ("hg", "2775")
-    assert made["/var/lib/vcsreplicator"] == ("vcsreplicator", "0750")
+    assert made["/var/lib/vcsreplicator"] == ("vcsreplicator", "0711")
+    assert made["/var/lib/vcsreplicator/edge"] == ("vcsreplicator-web", "0750")
+    assert made["/var/lib/vcsreplicator/work"] == ("vcsreplicator-work", "0750")
     assert made["/etc/vcsreplicator/pulse.password"] == ("vcsreplicator", "0600")
     assert {words[words.index("-u") + 1] for words in machine.of("sudo")} <= users
     for place, (_, mode) in made.items():

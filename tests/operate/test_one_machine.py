@@ -149,9 +149,10 @@ def test_units_of_the_page_may_write_what_their_user_owns(host: Host) -> None:
     written = {"relay": "/repos", "mirror@alpha": "/srv/alpha", "web": "/repos", "web-alpha": "/srv/alpha"}
     assert len(host.units) == 7
     for name, unit in host.units.items():
-        assert unit["User"][-1] == unit["Group"][-1] == "hg", name
-        allowed = {path.removeprefix("-") for line in unit["ReadWritePaths"] for path in line.split()}
         short = name.removeprefix("vcsreplicator-")
+        paths = "ReadOnlyPaths" if short == "web-alpha" else "ReadWritePaths"
+        assert unit["User"][-1] == ("vcsreplicator-web" if short == "web-alpha" else "hg"), name
+        allowed = {path.removeprefix("-") for line in unit[paths] for path in line.split()}
         needed = {written.get(short, "/var/lib/vcsreplicator")}
         needed |= set() if short.startswith("web") else {"/var/lib/vcsreplicator"}
         assert {f"{host.folder}{place}" for place in needed} <= allowed, name

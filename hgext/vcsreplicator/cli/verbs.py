@@ -30,6 +30,7 @@ VERBS = {
     "work": "Record the pushes of a queue in a database",
     "pushes": "List pushes that the worker recorded",
     "web": "Serve a folder of repositories over HTTP",
+    "ssh": "Serve repositories to a key that may do nothing else",
     "topics": "Create, check and list the topics of the log",
     "roster": "Show and change the mirrors and which of them gate",
     "bootstrap": "Fill a new mirror from the master",
