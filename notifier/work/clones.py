@@ -3,6 +3,9 @@
 
 Each repository has one clone, without a working copy. A process that reads a clone holds our own lock (`.NAME.lock`), which the
 kernel frees when the process ends. So it may remove a lock of Mercurial's that an `hg` of an earlier worker left.
+
+A clone gets its name once its first pull is complete. What an interrupted pull left is never rolled back: a rollback copies files
+to the paths that the files of the clone name. A new clone takes its place.
 """
 
 import contextlib
@@ -52,7 +55,7 @@ logger = structlog.get_logger()
 SUSPICIOUS = 2
 
 # Mercurial's messages about damage that reading the clone does not show.
-_DAMAGES = ("fncache", "repository is unrelated", "hg recover: ")
+_DAMAGES = ("fncache", "repository is unrelated")
 
 
 class CloneUnavailable(Unavailable):
@@ -100,15 +103,15 @@ class Clones:
     def read(self, hg: CommandServer, repository: RepositoryKey, nodes: Sequence[str], keep: Keep) -> None:
         """Hand these changesets to `keep`; pull first if the clone lacks any.
 
-        `keep` gets them in portions; if the call fails, it may have some, and gets them again the next time. A damaged clone is
-        re-created by the next call, so that no call lasts as long as two pulls. Raises HgFailed, CloneUnavailable if the cause is
-        this clone, Unavailable if it is this machine, MalformedEvent if Mercurial shows a changeset in another form, and the
-        exceptions of `keep`.
+        `keep` gets them in portions; if the call fails, it may have some, and gets them again the next time. A clone whose pull was
+        interrupted is re-created at once, a damaged one by the next call, so that no call lasts as long as two pulls. Raises
+        HgFailed, CloneUnavailable if the cause is this clone, Unavailable if it is this machine, MalformedEvent if Mercurial shows
+        a changeset in another form, and the exceptions of `keep`.
         """
         clone = self._folder / f"{repository.source}-{repository.number}"
         with self._hold_lock(hg, clone):
             try:
-                if clone.name in self._damaged:
+                if clone.name in self._damaged or not _is_complete(clone):
                     self._replace(hg, clone, repository.url, nodes)
                     self._damaged.discard(clone.name)
                     self._replaced.add(clone.name)
@@ -199,9 +202,6 @@ class Clones:
     def _read_changesets(
         self, hg: CommandServer, repository: RepositoryKey, clone: Path, nodes: Sequence[str], keep: Keep
     ) -> None:
-        if not (clone / ".hg" / "store").is_dir():
-            self._remove(clone)
-            self._begin_clone(hg, clone).rename(clone)
         missing = self._find_missing(hg, clone, nodes)
         if missing:
             self._pull(hg, clone, repository.url)
@@ -211,15 +211,15 @@ class Clones:
         self._hand_on(hg, clone, nodes, keep)
 
     def _replace(self, hg: CommandServer, clone: Path, url: str, nodes: Sequence[str]) -> None:
-        """Re-create the clone.
+        """Make the clone, or make it anew.
 
-        The former one stays if that fails, or if it can be read and the new one lacks a changeset.
+        The former one stays if that fails, or if it is complete, can be read, and the new one lacks a changeset.
         """
         unfinished = self._begin_clone(hg, clone)
         try:
             self._pull(hg, unfinished, url)
             missing = self._find_missing(hg, unfinished, nodes)
-            if missing and _is_readable(hg, clone):
+            if missing and _is_complete(clone) and _is_readable(hg, clone):
                 raise ChangesetMissing(url, missing[0])
             self._remove(clone)
             unfinished.rename(clone)
@@ -243,14 +243,7 @@ class Clones:
 
     def _pull(self, hg: CommandServer, clone: Path, url: str) -> None:
         remove_stale_locks(clone)
-        pull = ("pull", "--quiet", "-R", str(clone), "--", url)
-        try:
-            hg.run(*pull)
-        except HgFailed as error:
-            if "abandoned transaction" not in str(error):
-                raise
-            hg.run("recover", "-R", str(clone))  # an earlier worker was killed in the middle
-            hg.run(*pull)
+        hg.run("pull", "--quiet", "-R", str(clone), "--", url)
 
     def _find_missing(self, hg: CommandServer, clone: Path, nodes: Sequence[str]) -> list[str]:
         found: set[str] = set()
@@ -281,6 +274,12 @@ class Clones:
             size = min(AT_ONCE, max(1, len(portion) * PORTION * 3 // 4 // max(1, sum(map(len, lines)))))
 
 
+def _is_complete(clone: Path) -> bool:
+    """Return whether there is a clone, and no pull of it was interrupted."""
+    store = clone / ".hg" / "store"
+    return store.is_dir() and not os.path.lexists(store / "journal")
+
+
 def _list_changesets(
     hg: CommandServer, clone: Path, nodes: Sequence[str], template: str, *, most: int = MOST_OUTPUT
 ) -> list[str]:
@@ -304,6 +303,8 @@ def _is_damaged(hg: CommandServer, url: str, clone: Path, error: HgFailed, failu
 
     Network errors and our own limits have many forms, so this examines the clone itself, without the network.
     """
+    if not os.path.lexists(clone):  # not even its first pull was complete
+        return False
     if isinstance(error, ChangesetMissing):
         return failures >= SUSPICIOUS and _is_known_to_host(hg, url, error.node)
     if not error.may_be_the_clone:

@@ -29,6 +29,9 @@ LARGEST_FILE = 32 * 1024**3
 # Characters of a reason that are kept.
 REASON_KEPT = 300
 
+# Seconds in which Mercurial undoes a pull that is ended; a clone whose pull is not undone is made anew.
+GRACE = 10.0
+
 # Exit codes: damaged storage of a repository, and an error of another host.
 _STORAGE, _REMOTE = 50, 100
 
@@ -133,6 +136,8 @@ class CommandServer:
 
         Raises HgFailed, TooMuchPrinted, or Unavailable if Mercurial cannot be started; after `end` it never is.
         """
+        if self.is_ended:
+            raise Unavailable("the worker is stopping")
         self._output_limit = most
         self._until = time.monotonic() + self._timeout
         try:
@@ -158,18 +163,29 @@ class CommandServer:
         return output.decode("utf-8", "replace")
 
     def end(self) -> None:
-        """End the process, even amid a command, for good; any thread may call this."""
+        """End the process, even amid a command, for good; any thread may call this.
+
+        The command may undo its work before, for `GRACE` seconds.
+        """
         with self._starting:
             self.is_ended = True
             if self._process is not None:
-                self._process.kill()
+                self._process.terminate()
+                killing = threading.Timer(GRACE, self._process.kill)
+                killing.daemon = True
+                killing.start()
 
     def close(self) -> None:
-        """End the process, and wait for its end."""
+        """End the process as `end` does, and wait for its end."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(OSError), process:  # closing fails if it had not read all its input
-                process.kill()
+            # Closing fails if it had not read all its input.
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired), process:
+                process.terminate()
+                try:
+                    process.communicate(timeout=GRACE)
+                finally:
+                    process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
         hg = Path(sys.executable).with_name("hg")

@@ -2,8 +2,9 @@
 """An extension that confines the worker's Mercurial.
 
 Without it a pull would survive a worker that is killed, and keep the lock of a clone that the next worker needs. A host must not
-send the worker into the worker's own network, neither by a redirect nor by a bundle that names another address. The command server
-loads this file by its path; no module imports it.
+send the worker into the worker's own network, neither by a redirect nor by a bundle that names another address. It must not name
+files of a clone either: Mercurial believes the files in `.hg/store`, and some of them name paths anywhere on this machine. So a
+pull takes no copy of a store. The command server loads this file by its path; no module imports it.
 """
 
 import ctypes
@@ -12,7 +13,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from mercurial import bundle2, url
+from mercurial import bundle2, exchange, extensions, streamclone, url
 
 testedwith = b"6.3 6.9 7.0 7.1 7.2"
 
@@ -22,8 +23,8 @@ _PR_SET_PDEATHSIG = 1
 # Characters of an address that are shown.
 _SHOWN = 200
 
-# The part of a bundle that names the address of changesets, and the capability to read it.
-_REMOTE = b"remote-changegroup"
+# The parts of a bundle that a pull needs.
+_NEEDED = (b"bookmarks", b"changegroup", b"error:abort", b"listkeys", b"phase-heads")
 
 
 class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
@@ -32,11 +33,17 @@ class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def extsetup(ui: Any) -> None:
-    """End this process with the worker, and refuse other addresses.
+    """End this process with the worker, and have a pull take changesets alone.
 
-    The worker sends the first command after this, so no command begins without a worker. Raises KeyError if this Mercurial keeps
-    parts of bundles elsewhere; then the required extension is not loaded, and no command runs.
+    The worker sends the first command after this, so no command begins without a worker. Raises KeyError or AttributeError if this
+    Mercurial keeps parts of bundles or the ways of cloning elsewhere; then the required extension is not loaded, and no command
+    runs.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     url.handlerfuncs.append(lambda ui, passwords: _RefusedRedirects())
-    del bundle2.parthandlermapping[_REMOTE], bundle2.capabilities[_REMOTE]
+    needed = {name: bundle2.parthandlermapping[name] for name in _NEEDED}
+    bundle2.parthandlermapping.clear()
+    bundle2.parthandlermapping.update(needed)
+    del bundle2.capabilities[b"remote-changegroup"]
+    extensions.wrapfunction(streamclone, "canperformstreamclone", lambda *_, **__: (False, None))
+    extensions.wrapfunction(exchange, "_maybeapplyclonebundle", lambda *_: None)

@@ -27,5 +27,6 @@ def warm_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen([shared_hg(env), *command[1:]], env=env, **options)
 
-    streams = {"PIPE": subprocess.PIPE, "DEVNULL": subprocess.DEVNULL}
-    monkeypatch.setattr(commandserver, "subprocess", SimpleNamespace(Popen=start, **streams))
+    names = ("PIPE", "DEVNULL", "TimeoutExpired")
+    others = {name: getattr(subprocess, name) for name in names}
+    monkeypatch.setattr(commandserver, "subprocess", SimpleNamespace(Popen=start, **others))
