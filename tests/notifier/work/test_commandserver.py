@@ -85,7 +85,7 @@ def test_a_command_under_way_ends_and_the_next_one_does_not_begin(server: Comman
         running = pool.submit(serve, server, tmp_path / "served")
         eventually(lambda: is_listening(process), "the command")
         server.end()
-        with pytest.raises(HgFailed, match="ended"):
+        with pytest.raises(HgFailed, match="killed"):
             running.result()
     with pytest.raises(Unavailable, match="stopping"):
         server.run("version")
