@@ -102,6 +102,8 @@ SEAMS = {
     },
     "mercurial.templater": {"loader._parse": "self tmpl"},
     "mercurial.transaction": {
+        "_playback": "journal report opener vfsmap entries backupentries unlink checkambigfiles",
+        "read_backup_files": "report fp",
         "rollback": "opener vfsmap file report checkambigfiles skip_journal_pattern",
         "transaction.add": "self ...",
         "transaction.addbackup": "self ...",

@@ -208,25 +208,15 @@ def _join_lines(wrapper: Wrapper) -> Wrapper:
     return join
 
 
-def _drop_pattern(wrapper: Wrapper) -> Wrapper:
-    """Fit a wrapper to a rollback that restores every file."""
-
-    def drop(orig: Wrapper, *arguments: Any, **options: Any) -> Any:
-        def restore_all(*given: Any, skip_journal_pattern: None = None, **more: Any) -> Any:
-            return orig(*given, **more)
-
-        return wrapper(restore_all, *arguments, **options)
-
-    return drop
-
-
 _STREAM = "repo includes excludes includeobsmarkers"
 # Before this version → function of 7.2 → its equivalents; the oldest version first.
 _OLDER: Mapping[tuple[int, int], Mapping[str, tuple[SeamPlace, ...]]] = {
     (6, 9): {
         "mercurial.transaction.rollback": (
-            SeamPlace("mercurial.transaction", "rollback", "opener vfsmap file report checkambigfiles", _drop_pattern),
+            SeamPlace("mercurial.transaction", "rollback", "opener vfsmap file report checkambigfiles"),
         ),
+        # It removes no backups of the last transaction.
+        "mercurial.transaction.read_backup_files": (),
     },
     _NEWEST: {
         "mercurial.bundle2.addpartbundlestream2": (

@@ -7,7 +7,8 @@ Pushes are in a file that commits with Mercurial's transaction, and in the SQLit
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import os
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mercurial.localrepo import localrepository
@@ -17,15 +18,17 @@ _JOURNAL = f"{__package__}.journal"
 
 @functools.cache
 def complete_journals() -> None:
-    """Wrap what `journal` completes, once per process, for every repository in it.
+    """Wrap what `journal` completes or replaces, for all repositories, once.
 
-    The first strip or rollback loads that module; no push does.
+    The first strip, abort or rollback loads that module; no push does.
     """
     from .. import seams
 
     seams.wrap("mercurial.localrepo", "localrepository._writejournal", _drop_former_backups)
     seams.wrap("mercurial.transaction", "transaction.endgroup", seams.loading(_JOURNAL, "endgroup"))
     seams.wrap("mercurial.transaction", "rollback", seams.loading(_JOURNAL, "rollback"))
+    seams.wrap("mercurial.transaction", "_playback", seams.loading(_JOURNAL, "play_back"))
+    seams.wrap("mercurial.transaction", "read_backup_files", _drop_foreign_backups)
 
 
 def _drop_former_backups(orig: Any, repo: localrepository, desc: bytes) -> None:
@@ -44,3 +47,19 @@ def _drop_former_backups(orig: Any, repo: localrepository, desc: bytes) -> None:
 
         disk.sync_folder(repo.svfs.join(b""))
     orig(repo, desc)
+
+
+def _drop_foreign_backups(orig: Any, report: Any, fp: IO[bytes]) -> list[tuple[bytes, bytes, bytes, bool]]:
+    """Read the list of the last transaction's backups without other files.
+
+    Each commit removes the files of this list, and every account that may write to the store may have written it. Mercurial reads
+    the list with `transaction.read_backup_files` (`tests/pushlog/store/test_playback.py`).
+    """
+    return [entry for entry in orig(report, fp) if _is_backup_of_last(entry[2])]
+
+
+def _is_backup_of_last(backup: bytes) -> bool:
+    folder, base = os.path.split(backup)
+    # Under its absolute name a share backs up the bookmarks of its repository.
+    is_inside = not folder.startswith(b"/") and b".." not in folder.split(b"/")
+    return not backup or base == b"undo.backup.bookmarks.bck" or (is_inside and base.startswith(b"undo.backup."))

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Makes Mercurial's journal complete, and synced, before a strip or rollback.
+"""Makes the journal of a strip complete, and rolls back inside the repository.
 
 A rollback after a kill truncates exactly the files that the journal names. Mercurial's own strip names them one by one, and its
 rollback uses a list that is no journal at all: killed in the middle, both leave a store in which one file is truncated and its
 partner is not.
 
-Seams of Mercurial and what they must keep doing: `repair.strip` names its files within one group and cuts after `endgroup`;
-`transaction.rollback` cuts by the list it is given, and removes that at its end (`tests/pushlog/store/test_kills.py`).
+Seams of Mercurial and what they must keep doing: `repair.strip` names its files within one group and cuts after `endgroup`
+(`tests/pushlog/store/test_kills.py`). Each recovery and `hg rollback` goes through `transaction.rollback`, each abort through
+`transaction._playback`, which are replaced (`tests/pushlog/store/test_playback.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mercurial import error
@@ -18,11 +20,11 @@ from mercurial.transaction import transaction as Transaction
 from mercurial.vfs import abstractvfs
 
 from .. import versions
-from . import disk
+from . import disk, journalled, playback
+from .playback import BACKUPS
+from .playback import JOURNAL as JOURNAL
 
-JOURNAL, UNDO = b"journal", b"undo"
-# The list of backups of either.
-BACKUPS = b"%s.backupfiles"
+UNDO = b"undo"
 
 
 def endgroup(orig: Any, tr: Transaction) -> None:
@@ -42,28 +44,53 @@ def endgroup(orig: Any, tr: Transaction) -> None:
 
 
 def rollback(
-    orig: Any,
+    _orig: Any,
     opener: abstractvfs,
-    vfsmap: Any,
+    vfsmap: Mapping[bytes, abstractvfs],
     file: bytes,
-    *arguments: Any,
+    report: Any,
+    checkambigfiles: Any = None,
     skip_journal_pattern: Any = None,
-    **options: Any,
 ) -> None:
-    """Turn the transaction to undo into an interrupted one, then recover it."""
-    if file == UNDO:
-        if opener.exists(JOURNAL):
-            raise error.Abort(b"abandoned transaction found", hint=b"run 'hg recover' to clean up transaction")
-        _journal_backups(opener, skip_journal_pattern)
-        opener.rename(UNDO, JOURNAL)
-        disk.sync_folder(opener.join(b""))
-        opener.tryunlink(BACKUPS % UNDO)
-        file, skip_journal_pattern = JOURNAL, None
-    orig(opener, vfsmap, file, *arguments, skip_journal_pattern=skip_journal_pattern, **options)
+    """Roll back as `playback` does; what is to be undone is interrupted first.
+
+    Raises Abort for a journal that no transaction of Mercurial writes.
+    """
+    with playback.Places(opener, vfsmap) as places:
+        if file == UNDO:
+            if opener.exists(JOURNAL):
+                raise error.Abort(b"abandoned transaction found", hint=b"run 'hg recover' to clean up transaction")
+            _journal_backups(opener, places.store.read(BACKUPS % UNDO), skip_journal_pattern)
+            opener.rename(UNDO, JOURNAL)
+            disk.sync_folder(opener.join(b""))
+            opener.tryunlink(BACKUPS % UNDO)
+        playback.roll_back(places, JOURNAL, report, checkambigfiles)
 
 
-def _journal_backups(opener: abstractvfs, skipped: Any) -> None:
+def play_back(
+    _orig: Any,
+    journal: bytes,
+    report: Any,
+    opener: abstractvfs,
+    vfsmap: Mapping[bytes, abstractvfs],
+    entries: Iterable[tuple[bytes, int]],
+    backupentries: Iterable[tuple[bytes, bytes, bytes, bool]],
+    unlink: bool = True,
+    checkambigfiles: Any = None,
+) -> None:
+    """Undo a transaction of this process, as `playback` does.
+
+    Other accounts may have written into the file of its journal, so a name that leads out of the repository raises Abort. What the
+    process itself backed up may have any name inside.
+    """
+    with playback.Places(opener, vfsmap) as places:
+        cuts = [journalled.Cut(*entry) for entry in entries]
+        saved = [journalled.Saved(*entry) for entry in backupentries]
+        playback.play(places, journal, report, cuts, saved, checkambigfiles)
+
+
+def _journal_backups(opener: abstractvfs, backups: bytes, skipped: Any) -> None:
     """Write the list of backups to restore, without those that this rollback skips."""
-    lines = opener.tryread(BACKUPS % UNDO).splitlines(keepends=True)
+    lines = backups.splitlines(keepends=True)
     kept = [line for line in lines if not (skipped and b"\0" in line and skipped.match(line.split(b"\0")[1]))]
     disk.replace(opener, BACKUPS % JOURNAL, b"".join(kept)).close()

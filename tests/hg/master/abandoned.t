@@ -109,8 +109,8 @@ A share that was removed meanwhile had the only backup of its own bookmarks.
   [255]
   $ rm -r ../shared
   $ hg push -q -B moved
-  remote: failed to recover branch (*: b'$TESTTMP/shared/.hg/journal.backup.branch.bck') (glob)
-  remote: failed to recover bookmarks (*: b'$TESTTMP/shared/.hg/journal.backup.bookmarks.bck') (glob)
+  remote: failed to recover branch (*: b'$TESTTMP/repos/one/.hg/journal.elsewhere/journal.backup.branch.bck') (glob)
+  remote: failed to recover bookmarks (*: b'$TESTTMP/repos/one/.hg/journal.elsewhere/journal.backup.bookmarks.bck') (glob)
   $ hgm -R ../repos/one bookmarks
      moved                     1:* (glob)
      own                       0:cb9a9f314b8b

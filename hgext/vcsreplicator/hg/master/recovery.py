@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from mercurial import error, vfs
@@ -12,13 +13,11 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
+from pushlog.store import journalled, playback
+
 from .. import observe
 
 RACED = b"an abandoned transaction was in the way and is rolled back; please push again"
-# The part of the journal that names backups.
-BACKUPS = b"journal.backupfiles"
-# The end of the journal's line that names a share.
-SHARE = b"/journal.share"
 
 
 def name_share(repo: localrepository, tr: Transaction) -> None:
@@ -29,52 +28,75 @@ def name_share(repo: localrepository, tr: Transaction) -> None:
     gets is that of a temporary file, which never exists.
     """
     # A name with line breaks becomes that of a share that is gone.
-    tr.registertmp(repo.path.replace(b"\n", b"") + SHARE, location=b"plain")
+    tr.registertmp(repo.path.replace(b"\n", b"") + journalled.SHARE, location=b"plain")
 
 
 def roll_back(repo: localrepository) -> None:
     """Roll back the abandoned transaction of this store, also one of a share.
 
-    The caller holds the lock. A share that is gone has taken its bookmarks with it.
+    The caller holds the lock. A share that is gone has taken its bookmarks with it. Raises Abort for a journal that no transaction
+    of Mercurial writes, or that names the folder of another repository.
     """
-    _drop_torn_line(repo)
     own = repo.vfs
-    repo.vfs = vfs.vfs(_find_place(repo))
-    try:
-        repo.recover()
-    finally:
-        repo.vfs = own
+    with _open_place(repo) as place:
+        repo.vfs = place
+        try:
+            repo.recover()
+        finally:
+            repo.vfs = own
 
 
-def _drop_torn_line(repo: localrepository) -> None:
-    """Drop the last line about backups if a power cut tore it.
+@contextlib.contextmanager
+def _open_place(repo: localrepository) -> Iterator[vfs.vfs]:
+    """Open the `.hg` in which the abandoned transaction was made, perhaps a share's.
 
-    Mercurial writes the line before it touches the file, and cannot read a part of one.
+    A Mercurial without the extension names no share, but the backups are elsewhere. Then a folder is given that does not exist, so
+    that bookmarks stay as they are.
     """
-    content = repo.svfs.tryread(BACKUPS)
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        with repo.svfs(BACKUPS, b"ab") as file:
-            file.truncate(len(whole))
-
-
-def _find_place(repo: localrepository) -> bytes:
-    """Find the `.hg` in which the abandoned transaction was made, perhaps a share's.
-
-    A Mercurial without the extension names no share, but the backups are elsewhere. Then a folder is returned that does not exist,
-    so that bookmarks stay as they are.
-    """
-    backups = []
-    for line in repo.svfs.tryread(BACKUPS).split(b"\n"):
-        location, name, backup = [*line.split(b"\0"), b"", b""][:3]
-        if backup.endswith(SHARE):
-            return os.path.dirname(backup)
-        if location == b"plain" and name and backup:
-            backups.append(backup)
+    share, backups = _read_place(repo)
+    elsewhere = os.path.join(repo.sharedpath, b"journal.elsewhere")
+    if share is not None:
+        try:
+            folder = playback.HeldFolder(share)
+        except FileNotFoundError:
+            yield vfs.vfs(elsewhere)
+            return
+        with contextlib.closing(folder):
+            _refuse_other_share(repo, folder)
+            yield folder
+        return
     for place in (repo.sharedpath, repo.path):
         if all(os.path.exists(os.path.join(place, backup)) for backup in backups):
-            return place
-    return os.path.join(repo.sharedpath, b"journal.elsewhere")
+            yield vfs.vfs(place)
+            return
+    yield vfs.vfs(elsewhere)
+
+
+def _read_place(repo: localrepository) -> tuple[bytes | None, list[bytes]]:
+    """Read which share the journal names, if any, and backups beside the store."""
+    with playback.Places(repo.svfs, {}) as places:
+        saved = playback.read_saved(places, playback.JOURNAL)
+    shares = [os.path.dirname(line.backup) for line in saved if journalled.is_share_name(*line[:3])]
+    backups = [line.backup for line in saved if line.location == b"plain" and line.name and line.backup]
+    return (shares[0] if shares else None), backups
+
+
+def _refuse_other_share(repo: localrepository, folder: playback.HeldFolder) -> None:
+    """Raise Abort unless an open folder is that of a share of this store, or its own.
+
+    The accounts that may write to the store would otherwise name a folder in which only others may write.
+    """
+    state = os.fstat(folder.descriptor)
+    if os.path.samestat(state, os.stat(repo.sharedpath)):
+        return
+    content = playback.read_in(folder, b"sharedpath").removesuffix(b"\n")
+    named = os.path.realpath(os.path.join(folder.base, content)) if content else b""
+    if named != os.path.realpath(repo.sharedpath):
+        raise error.Abort(
+            b"%s names %s, which is no share of this repository; it is not rolled back"
+            % (repo.svfs.join(playback.JOURNAL), journalled.quote(folder.base)),
+            hint=playback.HINT,
+        )
 
 
 def recover_at_opening(repo: localrepository) -> None:
