@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 import pytest
-from mercurial import vfs
+from mercurial import error, vfs
 
-from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, prepare
+from hgext.vcsreplicator.hg.replica.repository import OpenRepositories, locked, prepare
 from hgext.vcsreplicator.hg.serving import views, watermark
 from testing.builders.mirror.mirroring import Bench
 
@@ -62,3 +62,22 @@ def test_no_hook_runs_where_a_mirror_applies_events(bench: Bench) -> None:
     with repo.lock(), repo.transaction(b"test"):
         pass
     assert ran == []
+
+
+def test_a_worker_rolls_back_no_name_that_a_journal_made_up(bench: Bench) -> None:
+    author = bench.author("one")
+    author.push()
+    repo, store = OpenRepositories(prepare(), 4).open(str(author.folder)), author.folder / ".hg/store"
+    profile = author.folder.parent / "profile"
+    profile.write_text("mine")
+    (store / "journal").touch()
+    (store / "journal.backupfiles").write_bytes(b"2\nplain\0../../profile\0\0000\n")
+    with (
+        pytest.raises(error.Abort, match="which no transaction of Mercurial writes; it is not rolled back"),
+        locked(repo),
+    ):
+        pass
+    assert profile.exists()
+    (store / "journal.backupfiles").write_bytes(b"2\n\0phaseroots\0\0000\n")
+    with locked(repo):
+        assert not (store / "journal").exists()

@@ -6,7 +6,11 @@ enemy may not.
 """
 
 import os
+import shutil
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +20,8 @@ from mercurial import ui as ui_module
 from mercurial.localrepo import localrepository
 
 from pushlog import store, versions
+from pushlog.store import journalled
+from testing.warm_hg import shared_hg
 
 MINE = "mine\n"
 Leave = Callable[..., None]
@@ -263,3 +269,131 @@ def test_a_commit_removes_no_foreign_file_as_a_backup_of_the_last_one(repo: loca
     assert (private / "profile").exists()
     # Older ones remove no backups of the last transaction.
     assert inside(repo, "store/undo.backup.fncache.bck").exists() == versions.is_older_than((6, 4))
+
+
+def test_a_rollback_that_is_killed_before_any_step_is_repeated_whole(
+    repo: localrepository, leave: Leave, tmp_path: Path
+) -> None:
+    leave(
+        b"00manifest.i\0006\ndata/a.i\0002\ndata/b.i\0000\n",
+        b"\0fncache\0journal.backup.fncache.bck\0000",
+        b"store\0data/a.i\0data/journal.backup.a.i.bck\0000",
+        b"plain\0dirstate\0\0000",
+    )
+    for name in ("store/data/a.i", "store/data/b.i", "store/data/journal.backup.a.i.bck", "dirstate"):
+        inside(repo, name).parent.mkdir(exist_ok=True)
+        inside(repo, name).write_text(name)
+    os.link(inside(repo, "store/00manifest.i"), tmp_path / "clone")
+    begun = tmp_path / "begun"
+    shutil.copytree(tmp_path / "repo", begun, symlinks=True)
+    assert repo.recover()
+    expected = everything(tmp_path / "repo")
+    steps = 0
+    while roll_back_killed_at(steps, begun, tmp_path / "repo"):
+        if inside(repo, "store/journal").exists():
+            assert repo.recover()
+        # Behind the journal a kill leaves backups, and the lock of a process that is gone.
+        left = {
+            name: text
+            for name, text in everything(tmp_path / "repo").items()
+            if name in expected or ("journal.backup" not in name and not name.endswith("/lock"))
+        }
+        assert left == expected
+        steps += 1
+    assert steps > 15
+
+
+def roll_back_killed_at(step: int, begun: Path, folder: Path) -> bool:
+    """Whether a rollback was killed before the changing system call of this number, in a process of its own."""
+    shutil.rmtree(folder)
+    shutil.copytree(begun, folder, symlinks=True)
+    (folder / ".hg/store/00manifest.i").unlink()
+    os.link(begun.with_name("clone"), folder / ".hg/store/00manifest.i")
+    child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def count(event: str, _arguments: tuple[object, ...]) -> None:
+            nonlocal calls
+            if event in {"os.remove", "os.truncate", "os.rename", "os.chmod", "open"}:
+                if calls == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                calls += 1
+
+        sys.addaudithook(count)
+        versions.factory.repository(ui_module.ui.load(), os.fsencode(folder)).recover()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+# The formats of a repository, each with what else it needs.
+FORMATS = {
+    "usual": (),
+    "plain": ("format.usefncache=no", "format.dotencode=no"),
+    "working copy of version 2": ("format.use-dirstate-v2=yes", "format.use-dirstate-tracked-hint=yes"),
+    "lists of nodes": ("format.use-persistent-nodemap=yes",),
+    "trees": ("experimental.treemanifest=yes",),
+    "bookmarks in the store": ("format.bookmarks-in-store=yes",),
+    "revlogs of version 2": ("experimental.revlogv2=enable-unstable-format-and-corrupt-my-data",),
+    "changelog of version 2": ("format.exp-use-changelog-v2=enable-unstable-format-and-corrupt-my-data",),
+    "large files": ("extensions.largefiles=",),
+    "evolve and topic": ("extensions.evolve=", "extensions.topic="),
+}
+KEEP = """
+import itertools, os, shutil
+from mercurial import extensions, transaction
+number = itertools.count()
+def keep(orig, tr):
+    tr.addfilegenerator(b'~~keep', (), lambda: copy(tr), location=b'plain', post_finalize=True)
+    return orig(tr)
+def copy(tr):
+    count = next(number)
+    for name in (b'journal', b'journal.backupfiles'):
+        shutil.copy(tr._opener.join(name), os.path.join(os.environb[b'KEPT'], b'%d.%d.' % (os.getpid(), count) + name))
+def extsetup(ui):
+    extensions.wrapfunction(transaction.transaction, 'close', keep)
+"""
+WORK = """\
+hg init repo; cd repo
+echo a > a; echo a > B; hg commit -qAm a; echo b > a; hg commit -qm b; mkdir d; echo c > d/c; hg commit -qAm c
+head -c 300000 /dev/urandom > long; hg commit -qAm long; head -c 300000 /dev/urandom > long; hg commit -qm long
+hg bookmark x; hg phase -p -r 0; hg branch -q other; hg commit -qm branch; hg update -q 1; echo d > e; hg commit -qAm e
+echo f > e; hg commit -q --amend -m f; hg rebase -q -r . -d 0 --config extensions.rebase=; hg tag -q t
+hg histedit -q --config extensions.histedit= --config ui.interface=text -r tip --commands - <<X
+edit $(hg log -r tip -T '{node|short}')
+X
+hg histedit -q --config extensions.histedit= --abort
+hg strip -q tip --config extensions.strip=; hg censor --config extensions.censor= -q -r 3 long --no-check-heads
+hg clone -q . ../clone; hg -R ../clone pull -q --config extensions.pushlog=
+true
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_name_that_mercurial_journals_is_accepted(name: str, tmp_path: Path) -> None:
+    kept, hgrc = tmp_path / "kept", tmp_path / "hgrc"
+    kept.mkdir()
+    (tmp_path / "keep.py").write_text(KEEP)
+    slow = "".join(f"{each}.slow-path = allow\n" for each in ("dirstate-v2", "fileindex", "revlog.persistent-nodemap"))
+    lines = [
+        f"[storage]\n{slow}[extensions]\nkeep = {tmp_path}/keep.py\n[ui]\nusername = dana\n[experimental]\nevolution = all\n"
+    ]
+    for option in FORMATS[name]:
+        section, _, rest = option.partition(".")
+        lines.append(f"[{section}]\n{rest}\n")
+    hgrc.write_text("".join(lines))
+    environment = {**os.environ, "HGRCPATH": str(hgrc), "KEPT": str(kept), "HGEDITOR": "true"}
+    environment["PATH"] = f"{Path(shared_hg(environment)).parent}:{environment['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", WORK], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    names = set()
+    for file in kept.glob("*.journal"):
+        cuts = journalled.parse_cuts(file.read_bytes())
+        saved = journalled.parse_saved(file.with_name(file.name + ".backupfiles").read_bytes())
+        journalled.check(cuts, saved)
+        names |= {cut.name for cut in cuts} | {each for line in saved for each in (line.name, line.backup)}
+    print(done.stdout, done.stderr, sorted(names))
+    assert len(list(kept.glob("*.journal"))) > 12
+    assert names & {b"fncache", b"fileindex"} or name == "plain"

@@ -13,7 +13,7 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 from mercurial.utils import stringutil
 
-from pushlog.store import journalled, playback
+from pushlog.store import held, journalled, playback
 
 from .. import observe
 
@@ -57,7 +57,7 @@ def _open_place(repo: localrepository) -> Iterator[vfs.vfs]:
     elsewhere = os.path.join(repo.sharedpath, b"journal.elsewhere")
     if share is not None:
         try:
-            folder = playback.HeldFolder(share)
+            folder = held.HeldFolder(share)
         except FileNotFoundError:
             yield vfs.vfs(elsewhere)
             return
@@ -81,7 +81,7 @@ def _read_place(repo: localrepository) -> tuple[bytes | None, list[bytes]]:
     return (shares[0] if shares else None), backups
 
 
-def _refuse_other_share(repo: localrepository, folder: playback.HeldFolder) -> None:
+def _refuse_other_share(repo: localrepository, folder: held.HeldFolder) -> None:
     """Raise Abort unless an open folder is that of a share of this store, or its own.
 
     The accounts that may write to the store would otherwise name a folder in which only others may write.
@@ -89,7 +89,7 @@ def _refuse_other_share(repo: localrepository, folder: playback.HeldFolder) -> N
     state = os.fstat(folder.descriptor)
     if os.path.samestat(state, os.stat(repo.sharedpath)):
         return
-    content = playback.read_in(folder, b"sharedpath").removesuffix(b"\n")
+    content = held.read_in(folder, b"sharedpath").removesuffix(b"\n")
     named = os.path.realpath(os.path.join(folder.base, content)) if content else b""
     if named != os.path.realpath(repo.sharedpath):
         raise error.Abort(
