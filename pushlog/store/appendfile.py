@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         def join(self, path: bytes, /) -> bytes: ...
 
 
-__all__ = ["AppendFile", "FramedPayload", "TornRecord", "open_regular"]
+__all__ = ["AppendFile", "FramedPayload", "TornRecord", "open_regular", "walk"]
 
 # Bytes that are read at once.
 _READ_AHEAD = 1 << 18
@@ -234,13 +234,31 @@ class AppendFile:
 def open_regular(path: bytes | str, flags: int) -> int:
     """Open a file as ``os.open`` does; raise OSError for a pipe, without a wait.
 
-    The owner of a repository may put one in place of any file.
+    The owner of a repository may put one in place of any file, or a link to another user's: none is created or emptied through it.
     """
-    file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    no_link = os.O_NOFOLLOW if flags & os.O_CREAT else 0
+    file = os.open(path, flags | os.O_NONBLOCK | no_link, 0o666)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "Not a file", os.fsdecode(path))
     return file
+
+
+@contextlib.contextmanager
+def walk(place: int, folders: Iterable[bytes | str], *, makes: bool = False) -> Iterator[int]:
+    """Open folder after folder, from an open one, and give the last one open.
+
+    Other users may put a link in place of a folder at any time: none is followed, and OSError is raised. With ``makes`` missing
+    folders are made.
+    """
+    with contextlib.ExitStack() as opened:
+        for folder in folders:
+            if makes:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, dir_fd=place)
+            place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            opened.callback(os.close, place)
+        yield place
 
 
 def _read_block(file: int, start: int, size: int) -> bytes:

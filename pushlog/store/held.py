@@ -14,11 +14,12 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
 from mercurial import error, vfs
 
+from .appendfile import walk
 from .journalled import quote
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # Bytes of the largest file that is read: the journal of a transaction in a million files has a tenth.
 LIMIT = 1 << 30
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # A pipe is opened without waiting for its other end, and refused.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -39,7 +40,7 @@ class HeldFolder(vfs.vfs):
 
     def __init__(self, base: bytes) -> None:
         super().__init__(base)
-        self.descriptor = os.open(base, _FOLDER & ~os.O_NOFOLLOW)
+        self.descriptor = os.open(base, _FOLDER)
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -59,7 +60,7 @@ class Held:
             if isinstance(self._folder, HeldFolder):
                 self._descriptor = os.dup(self._folder.descriptor)
             else:
-                self._descriptor = os.open(self.base, _FOLDER & ~os.O_NOFOLLOW)
+                self._descriptor = os.open(self.base, _FOLDER)
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -76,11 +77,16 @@ class Held:
         """
         path = self.join(name)
         *folders, last = split_below(self.base, path)
-        with _name_path(path):
+        with contextlib.ExitStack() as opened, _name_path(path):
             self.open()
             assert self._descriptor is not None
-            with walk(self._descriptor, folders) as place:
-                yield place, last
+            try:
+                place = opened.enter_context(walk(self._descriptor, folders))
+            except OSError as problem:
+                if problem.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise error.Abort(b"%s: a link or a file is in the way" % quote(name)) from None
+                raise
+            yield place, last
 
     def check(self, name: bytes) -> None:
         """Raise Abort unless there is a regular file or nothing."""
@@ -143,27 +149,6 @@ def split_below(base: bytes, path: bytes) -> list[bytes]:
     if not path.startswith(base + b"/") or not {b"", b".", b".."}.isdisjoint(parts):
         raise error.Abort(b"it names %s, outside %s" % (quote(path), base))
     return parts
-
-
-@contextlib.contextmanager
-def walk(place: int, folders: Sequence[bytes], *, makes: bool = False) -> Iterator[int]:
-    """Open folder after folder, from an open one, and give the last one open.
-
-    With `makes` those that are missing are made. Raises OSError, and Abort for a link or a file in the way.
-    """
-    with contextlib.ExitStack() as opened:
-        for folder in folders:
-            if makes:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder, dir_fd=place)
-            try:
-                place = os.open(folder, _FOLDER, dir_fd=place)
-            except OSError as problem:
-                if problem.errno in (errno.ELOOP, errno.ENOTDIR):
-                    raise error.Abort(b"%s is not a folder" % quote(b"/".join(folders))) from None
-                raise
-            opened.callback(os.close, place)
-        yield place
 
 
 def read_in(folder: HeldFolder, name: bytes) -> bytes:

@@ -20,7 +20,7 @@ from pushlog import versions
 
 from ..outbox.bundles import Bundle, ChangesetsGone
 from ..outbox.entry import Entry
-from ..outbox.folder import refuse_repository_pipes
+from ..outbox.folder import open_regular, refuse_repository_pipes
 from ..words.digest import node_set
 from . import requirement
 
@@ -55,7 +55,7 @@ def add_again(repo: localrepository, name: bytes) -> None:
     """Add the changesets that an interrupted strip set aside in a file."""
     from mercurial import exchange
 
-    with open(name, "rb") as file, repo.lock(), repo.transaction(b"strip") as tr:
+    with open(name, "rb", opener=open_regular) as file, repo.lock(), repo.transaction(b"strip") as tr:
         bundle2.applybundle(repo, exchange.readbundle(repo.ui, file, None), tr, source=b"strip")
     repo.invalidateall()
 

@@ -307,7 +307,7 @@ class Outbox:
 
         If another process holds it and `wait` is off, give False.
         """
-        descriptor = os.open(self._folder.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(self._folder.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             match_mode(self._folder, descriptor)
             try:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from typing import IO, TYPE_CHECKING
 
 from pushlog.store.appendfile import open_regular as open_regular
+from pushlog.store.appendfile import walk
 
 if TYPE_CHECKING:
     from pushlog.store.appendfile import Folder
@@ -70,6 +72,20 @@ def refuse_repository_pipes(folder: str) -> None:
                 # Mercurial's locks are links to nothing.
                 if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry.path):
                     raise OSError(errno.EINVAL, "Not a file", entry.path)
+
+
+def remove_folder(root: str, path: str) -> None:
+    """Remove a folder below a root, or what can be removed of it.
+
+    Users who may write to the root may put a link in place of a folder above it: then nothing is removed.
+    """
+    *folders, last = os.path.relpath(path, root).split(os.sep)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError), walk(descriptor, folders) as place:
+            shutil.rmtree(last, ignore_errors=True, dir_fd=place)
+    finally:
+        os.close(descriptor)
 
 
 def match_mode(folder: Folder, descriptor: int) -> None:

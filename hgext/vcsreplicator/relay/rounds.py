@@ -3,7 +3,6 @@
 
 import os
 import shlex
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +10,7 @@ import structlog
 
 from ..log.ownership import name_own_user
 from ..outbox.file import Outbox, outbox_of
+from ..outbox.folder import remove_folder
 from ..status import SILENT
 from ..words.records import ServiceTrouble
 from .jobs import Job
@@ -56,7 +56,7 @@ def find_work(roots: Iterable[str], port: MasterPort, work: Work, losses: LossWa
         for error in unreadable:
             _note_unreadable(found, root, error, work, now)
         for folder in _list_deleted(os.path.join(root, ".vcsreplicator", "deleted")):
-            found.troubles.extend(_check_deleted(folder, work, now))
+            found.troubles.extend(_check_deleted(root, folder, work, now))
     work.forget_failures({*found.folders, *found.unreadable})
     return found
 
@@ -160,7 +160,7 @@ def _list_deleted(folder: str) -> list[str]:
         return []
 
 
-def _check_deleted(folder: str, work: Work, now: float) -> list[ServiceTrouble]:
+def _check_deleted(root: str, folder: str, work: Work, now: float) -> list[ServiceTrouble]:
     """Remove a deleted repository, or its rest, once the log has all of it.
 
     It stays while the disk does not show whether events are left. Returns its troubles.
@@ -174,5 +174,5 @@ def _check_deleted(folder: str, work: Work, now: float) -> list[ServiceTrouble]:
         return []
     except OSError as error:
         return [_report_unreadable(folder, error, now)]
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(root, folder)
     return []

@@ -69,6 +69,9 @@ def test_notes_and_generations_are_for_everybody_who_may_write_to_the_root(tmp_p
         ("renamed", {"to": "ROOT-not/one"}),
         ("renamed", {"to": "ROOT/link/one"}),
         ("renamed", {"to": "ROOT/two", "to_root": "/elsewhere"}),
+        ("renamed", {"to": "ROOT/one/.hg/sharedpath", "to_path": "one/.hg/sharedpath"}),
+        ("renamed", {"to": "ROOT/.vcsreplicator/intents/x", "to_path": ".vcsreplicator/intents/x"}),
+        ("renamed", {"to": "ROOT/two", "to_path": "another"}),
         ("deleted", {"to": "ROOT/one"}),
         ("stripped", {"folder": "/elsewhere/one"}),
     ],
@@ -80,17 +83,18 @@ def test_a_note_that_names_a_place_outside_the_roots_is_refused(tmp_path, kind, 
     given = {name: value.replace("ROOT", root) for name, value in {"folder": "ROOT/one", **members}.items()}
     note = Intent(kind=kind, repository="a" * 32, seq=1, path="one", **given)
     with pytest.raises(MalformedEvent, match="expected a"):
-        intents.confine(note, root, [root])
+        intents.confine(note, root, {root: ""})
 
 
 def test_notes_of_what_happens_below_the_roots_are_taken(tmp_path):
     roots = [str(tmp_path / name) for name in ("a", "b")]
+    prefixes = {roots[0]: "", roots[1]: "b"}
     moved = Intent(
         kind="renamed", repository="a" * 32, seq=1, path="one", folder=f"{roots[0]}/one", to=f"{roots[1]}/x/one"
     )
-    intents.confine(replace(moved, to_root=roots[1], to_path="x/one"), roots[0], roots)
+    intents.confine(replace(moved, to_root=roots[1], to_path="b/x/one"), roots[0], prefixes)
     aside = f"{roots[0]}/.vcsreplicator/deleted/{'a' * 32}"
-    intents.confine(replace(moved, kind="deleted", to=aside), roots[0], roots)
+    intents.confine(replace(moved, kind="deleted", to=aside), roots[0], prefixes)
 
 
 @pytest.mark.timeout(10)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from mercurial import error
 
@@ -18,6 +18,7 @@ from ...outbox.entry import NewestEvent
 from ...outbox.folder import open_regular
 from ...words.errors import MalformedEvent, quote_value
 from ...words.event import NodeSet, Type
+from ...words.path import wire_path
 from ...words.shape import from_json, to_json
 from ...words.value import Value
 from . import creation
@@ -98,10 +99,11 @@ def load(file: str) -> Intent:
         return from_json(Intent, stream.read(LIMIT + 1), limit=LIMIT)
 
 
-def confine(intent: Intent, root: str, roots: Iterable[str]) -> None:
+def confine(intent: Intent, root: str, roots: Mapping[str, str]) -> None:
     """Raise MalformedEvent for a note that names a folder outside the roots.
 
-    Users who may write to one root can write a note there, and must not move folders elsewhere by it.
+    `roots` maps them to the prefixes of their wire paths. Users who may write to one root can write a note there, and must not move
+    folders elsewhere by it, nor into a repository, nor to a name that mirrors would get wrong.
     """
     known = [os.path.realpath(each) for each in roots]
     if intent.to_root is not None and os.path.realpath(intent.to_root) not in known:
@@ -109,12 +111,22 @@ def confine(intent: Intent, root: str, roots: Iterable[str]) -> None:
             f"Intent.to_root: expected a root of [vcsreplicator-roots], got {quote_value(intent.to_root)}"
         )
     aside = os.path.join(os.path.realpath(root), creation.NOTES, creation.DELETED)
-    allowed = [aside] if intent.kind == Type.DELETED.value else known
+    is_deletion = intent.kind == Type.DELETED.value
+    if intent.to_root is not None and not is_deletion:
+        known = [os.path.realpath(intent.to_root)]
+    allowed = [aside] if is_deletion else known
     for member, place, below in (("folder", intent.folder, [os.path.realpath(root)]), ("to", intent.to, allowed)):
         if place is not None and not any(os.path.realpath(place).startswith(each.rstrip("/") + "/") for each in below):
             raise MalformedEvent(
                 f"Intent.{member}: expected a folder below {' or '.join(below)}, got {quote_value(place)}"
             )
+    if intent.to is None or is_deletion:
+        return
+    path = wire_path(os.path.realpath(intent.to), {os.path.realpath(each): roots[each] for each in roots})
+    if path is None or path != intent.to_path or not {".hg", creation.NOTES}.isdisjoint(path.split("/")):
+        raise MalformedEvent(
+            f"Intent.to_path: expected a wire path, that of {quote_value(intent.to)}, got {quote_value(intent.to_path)}"
+        )
 
 
 def remove(root: str, path: str) -> None:

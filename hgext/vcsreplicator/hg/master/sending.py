@@ -2,12 +2,12 @@
 """A push that sends its own events by the relay's code and lock, in limited time."""
 
 import os
-import shutil
 import threading
 from typing import TYPE_CHECKING
 
 from ...log import Log
 from ...outbox.file import Outbox, outbox_of
+from ...outbox.folder import remove_folder
 from ...relay.scan import is_folder
 from ...relay.sending import EventSender
 from ..bundles import RepositoryOpener
@@ -100,11 +100,11 @@ def _send_deleted(ui: "Ui", sender: EventSender, root: str) -> None:
             ui.log(b"vcsreplicator", b"not sent: %s\n", repr(problem).encode())
             continue
         if is_rest:
-            shutil.rmtree(gone, ignore_errors=True)
+            remove_folder(root, gone)
             continue
         box = outbox_of(gone)
         with box.sending(wait=False) as alone:
             if alone and box.has_unsent():
                 sender.send(gone, box)
         if alone:
-            shutil.rmtree(gone, ignore_errors=True)
+            remove_folder(root, gone)

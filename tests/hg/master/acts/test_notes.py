@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A note of an interrupted act that names a place outside the roots moves nothing: neither the relay nor a push obeys it."""
 
+import contextlib
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from hgext.vcsreplicator.hg.master import intents
+from hgext.vcsreplicator.hg.master.acts import moving
 from hgext.vcsreplicator.hg.master.intents import Intent
-from testing.builders.master.pushing import Master, new_master
+from hgext.vcsreplicator.log import Log
+from hgext.vcsreplicator.outbox.file import Outbox
+from hgext.vcsreplicator.outbox.folder import Store, replace_file
+from testing.builders.master.pushing import RECORDED, Master, new_master, running_relay
 
 pytestmark = pytest.mark.processes
 
@@ -62,3 +70,56 @@ def test_a_hostile_note_moves_no_repository_out_of_the_roots(master: Master) -> 
     assert "Intent.to: expected a folder below" in master.push("one", check=False)
     assert (master.root / "one").is_dir()
     assert not elsewhere.exists()
+
+
+def test_a_link_in_place_of_a_folder_leads_no_move_out_of_the_roots(master: Master) -> None:
+    """It is put there after the note was checked."""
+    master.create("one")
+    level = master.outbox("one").newest()
+    assert level is not None
+    root, elsewhere = str(master.root), master.folder / "elsewhere"
+    elsewhere.mkdir()
+    members = {"repository": level.repository, "seq": level.seq, "path": "one", "folder": f"{root}/one"}
+    note = Intent(kind="renamed", to=f"{root}/team/two", to_path="team/two", to_root=root, **members)
+    intents.confine(note, root, {root: ""})
+    (master.root / "team").symlink_to(elsewhere)
+    with pytest.raises(OSError, match="team"):
+        moving.finish_move(root, note)
+    assert list(elsewhere.iterdir()) == []
+    (master.root / "team").unlink()
+    moving.finish_move(root, note)
+    assert (master.root / "team/two/.hg").is_dir()
+
+
+@pytest.mark.parametrize("has_relay", [True, False])
+def test_a_link_in_place_of_the_folder_of_deleted_ones_removes_nothing(
+    has_relay: bool, log: Log, tmp_path: Path
+) -> None:
+    with new_master(*([] if has_relay else [f"log = sqlite://{tmp_path}/log.db"])) as master:
+        private = master.folder / "private"
+        (private / "letters").mkdir(parents=True)
+        master.create("one")
+        shutil.rmtree(master.root / ".vcsreplicator/deleted", ignore_errors=True)
+        (master.root / ".vcsreplicator").mkdir(exist_ok=True)
+        (master.root / ".vcsreplicator/deleted").symlink_to(private)
+        master.commit("one", "first")
+        with running_relay(master.settings(), log) if has_relay else contextlib.nullcontext():
+            assert RECORDED in master.push("one")
+        assert (private / "letters").exists()
+
+
+def test_no_file_of_ours_is_created_through_a_link(master: Master) -> None:
+    master.create("one")
+    store, profile = master.root / "one/.hg/store", master.folder / "profile"
+    profile.write_text("mine")
+    folder = Store(str(store))
+    for name, write in {
+        f"outbox.sent.{os.getpid()}.tmp": lambda: replace_file(folder, b"outbox.sent", b"theirs"),
+        "outbox.lock": lambda: contextlib.ExitStack().enter_context(Outbox(folder).sending(wait=False)),
+    }.items():
+        (store / name).unlink(missing_ok=True)
+        (store / name).symlink_to(profile if "tmp" in name else master.folder / "new")
+        with pytest.raises(OSError, match="symbolic links"):
+            write()
+    assert profile.read_text() == "mine"
+    assert not (master.folder / "new").exists()

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mercurial import error
+
+from pushlog.store.appendfile import walk
 
 from ....outbox.entry import NewestEvent
 from ....outbox.file import Outbox, outbox_of
@@ -40,7 +43,7 @@ def delete(repo: MasterRepository) -> None:
         )
         intents.write(root, intent)
         writing.announce(repo, Announcement(kind=Type.DELETED))
-    _move(intent)
+    _move(root, intent)
     intents.remove(root, path)
 
 
@@ -80,7 +83,7 @@ def rename(repo: MasterRepository, target: str | None) -> str:
             )
             intents.write(root, intent)
             announce_renamed(repo, intent)
-        _move(intent)
+        _move(root, intent)
     intents.remove(root, old)
     return path
 
@@ -106,7 +109,7 @@ def finish_move(root: str, intent: Intent) -> None:
     # Another process may have moved it.
     with contextlib.suppress(FileNotFoundError):
         if intent.concerns(outbox_of(intent.folder).newest()):
-            _move(intent)
+            _move(root, intent)
     intents.remove(root, intent.path)
 
 
@@ -150,9 +153,28 @@ def _refuse_immovable(folder: str, to: str, root: str) -> None:
             os.rmdir(probe)
 
 
-def _move(intent: Intent) -> None:
-    if intent.to is not None and intent.to != intent.folder and os.path.isdir(intent.folder):
-        os.makedirs(os.path.dirname(intent.to), exist_ok=True)
+def _move(root: str, intent: Intent) -> None:
+    """Move the folder below its root in one step.
+
+    Between a check and the move other users may put a link to their victim's folder in place of one in between, so none is
+    followed: OSError.
+    """
+    if intent.to is None or intent.to == intent.folder or not os.path.isdir(intent.folder):
+        return
+    with (
+        _open_parent(root, intent.folder) as (former, name),
+        _open_parent(intent.to_root or root, intent.to, makes=True) as (folder, new),
         # The relay may have moved it.
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(intent.folder, intent.to)
+        contextlib.suppress(FileNotFoundError),
+    ):
+        os.rename(name, new, src_dir_fd=former, dst_dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _open_parent(root: str, path: str, *, makes: bool = False) -> Iterator[tuple[int, str]]:
+    """Open the folder above a path below a root; give it, and the path's last part."""
+    *folders, last = os.path.relpath(path, os.path.realpath(root)).split(os.sep)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with contextlib.ExitStack() as opened:
+        opened.callback(os.close, descriptor)
+        yield opened.enter_context(walk(descriptor, folders, makes=makes)), last
