@@ -25,11 +25,15 @@ from hgext.vcsreplicator.words.errors import MalformedEvent, quote_value
 # The default place where the edge writes and the decoder reads.
 DEFAULT_PLACE = "log:raw"
 
-# Attributes that every raw message has, and those that it may have; there are no others.
-REQUIRED = ("submission_timestamp", "uri", "protocol", "method")
-OPTIONAL = (
-    "args",
-    "remote_addr",
+# The attribute that says who wrote a message. It must be no name of a header: the edge writes none, so no client can.
+ORIGIN = "origin"
+
+# The origin of the notifier's messages, and the types that it writes, as NAMESPACE.TYPE.
+NOTIFIER = "notifier"
+NOTIFIER_TYPES = ("eng-workflow.hgpush",)
+
+# The headers of a client that become attributes.
+HEADERS = (
     "content_length",
     "date",
     "dnt",
@@ -40,6 +44,10 @@ OPTIONAL = (
     "x_debug_id",
 )
 
+# Attributes that every raw message has, and those that it may have; there are no others.
+REQUIRED = ("submission_timestamp", "uri", "protocol", "method")
+OPTIONAL = (ORIGIN, "args", "remote_addr", *HEADERS)
+
 # Attributes that identify a person: no output of the decoder has them.
 PRIVATE = ("x_forwarded_for", "remote_addr", "user_agent")
 
@@ -48,6 +56,7 @@ RETENTION = 30 * DAY
 
 _TOPIC = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
+_TYPE_NAME = re.compile(rf"{_NAME}\.{_NAME}")
 _UUID = "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _PLAIN = re.compile(rf"/submit/(?P<namespace>{_NAME})/(?P<type>{_NAME})/(?P<version>[0-9]{{1,9}})(?:/(?P<id>{_UUID}))?")
 _TELEMETRY = re.compile(
@@ -145,6 +154,14 @@ def _parse_telemetry(uri: str, args: str) -> Submission:
         app_update_channel=found["channel"],
         app_build_id=found["build"],
     )
+
+
+def check_types(**keys: Collection[str]) -> None:
+    """Raise ValueError with the key unless each name is `<namespace>.<type>`."""
+    for key, names in keys.items():
+        for name in names:
+            if not _TYPE_NAME.fullmatch(name):
+                raise ValueError(f"{key}: expected <namespace>.<type>, got {quote_value(name)}")
 
 
 def write_timestamp(at: float) -> str:

@@ -25,7 +25,7 @@ from hgext.vcsreplicator.log.blobs import sync_folder
 from hgext.vcsreplicator.words.errors import Refused
 
 from ..raw import RawMessage, to_line
-from .decoding import Decoded, Tools, decode, reject_repeat
+from .decoding import Tools, decode, list_identities, reject_repeat
 from .rejection import DecodeReject, ErrorType
 from .repeats import Repeats
 
@@ -80,36 +80,35 @@ def decode_files(
             output.finish()
     except OSError as error:
         raise Refused(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
-    ids = iter(run.ids)
-    while some := list(islice(ids, _BATCH)):
+    identities = iter(run.delivered)
+    while some := list(islice(identities, _BATCH)):
         repeats.remember(some)
     return run.counts
 
 
 @dataclass(slots=True)
 class _Run:
-    """The decoding of all files; `ids` are to be remembered at the end."""
+    """The decoding of all files; `delivered` is remembered at the end."""
 
     tools: Tools
     repeats: Repeats
     output: "_OutputFolder"
-    ids: dict[str, None] = field(default_factory=dict)
+    delivered: dict[bytes, None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
     def decode(self, lines: Sequence[_Line]) -> None:
         """Decode some lines into the folder."""
         results = [decode(line, self.tools) for line, _, _ in lines]
-        known = self.repeats.known([each.id for each in results if isinstance(each, Decoded) and each.is_id_given])
+        known = self.repeats.known(list_identities(results))
         for result, (_, file, number) in zip(results, lines, strict=True):
             if isinstance(result, DecodeReject):
                 self._reject(result, f"{file}:{number}")
-            elif result.is_id_given and (result.id in known or result.id in self.ids):
+            elif result.identity in known or result.identity in self.delivered:
                 self._reject(reject_repeat(result), f"{file}:{number}")
             else:
                 self.output.write(result.route, result.body)
                 self.counts["decoded"] += 1
-                if result.is_id_given:
-                    self.ids[result.id] = None
+                self.delivered.update(dict.fromkeys(list_identities([result])))
 
     def _reject(self, reject: DecodeReject, place: str) -> None:
         raw = reject.as_raw()

@@ -5,15 +5,16 @@ Pure, except for the lookup of a place. The steps have the order of docs/decode.
 neither the decoded message, nor a reject, nor an exception contains it.
 """
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.words.errors import MalformedEvent
 from hgext.vcsreplicator.words.passing import is_passing
 
-from ..raw import NotBase64, RawMessage, Submission, WrongUri, from_line, parse_uri
+from ..raw import ORIGIN, NotBase64, RawMessage, Submission, WrongUri, from_line, parse_uri
 from . import metadata
 from .agent import read_agent
 from .documents import DocumentSchemas
@@ -51,12 +52,12 @@ class Tools:
 class Decoded:
     """A message to be delivered.
 
-    `body` is one line of JSON. `is_id_given` is false if the decoder made the id.
+    `body` is one line of JSON. `identity` is what it shares with its repeats alone, 16 bytes; None if the decoder made the id.
     """
 
     body: bytes
     attributes: Mapping[str, str]
-    is_id_given: bool
+    identity: bytes | None
 
     @property
     def route(self) -> str:
@@ -93,6 +94,11 @@ def decode(line: bytes, tools: Tools) -> Decoded | DecodeReject:
         if isinstance(error, MemoryError) or is_passing(error):
             raise
         return reject(kept, error)
+
+
+def list_identities(results: Iterable[Decoded | DecodeReject]) -> list[bytes]:
+    """Return the identities of the decoded messages that may have repeats."""
+    return [each.identity for each in results if isinstance(each, Decoded) and each.identity is not None]
 
 
 def reject_repeat(decoded: Decoded) -> DecodeReject:
@@ -143,7 +149,18 @@ def _decode_message(raw: RawMessage, kept: RawMessage, tools: Tools) -> Decoded:
     written = write_object(body)
     if len(written) > _LARGEST_WRITTEN:
         raise DecodingError(ErrorType.SIZE, f"payload: more than {_LARGEST_WRITTEN} bytes as ASCII JSON")
-    return Decoded(body=written, attributes=found, is_id_given=submission.id is not None)
+    return Decoded(body=written, attributes=found, identity=_identify(submission, kept.attributes.get(ORIGIN, "")))
+
+
+def _identify(submission: Submission, origin: str) -> bytes | None:
+    """Return the digest of what tells repeats; None for an id that the decoder made.
+
+    A client that chooses its ids can suppress no message of another type, and none of the notifier.
+    """
+    if submission.id is None:
+        return None
+    said = "\0".join((submission.namespace, submission.type, submission.id, origin))
+    return hashlib.sha256(said.encode("utf-8")).digest()[:16]
 
 
 def _check_attributes(kept: RawMessage) -> None:

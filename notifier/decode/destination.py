@@ -2,9 +2,10 @@
 """The destination `decode`, which writes pushes to the decoder's input.
 
 Each changeset of a push becomes one raw message of `eng-workflow/hgpush/1`, the head last. The id of a message is made of event
-and changeset, so the decoder drops a message that comes twice. The address and the client from which the push came are
-attributes, which no output of the decoder has. A notice counts as delivered once the topic or the broker has all of its
-changesets.
+and changeset, so the decoder drops a message that comes twice. Every reader of our messages can compute this id: the attribute
+`origin`, which no client of the edge can write, keeps what clients submit apart from it. The address and the client from which the
+push came are attributes, which no output of the decoder has. A notice counts as delivered once the topic or the broker has all of
+its changesets.
 """
 
 import threading
@@ -24,7 +25,7 @@ from ..destination import DeliveryOutcome, DeliveryThreads, Destination
 from ..hgpush.lookup import AT_ONCE, ChangesetLookup, check_mirror_url
 from ..hgpush.message import QueuedPush
 from ..message import Json, Message, clean, to_text
-from ..raw import RawMessage, raw_topic, to_record, write_timestamp
+from ..raw import NOTIFIER, NOTIFIER_TYPES, ORIGIN, RawMessage, raw_topic, to_record, write_timestamp
 from ..window import PATIENCE, Delivery, Patience
 from .settings import DecodeSettings, PlaceKind, read_place
 
@@ -36,6 +37,9 @@ BATCH = 500
 
 # Seconds that the log may take for one append.
 _APPEND_WITHIN = 5.0
+
+# Where a changeset is submitted, without its id.
+_URI = f"/submit/{NOTIFIER_TYPES[0].replace('.', '/')}/1/"
 
 _TYPES = (Stream.CHANGEGROUP.value,)
 
@@ -166,6 +170,7 @@ def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawM
         "submission_timestamp": write_timestamp(message.created),
         "protocol": "hg",
         "method": "push",
+        ORIGIN: NOTIFIER,
         **_private_attributes(message.connection),
     }
     for node in push.changesets:
@@ -174,8 +179,8 @@ def raw_messages(message: Message, push: QueuedPush) -> Iterable[tuple[str, RawM
         found: Json = {"changesetID": node, "repository": message.repo_url, "reviewSystemUsed": "unknown"}
         if push.date >= 0:
             found = {**found, "pushDate": push.date}
-        uri = f"/submit/eng-workflow/hgpush/1/{document_id}"
-        yield document_id, RawMessage(to_text(found).encode("ascii"), {**common, "uri": uri})
+        attributes = {**common, "uri": f"{_URI}{document_id}"}
+        yield document_id, RawMessage(to_text(found).encode("ascii"), attributes)
 
 
 def _private_attributes(connection: PushConnection | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.errors import Rejected
 
 from ..destination import DOWN
-from .decoding import Decoded, Tools, decode, reject_refused, reject_repeat
+from .decoding import Decoded, Tools, decode, list_identities, reject_refused, reject_repeat
 from .rejection import DecodeReject
 from .rejects import error_record
 from .repeats import Repeats
@@ -99,27 +99,27 @@ class DecodeLoop:
 
     def _deliver(self, batch: Sequence[DecodedArrival]) -> None:
         """Deliver a batch to queues and files, then commit it to the log."""
-        known = self.repeats.known([each.id for _, each in batch if isinstance(each, Decoded) and each.is_id_given])
+        known = self.repeats.known(list_identities(each for _, each in batch))
         seen, planned, outside = set(known), list[PlannedArrival](), list[Decoded]()
         for arrival, result in batch:
             record = None
             if isinstance(result, Decoded):
                 record = self.outputs.record_of(result)
-                if record is None and result.is_id_given and result.id in seen:
+                if record is None and result.identity in seen:
                     result = reject_repeat(result)
                 else:
-                    seen.add(result.id)
+                    seen |= set(list_identities([result]))
                     if record is None:
                         outside.append(result)
             planned.append((arrival, result, record))
         self.outputs.deliver(outside, self.source.keep_alive)
         self._commit(planned, known)
 
-    def _commit(self, part: Sequence[PlannedArrival], known: set[str]) -> None:
+    def _commit(self, part: Sequence[PlannedArrival], known: set[bytes]) -> None:
         """Write records and acknowledge; in halves if the log refuses a record.
 
         A message whose own record the log refuses becomes a reject with the whole payload, or with none if the log refuses that
-        too. `known` has the ids delivered before, and after the call those of this part.
+        too. `known` has the identities delivered before, and after the call those of this part.
         """
         try:
             self._commit_together(part, known)
@@ -138,21 +138,21 @@ class DecodeLoop:
                 raise
             self._commit([(arrival, reject, None)], known)
 
-    def _commit_together(self, part: Sequence[PlannedArrival], known: set[str]) -> None:
+    def _commit_together(self, part: Sequence[PlannedArrival], known: set[bytes]) -> None:
         seen, decoded, records = set(known), list[Decoded](), list[NewRecord]()
         rejects: list[tuple[RawArrival, DecodeReject]] = []
         for arrival, result, record in part:
             if isinstance(result, DecodeReject):
                 rejects.append((arrival, result))
-            elif record is not None and result.is_id_given and result.id in seen:
+            elif record is not None and result.identity in seen:
                 rejects.append((arrival, reject_repeat(result)))
             else:
                 decoded.append(result)
                 records += () if record is None else (record,)
-                seen.add(result.id)
+                seen |= set(list_identities([result]))
         records += [error_record(reject, arrival, self.clock.now()) for arrival, reject in rejects]
         self.source.acknowledge(records, [arrival for arrival, _, _ in part])
-        self.repeats.remember([each.id for each in decoded if each.is_id_given])
+        self.repeats.remember(list_identities(decoded))
         known |= seen
         DECODED.inc(len(decoded))
         for arrival, reject in rejects:

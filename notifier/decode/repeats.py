@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Ids of delivered messages, by which the decoder recognizes repeats.
+"""Identities of delivered messages, by which the decoder recognizes repeats.
 
-An id is remembered after the delivery is complete, so each message is let through at least once. A store that is unavailable
-causes repeats, never a loss: then no id is known, and none is remembered.
+An identity, "id" in this file, is the digest of a message's origin, namespace, type and id, 16 bytes. It is remembered after the
+delivery is complete, so each message is let through at least once. A store that is unavailable causes repeats, never a loss: then
+no id is known, and none is remembered.
 """
 
 import contextlib
 import random
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -40,7 +40,9 @@ AWAY = Gauge("vcsreplicator_decode_repeats_away_flag", "1 while the store of ids
 logger = structlog.get_logger()
 
 # Each id is in `fresh`, and later in one of the slices of time, which are filled in turn and emptied before they are filled again.
+# An earlier version had its ids in `repeats`.
 _SCHEMA = """
+DROP TABLE IF EXISTS repeats;
 CREATE TABLE IF NOT EXISTS fresh(id BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS slice0(id BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS slice1(id BLOB PRIMARY KEY) WITHOUT ROWID;
@@ -56,10 +58,6 @@ _COUNT = "SELECT count(*) FROM fresh"
 # In the order of the ids: each page of the slice is written once.
 _MOVE = "INSERT OR IGNORE INTO {} SELECT id FROM fresh ORDER BY id"
 _EMPTY = "DELETE FROM {}"
-# The one table of earlier versions.
-_HAS_OLD = "SELECT 1 FROM sqlite_schema WHERE name = 'repeats'"
-_TAKE_OLD = "INSERT OR IGNORE INTO fresh SELECT id FROM repeats WHERE at > ?"
-_DROP_OLD = "DROP TABLE repeats"
 
 
 class SqliteIds:
@@ -74,28 +72,25 @@ class SqliteIds:
         try:
             with self._database.writing():
                 self._database.run(_BEGIN, (clock.now(),))
-                if self._database.rows(_HAS_OLD):
-                    self._database.run(_TAKE_OLD, (clock.now() - remember,))
-                    self._database.run(_DROP_OLD)
             [(self._fresh,)] = self._database.rows(_COUNT)
         except Unavailable:
             self._database.close()
             raise
 
-    def known(self, ids: Sequence[str]) -> set[str]:
+    def known(self, ids: Sequence[bytes]) -> set[bytes]:
         self._fill_next()
-        found: set[str] = set()
+        found: set[bytes] = set()
         for begin in range(0, len(ids), _NAMED):
-            some = [uuid.UUID(each).bytes for each in ids[begin : begin + _NAMED]]
+            some = ids[begin : begin + _NAMED]
             asked = ",".join(f"?{number}" for number in range(1, len(some) + 1))
             rows = self._database.rows(_FIND.format(asked), some)
-            found.update(str(uuid.UUID(bytes=row[0])) for row in rows)
+            found.update(row[0] for row in rows)
         return found
 
-    def remember(self, ids: Sequence[str]) -> None:
+    def remember(self, ids: Sequence[bytes]) -> None:
         self._fill_next()
         with self._database.writing():
-            self._database.run_all(_REMEMBER, [(uuid.UUID(each).bytes,) for each in ids])
+            self._database.run_all(_REMEMBER, [(each,) for each in ids])
         self._fresh += len(ids)
         if self._fresh >= _FRESH:
             with self._database.writing():
@@ -174,20 +169,20 @@ class RedisIds:
     def check_credentials(self) -> None:
         """Raise BadConfig if Redis refuses user or password; other errors may pass."""
         try:
-            self._client.mget([_redis_key("")])
+            self._client.mget([_redis_key(b"")])
         except self._refusals as error:
             raise BadConfig(f"decode.redis: {error}: expected user and password that Redis takes") from error
         except self._errors:
             pass
 
-    def known(self, ids: Sequence[str]) -> set[str]:
+    def known(self, ids: Sequence[bytes]) -> set[bytes]:
         try:
             found = self._client.mget([_redis_key(each) for each in ids])
         except self._errors as error:
             raise Unavailable(f"decode.redis: {error}") from error
         return {each for each, value in zip(ids, found, strict=True) if value is not None}
 
-    def remember(self, ids: Sequence[str]) -> None:
+    def remember(self, ids: Sequence[bytes]) -> None:
         try:
             pipeline = self._client.pipeline(transaction=False)
             for each in ids:
@@ -211,11 +206,11 @@ class Repeats:
         self._store: IdStore | None = None
         self._failures, self._rests_until = 0, float("-inf")
 
-    def known(self, ids: Sequence[str]) -> set[str]:
+    def known(self, ids: Sequence[bytes]) -> set[bytes]:
         """Return the ids that were delivered before; none while the store is unavailable."""
         return self._ask(lambda store: store.known(ids), set()) if ids else set()
 
-    def remember(self, ids: Sequence[str]) -> None:
+    def remember(self, ids: Sequence[bytes]) -> None:
         """Remember delivered ids; while the store is unavailable, repeats of them pass."""
         if ids:
             self._ask(lambda store: store.remember(ids), None)
@@ -264,5 +259,5 @@ def open_repeats(settings: DecodeSettings, clock: Clock) -> Repeats:
     return Repeats(lambda: SqliteIds(settings.repeats, settings.remember, clock), clock)
 
 
-def _redis_key(document_id: str) -> bytes:
-    return b"vcsreplicator:decoded:" + document_id.encode("ascii")
+def _redis_key(identity: bytes) -> bytes:
+    return b"vcsreplicator:decoded:" + identity.hex().encode("ascii")

@@ -13,7 +13,7 @@ from hgext.vcsreplicator.words.secrecy import split_url
 from hgext.vcsreplicator.words.shape import Bytes, Seconds, within
 
 from .. import schemas
-from ..raw import DEFAULT_PLACE, topic_of
+from ..raw import DEFAULT_PLACE, check_types, topic_of
 from ..secret import Secret
 
 # The schemas that come with this package.
@@ -27,7 +27,6 @@ REDIS, NONE = "redis", "none"
 # Bytes of a body that a record of the log holds for certain, written as ASCII.
 _LARGEST = 2 * 1024 * 1024
 
-_ROUTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[A-Za-z0-9][A-Za-z0-9_-]*")
 _QUEUE = re.compile(r"[!-~]{0,200}")
 # The path of Redis's URL.
 _DATABASE = re.compile(r"/?[0-9]*")
@@ -98,15 +97,11 @@ class DecodeSettings:
         used = [_named_place("input", self.input), _named_place("output", self.output)]
         if used[0].kind is PlaceKind.FILE or not used[0].name:
             raise ValueError(f"input: expected log:TOPIC or queue:NAME, got {quote_value(self.input)}")
+        check_types(outputs=self.outputs, without_id=self.without_id)
         for route, text in self.outputs.items():
-            if not _ROUTE.fullmatch(route):
-                raise ValueError(f"outputs: expected <namespace>.<type>, got {quote_value(route)}")
             used.append(_named_place(f"outputs.{route}", text))
         if used[0] in used[1:]:
             raise ValueError(f"output: expected a place other than the input, got {quote_value(self.input)}")
-        for route in self.without_id:
-            if not _ROUTE.fullmatch(route):
-                raise ValueError(f"without_id: expected <namespace>.<type>, got {quote_value(route)}")
         if self.repeats not in (REDIS, NONE) and not os.path.isabs(self.repeats):
             raise ValueError(f"repeats: expected an absolute path, {REDIS} or {NONE}, got {quote_value(self.repeats)}")
         if self.repeats == REDIS:

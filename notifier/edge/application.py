@@ -17,7 +17,7 @@ import structlog
 from hgext.vcsreplicator.words.clock import Clock
 from hgext.vcsreplicator.words.version import VERSION
 
-from ..raw import OPTIONAL, RawMessage, WrongUri, parse_uri, to_line, write_timestamp
+from ..raw import HEADERS, RawMessage, WrongUri, parse_uri, to_line, write_timestamp
 from .intake import EdgeIntake, Outcome
 from .metrics import ANSWERS
 from .settings import EdgeSettings
@@ -28,9 +28,7 @@ Send = Callable[[AsgiMessage], Awaitable[None]]
 Answer = tuple[HTTPStatus, bytes]
 
 # The headers that become attributes, by their names in a request.
-_KEPT_HEADERS = {
-    name.replace("_", "-").encode("ascii"): name for name in OPTIONAL if name not in ("args", "remote_addr")
-}
+_KEPT_HEADERS = {name.replace("_", "-").encode("ascii"): name for name in HEADERS}
 
 # Most bytes of the rest of a refused request that are read, and for how many seconds.
 _LINGER_BYTES, _LINGER_SECONDS = 16 * 1024 * 1024, 5.0
@@ -113,13 +111,15 @@ class EdgeApplication:
             raise RefusedRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
         uri = attributes["uri"]
         try:
-            parse_uri(uri, attributes.get("args", ""), without_id=self._settings.without_id)
+            submission = parse_uri(uri, attributes.get("args", ""), without_id=self._settings.without_id)
         except WrongUri as error:
             parts = uri.count("/") + 1
             is_telemetry = uri.startswith("/submit/telemetry/")
             lengths = (_TELEMETRY_PARTS,) if is_telemetry else (_PARTS, _PARTS_WITHOUT_ID)
             status = HTTPStatus.BAD_REQUEST if parts in lengths else HTTPStatus.NOT_FOUND
             raise RefusedRequest(status, str(error)) from None
+        if (name := f"{submission.namespace}.{submission.type}") in self._settings.reserved:
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, f"only the notifier writes {name}; take another type")
 
     def _read_attributes(self, scope: AsgiMessage) -> dict[str, str]:
         """Return a request's attributes; a repeated header's values are joined by comma."""

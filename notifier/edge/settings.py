@@ -7,7 +7,7 @@ from hgext.vcsreplicator.log import LARGEST
 from hgext.vcsreplicator.words.errors import quote_value
 from hgext.vcsreplicator.words.shape import GIB, Bytes, Seconds, absolute, within
 
-from ..raw import DEFAULT_PLACE, topic_of
+from ..raw import DEFAULT_PLACE, NOTIFIER_TYPES, check_types, topic_of
 
 # Bytes of a request's line and headers, which become attributes.
 HEAD_BYTES = 32 * 1024
@@ -24,6 +24,7 @@ class EdgeSettings:
     output: str = DEFAULT_PLACE
     queue: str = "/var/lib/vcsreplicator/edge"
     without_id: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = NOTIFIER_TYPES
     max_queue_bytes: Bytes = GIB
     max_body_bytes: Bytes = 1024 * 1024
     max_uri_bytes: Bytes = 4096
@@ -35,6 +36,7 @@ class EdgeSettings:
 
     def __post_init__(self) -> None:
         absolute(self, "queue")
+        check_types(without_id=self.without_id, reserved=self.reserved)
         try:
             topic = topic_of(self.output)
         except ValueError as error:

@@ -8,7 +8,6 @@ import random
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -107,9 +106,9 @@ def _stored(settings: DecodeSettings) -> Iterator[Row]:
             fewest = fewest or sample
 
 
-def _ids(count: int, at_once: int = 5000) -> Iterator[list[str]]:
+def _ids(count: int, at_once: int = 5000) -> Iterator[list[bytes]]:
     for _ in range(max(0, count) // at_once):
-        yield [str(uuid.UUID(int=_CHANCE.getrandbits(128))) for _ in range(at_once)]
+        yield [_CHANCE.randbytes(16) for _ in range(at_once)]
 
 
 def _remember(settings: DecodeSettings) -> None:

@@ -27,6 +27,7 @@ log = "{log}"
 [edge]
 listen = "127.0.0.1:{port}"
 queue = "{folder}/queue"
+reserved = []
 [decode]
 output = "file:{folder}/"
 repeats = {repeats}

@@ -218,6 +218,7 @@ log = "{log}"
 [edge]
 listen = "127.0.0.1:{port}"
 queue = "{folder}/queue"
+reserved = []
 [decode]
 schemas = "{schemas}"
 repeats = "none"

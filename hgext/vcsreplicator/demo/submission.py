@@ -43,10 +43,11 @@ def prepare_submission(options: DemoOptions) -> SubmissionLayout:
     port = free_port()
     log = options.log or f"sqlite:///{str(folder / 'log.db').lstrip('/')}"
     config = folder / "vcsreplicator.toml"
+    # Nothing is reserved, because no notifier writes to this decoder.
     write_own(
         config,
         f"insecure = {list(options.insecure)}\nlog = {quote(log)}\n\n"
-        f'[edge]\nlisten = "127.0.0.1:{port}"\nqueue = "{folder}/queue"\n\n'
+        f'[edge]\nlisten = "127.0.0.1:{port}"\nqueue = "{folder}/queue"\nreserved = []\n\n'
         f'[decode]\noutput = "file:{folder}/decoded/"\nrepeats = "{folder}/repeats.db"\n',
     )
     with open_log(log, creates=True) as opened:

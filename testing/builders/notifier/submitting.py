@@ -22,7 +22,7 @@ from notifier.raw import RawMessage, from_line
 from testing.waiting import PATIENCE, eventually
 from testing.warm import warm_starts
 
-TYPE = "/submit/eng-workflow/hgpush/1"
+TYPE = "/submit/eng-workflow/build/1"
 SOME = f"{TYPE}/2c3a0767-d84a-4d02-8a92-fa54a3376049"
 
 

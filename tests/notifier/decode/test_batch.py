@@ -19,7 +19,7 @@ from hgext.vcsreplicator.words.clock import SystemClock
 from hgext.vcsreplicator.words.errors import Refused
 from notifier.decode import batch
 from notifier.decode.batch import decode_files, find_files
-from notifier.decode.decoding import Tools
+from notifier.decode.decoding import Tools, decode, list_identities
 from notifier.decode.repeats import Repeats, open_repeats
 from notifier.decode.settings import DecodeSettings
 from notifier.raw import RawMessage, from_line, to_line
@@ -104,7 +104,7 @@ def test_a_broken_file_is_named_and_leaves_no_output_and_no_id(
     with pytest.raises(Refused, match=name):
         decoded([tmp_path / "a.ndjson", tmp_path / name], tmp_path / "out", tools, repeats)
     assert not list((tmp_path / "out").iterdir())
-    assert not repeats.known([str(uuid.UUID(int=0))])
+    assert not repeats.known(list_identities([decode(numbered(range(1)).strip(), tools)]))
     repeats.close()
 
 

@@ -93,14 +93,14 @@ def test_a_password_of_redis_that_changes_in_its_file_is_that_of_the_next_connec
     password.chmod(0o600)
     url = redis.url.replace("redis://", f"redis://{user}")
     store = RedisIds(DecodeSettings(repeats="redis", redis=url, redis_password=Secret(file=str(password))))
-    store.remember(["a"])
+    store.remember([b"a"])
     redis.ask(b"AUTH right\r\nCONFIG SET requirepass newer\r\nCLIENT KILL TYPE normal\r\n")
     password.unlink()
     with pytest.raises(Unavailable, match=r"decode\.redis-password: .* cannot be read"):
-        store.known(["a"])
+        store.known([b"a"])
     password.write_text("newer\n")
     password.chmod(0o600)
-    assert store.known(["a", "b"]) == {"a"}
+    assert store.known([b"a", b"b"]) == {b"a"}
     store.close()
 
 

@@ -267,7 +267,7 @@ def test_a_type_without_ids_gets_one_that_is_the_same_each_time(tools: Tools) ->
     assert isinstance(again, Decoded)
     assert isinstance(other, Decoded)
     assert first.id == again.id != other.id
-    assert not first.is_id_given
+    assert first.identity is None
     jsonschema.validate(dict(first.attributes), DECODED)
 
 

@@ -22,10 +22,11 @@ from hgext.vcsreplicator.words.event import PushConnection, Type
 from notifier.amqp.channel import BLOCKED
 from notifier.decode.destination import DecoderDestinationSettings, InputTopic, raw_messages
 from notifier.decode.settings import DecodeSettings
+from notifier.edge.settings import EdgeSettings
 from notifier.hgpush.message import QueuedPush
 from notifier.jsonlines import JsonLinesSettings
 from notifier.message import Message, messages
-from notifier.raw import from_line
+from notifier.raw import NOTIFIER_TYPES, from_line, parse_uri
 from notifier.settings import read
 from notifier.state import Kind
 from testing.builders.notifier.decoding import decoding, records, rejects, settings_in, settled
@@ -33,7 +34,8 @@ from testing.builders.notifier.endpoint import Endpoint, Reply, Request
 from testing.builders.notifier.notices import CREATED_AT, a_notice, an_event, node, publish, publish_pushes
 from testing.builders.notifier.notifying import FAST, PUBLIC, Notifier, Scripted
 from testing.builders.notifier.receivers import WebhookReceiver
-from testing.builders.notifier.submissions import BERLIN, a_raw
+from testing.builders.notifier.submissions import BERLIN, a_document, a_raw
+from testing.builders.notifier.submitting import Edge, ask, post, statuses
 from testing.services.rabbitmq import RabbitMQ
 from testing.waiting import eventually
 
@@ -94,6 +96,7 @@ def test_raw_message_of_a_changeset_has_the_documented_members_and_the_same_id_e
         "uri": f"/submit/eng-workflow/hgpush/1/{first}",
         "protocol": "hg",
         "method": "push",
+        "origin": "notifier",
         "remote_addr": "10.66.66.66",
         "x_forwarded_for": f"198.51.100.99, {BERLIN}",
         "user_agent": AGENT,
@@ -109,7 +112,7 @@ def test_raw_message_of_a_changeset_has_the_documented_members_and_the_same_id_e
 def test_push_without_a_connection_has_no_private_attribute() -> None:
     push = QueuedPush(id=7, date=-1, user="dana", changesets=(node("a"),))
     [(_, raw)] = raw_messages(a_message(None), push)
-    assert set(raw.attributes) == {"submission_timestamp", "uri", "protocol", "method"}
+    assert set(raw.attributes) == {"submission_timestamp", "uri", "protocol", "method", "origin"}
     assert "pushDate" not in json.loads(raw.payload)
 
 
@@ -147,6 +150,32 @@ def test_what_is_delivered_again_is_dropped_by_the_decoder(
         settled(log)
     assert len(records(log, "decoded")) == 2
     assert [(reject.attributes or {})["error_type"] for reject in rejects(log)] == ["repeat"] * 2
+
+
+def test_no_submission_of_a_client_suppresses_the_record_of_a_push(
+    log: Log, notifier: Notifier, settings: DecoderDestinationSettings, tmp_path: Path
+) -> None:
+    push = QueuedPush(id=1, date=-1, user="dana", changesets=tuple(changesets_of("x", 1)))
+    with Edge(log, tmp_path, reserved=()) as edge:
+        for _, foreseen in raw_messages(a_message(None), push):
+            request = post(foreseen.attributes["uri"], json.dumps(a_document()).encode(), "Connection: close")
+            assert statuses(ask(edge.port, request)) == [200]
+    with decoding(log, settings_in(tmp_path)):
+        settled(log)
+        notifier.start(it=settings)
+        publish(log, a_notice(an_event("x", 1)))
+        notifier.settled("it")
+        settled(log)
+    decoded = [json.loads(record.value or b"") for record in records(log, "decoded")]
+    assert [each["changesetID"] for each in decoded[2:]] == changesets_of("x", 1)
+    assert not rejects(log)
+
+
+def test_types_of_the_raw_messages_are_those_that_the_edge_refuses() -> None:
+    push = QueuedPush(id=7, date=-1, user="dana", changesets=(node("a"),))
+    [(_, raw)] = raw_messages(a_message(None), push)
+    submission = parse_uri(raw.attributes["uri"])
+    assert (f"{submission.namespace}.{submission.type}",) == NOTIFIER_TYPES == EdgeSettings(listen="a:1").reserved
 
 
 def test_no_other_destination_gets_the_connection(log: Log, notifier: Notifier, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import threading
@@ -30,10 +31,10 @@ from notifier.decode import streaming
 from notifier.decode.loop import BATCH
 from notifier.decode.rejects import raw_of
 from notifier.decode.repeats import Repeats, open_repeats
-from notifier.decode.settings import DecodeSettings
+from notifier.decode.settings import SHIPPED, DecodeSettings
 from notifier.decode.sources import GROUP
 from notifier.destination import DOWN
-from notifier.raw import raw_topic, to_line
+from notifier.raw import NOTIFIER, ORIGIN, raw_topic, to_line
 from testing.builders.notifier.decoding import (
     decoding,
     ids,
@@ -88,6 +89,37 @@ def test_a_repeat_goes_to_errors_as_metadata_alone_in_the_same_batch_and_after_a
     assert len(records(log, "decoded")) == 1
     assert [(reject.value, (reject.attributes or {})["error_type"]) for reject in rejects(log)] == [("", "repeat")] * 2
     assert raw_of(rejects(log)[0]) is None
+
+
+def write_another_schema(folder: Path) -> str:
+    """A folder with the shipped schemas, and a second type that takes the same bodies."""
+    shutil.copytree(SHIPPED, folder / "schemas")
+    [shipped] = (folder / "schemas").glob("*/*/*.json")
+    other = folder / "schemas/eng-workflow/build/build.1.schema.json"
+    other.parent.mkdir()
+    shutil.copy(shipped, other)
+    return str(folder / "schemas")
+
+
+def test_an_id_of_another_type_or_origin_is_no_repeat(log: Log, tmp_path: Path) -> None:
+    others = [a_raw(uri=f"/submit/eng-workflow/build/1/{ID}"), a_raw(origin=NOTIFIER)]
+    with decoding(log, settings_in(tmp_path, schemas=write_another_schema(tmp_path))):
+        submit(log, *others, a_raw())
+        settled(log)
+        submit(log, *others, a_raw())
+        settled(log)
+    assert len(records(log, "decoded")) == 3
+    assert [(reject.attributes or {})["error_type"] for reject in rejects(log)] == ["repeat"] * 3
+
+
+def test_a_reject_that_is_submitted_again_keeps_its_origin(log: Log, tmp_path: Path) -> None:
+    submit(log, a_raw({"changesetID": "no"}, origin=NOTIFIER))
+    with decoding(log, settings_in(tmp_path)):
+        settled(log)
+    [reject] = rejects(log)
+    again = raw_of(reject)
+    assert again is not None
+    assert again.attributes[ORIGIN] == NOTIFIER
 
 
 def test_a_made_id_is_never_a_repeat(log: Log, tmp_path: Path) -> None:
@@ -234,8 +266,8 @@ def test_a_file_of_ids_that_is_lost_while_it_is_used_does_not_stop_the_decoder(t
         raise BadConfig("decode.repeats: cannot be used")
 
     repeats = Repeats(fail, SystemClock())  # type: ignore[arg-type]
-    assert repeats.known([ID]) == set()
-    repeats.remember([ID])
+    assert repeats.known([b"an id"]) == set()
+    repeats.remember([b"an id"])
 
 
 def test_a_file_of_ids_that_cannot_be_made_stops_the_decoder_at_its_start(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Edge, Log
             header_timeout=1.0,
             body_timeout=1.5,
             idle_timeout=1.0,
-            without_id=("eng-workflow.hgpush-anonymous",),
+            without_id=("eng-workflow.build-anonymous",),
         ) as edge,
     ):
         yield edge, log

@@ -8,6 +8,7 @@ import pytest
 
 from hgext.vcsreplicator.log import Log
 from hgext.vcsreplicator.words.version import VERSION
+from notifier.raw import NOTIFIER, NOTIFIER_TYPES, ORIGIN
 from testing.builders.notifier.submitting import SOME, TYPE, Edge, ask, connect, number_uuid, post, statuses, taken
 
 pytestmark = pytest.mark.processes
@@ -60,17 +61,40 @@ def test_a_submission_is_taken_untouched_with_its_attributes(edge: Edge, taken_l
     }
 
 
+@pytest.mark.parametrize("name", ["Origin", "X-Origin", "attributeMap", "submission_timestamp", "method"])
+def test_no_header_of_a_client_says_who_wrote_a_message(edge: Edge, taken_log: Log, name: str) -> None:
+    before = len(taken(taken_log))
+    assert status(edge, post(SOME, b"{}", f"{name}: {NOTIFIER}", "Connection: close")) == 200
+    [message] = taken(taken_log)[before:]
+    assert ORIGIN not in message.attributes
+    assert NOTIFIER not in message.attributes.values()
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("name", NOTIFIER_TYPES)
+def test_types_of_the_notifier_are_refused_with_a_line(
+    edge: Edge, taken_log: Log, name: str, version: str, method: str
+) -> None:
+    before = taken_log.ends("raw")[0]
+    path = f"/submit/{name.replace('.', '/')}/{version}/{number_uuid(1).upper()}"
+    answer = ask(edge.port, post(path, method=method))
+    assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+    assert answer.endswith(f"\r\n\r\nonly the notifier writes {name}; take another type\n".encode())
+    assert taken_log.ends("raw")[0] == before
+
+
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
         (post(f"{TELEMETRY}?v=4"), 200),
-        (post("/submit/eng-workflow/hgpush-anonymous/1"), 200),
+        (post("/submit/eng-workflow/build-anonymous/1"), 200),
         (post(body=b""), 200),
         (post(body=b"x" * 10_000), 200),
         (post(body=b"x" * 10_001), 413),
         (b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999\r\n\r\n" % SOME.encode(), 413),
         (post(TYPE), 400),
-        (post("/submit/eng-workflow/hgpush-anonymous/1/2c3a0767-d84a-4d02-8a92-fa54a3376049"), 400),
+        (post("/submit/eng-workflow/build-anonymous/1/2c3a0767-d84a-4d02-8a92-fa54a3376049"), 400),
         (post(f"{TYPE}/not-a-uuid"), 400),
         (post(TELEMETRY), 400),
         (post(f"{TELEMETRY}/more?v=4"), 404),

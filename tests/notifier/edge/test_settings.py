@@ -44,6 +44,8 @@ def test_all_keys_but_the_address_have_defaults(tmp_path: Path) -> None:
             "edge.max-body-bytes: expected a number of bytes from 1 to",
         ),
         ('listen = "a:1"\nbody-timeout = "30"', "edge.body-timeout: expected a number of seconds, got '30'"),
+        ('listen = "a:1"\nwithout-id = ["x/y"]', "edge.without-id: expected <namespace>.<type>, got 'x/y'"),
+        ('listen = "a:1"\nreserved = ["x"]', "edge.reserved: expected <namespace>.<type>, got 'x'"),
         ('listen = "a:1"\nwithout-id = "x.y"', "edge.without-id: expected a list, got 'x.y'"),
     ],
 )
