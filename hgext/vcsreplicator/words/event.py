@@ -105,7 +105,7 @@ class Bookmark(Value):
 class MarkerNode(Value):
     """A changeset named by a marker, as the master knew it at push time.
 
-    One that the master did not know has only its node.
+    A changeset that the master did not know, or that was secret there, has only its node.
     """
 
     node: str

@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from mercurial import error
+from mercurial import error, phases
 
 from hgext.vcsreplicator.hg import observe
 from hgext.vcsreplicator.hg.master import announcing, pushes, refusals
-from hgext.vcsreplicator.words.event import NULL_NODE, Bookmark, Changes, Marker, Tip, Type
+from hgext.vcsreplicator.words.event import NULL_NODE, Bookmark, Changes, Marker, MarkerNode, Tip, Type
 from hgext.vcsreplicator.words.shape import from_json, to_json
 from testing.builders.mirror.author import Author
 
@@ -90,6 +90,17 @@ def test_a_marker_of_any_other_date_can_be_read_again(author: Author, seconds: f
     refusals.refuse_odd_markers([marker])
     (found,) = pushes.public_markers(author.repo, [marker])
     assert from_json(Marker, to_json(found), limit=10_000) == found
+
+
+@pytest.mark.parametrize("phase", [phases.secret, phases.archived, phases.internal])
+def test_a_marker_says_of_a_secret_changeset_its_node_alone(author: Author, phase: int) -> None:
+    log = author.repo.changelog
+    author.move_above_secret(phase, log.node(4).hex())
+    [marker] = pushes.public_markers(author.repo, [(log.node(5), (log.node(4), log.node(3)), 0, (), (0.0, 0), None)])
+    for rev, described in ((5, marker.precursor), (4, marker.successors[0])):
+        assert described == MarkerNode(node=log.node(rev).hex(), known=False, visible=None, desc=None, push=None)
+    assert marker.successors[1].desc is not None
+    assert marker.successors[1].push is not None
 
 
 @pytest.mark.parametrize("node", ["1" * 40, "f" * 40])

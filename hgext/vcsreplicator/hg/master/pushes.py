@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
+from mercurial.phases import secret
 
 from pushlog import seams
 
 from ...words.event import Marker, MarkerNode, PushConnection, PushEntry
 from ...words.shape import EARLIEST, LARGEST, LATEST
+from ..observe import phase_of
 from ..text import text, utf8
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def reading_pushes(repo: localrepository) -> AbstractContextManager[Callable[[by
 def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marker, ...]:
     """Return markers in public form, with this repository's data of each changeset.
 
-    Each changeset is read once.
+    A secret changeset is described as an unknown one, because no client of the server can see it. Each changeset is read once.
     """
     repo.invalidatevolatilesets()
     served, find_rev = repo.filtered(b"served").changelog, repo.changelog.index.get_rev
@@ -113,7 +115,7 @@ def public_markers(repo: localrepository, markers: list[_Marker]) -> tuple[Marke
         @functools.cache
         def describe(node: bytes) -> MarkerNode:
             name, rev = hex(node).decode(), find_rev(node)
-            if rev is None:
+            if rev is None or phase_of(repo, rev) >= secret:
                 return MarkerNode(node=name, known=False, visible=None, desc=None, push=None)
             desc, push = text(repo[rev].description()), entry_of(push_of(hex(node)))
             return MarkerNode(node=name, known=True, visible=served.hasnode(node), desc=desc, push=push)
