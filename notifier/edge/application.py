@@ -33,6 +33,9 @@ _KEPT_HEADERS = {name.replace("_", "-").encode("ascii"): name for name in HEADER
 # Most bytes of the rest of a refused request that are read, and for how many seconds.
 _LINGER_BYTES, _LINGER_SECONDS = 16 * 1024 * 1024, 5.0
 
+# Digits of a length, leading zeros included.
+_LENGTH_DIGITS = 20
+
 # Numbers of parts of a path: telemetry's, and others with and without an id; the first part is empty.
 _TELEMETRY_PARTS, _PARTS, _PARTS_WITHOUT_ID = 9, 6, 5
 
@@ -106,6 +109,8 @@ class EdgeApplication:
         length = attributes.get("content_length")
         if length is None:
             raise RefusedRequest(HTTPStatus.LENGTH_REQUIRED, "expected Content-Length")
+        if len(length) > _LENGTH_DIGITS:  # Python reads no number of thousands of digits
+            raise RefusedRequest(HTTPStatus.BAD_REQUEST, f"expected Content-Length of at most {_LENGTH_DIGITS} digits")
         if int(length) > self._settings.max_body_bytes:
             reason = f"expected a body of at most {self._settings.max_body_bytes} bytes"
             raise RefusedRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)

@@ -78,6 +78,13 @@ def test_a_feed_is_not_what_gives_way_to_new_connections(tmp_path: Path) -> None
         assert any(line.startswith(b"data:") for line in lines)
 
 
+@pytest.mark.parametrize("length", ["3".zfill(5001), "9" * 5001], ids=["zeros", "nines"])
+def test_a_length_of_thousands_of_digits_is_refused(tmp_path: Path, length: str) -> None:
+    with serving(tmp_path, fill()) as port, connect(port) as client:
+        client.sendall(f"POST /acts HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\nabc".encode())
+        assert client.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
+
+
 @pytest.mark.parametrize("unfinished", UNFINISHED, ids=["nothing", "head", "body"])
 def test_a_client_that_sends_too_little_for_too_long_is_left(
     tmp_path: Path, unfinished: bytes, monkeypatch: pytest.MonkeyPatch

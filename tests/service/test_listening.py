@@ -276,6 +276,8 @@ def test_a_request_of_two_lengths_is_refused_with_all_that_follows(port: int, re
         b"GET * HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET nowhere HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %s\r\n\r\nabc" % (b"3".zfill(5001)),
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %s\r\n\r\nabc" % (b"9" * 5001),
         b"\x16\x03\x01\r\n\r\n",
     ],
 )

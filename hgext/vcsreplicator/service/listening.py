@@ -30,6 +30,8 @@ _LOOK_EVERY = 5
 _SILENCE = 60
 # Seconds that a client may take nothing of an answer. Meanwhile a large answer holds the thread that makes it.
 _STALLED = 120
+# Bytes of a line `Content-Length: …` with any length of a request.
+_LENGTH_LINE = 100
 _HOST = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -104,7 +106,10 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         return taken
 
     def parse_header(self, header_plus: bytes) -> None:
-        names = [line.partition(b":")[0].lower() for line in header_plus.split(b"\r\n")[1:]]
+        lines = header_plus.split(b"\r\n")[1:]
+        names = [line.partition(b":")[0].lower() for line in lines]
+        if any(name == b"content-length" and len(line) > _LENGTH_LINE for name, line in zip(names, lines, strict=True)):
+            raise ParsingError("Content-Length is invalid")  # waitress fails to read a number of thousands of digits
         super().parse_header(header_plus)
         if b"transfer-encoding" in names and (b"content-length" in names or self.version != "1.1"):
             # A proxy in front may see another request in the body.

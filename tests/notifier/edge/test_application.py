@@ -93,6 +93,8 @@ def test_types_of_the_notifier_are_refused_with_a_line(
         (post(body=b"x" * 10_000), 200),
         (post(body=b"x" * 10_001), 413),
         (b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999\r\n\r\n" % SOME.encode(), 413),
+        (b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %s\r\n\r\n{}" % (SOME.encode(), b"2".zfill(5001)), 400),
+        (b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %s\r\n\r\n" % (SOME.encode(), b"9" * 5001), 400),
         (post(TYPE), 400),
         (post("/submit/eng-workflow/build-anonymous/1/2c3a0767-d84a-4d02-8a92-fa54a3376049"), 400),
         (post(f"{TYPE}/not-a-uuid"), 400),

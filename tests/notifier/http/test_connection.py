@@ -74,6 +74,12 @@ def test_a_body_without_a_length_that_is_cut_is_not_taken_for_whole() -> None:
         ask(server, seconds=0.3)
 
 
+@pytest.mark.parametrize("length", [b"6".zfill(5001), b"9" * 5001], ids=["zeros", "nines"])
+def test_a_length_of_thousands_of_digits_is_none(length: bytes) -> None:
+    with FakeBroker(None, send(b"HTTP/1.1 200 OK\r\ncontent-length: %s\r\n\r\nanswer" % length)) as server:
+        assert ask(server) == b"answer"
+
+
 def test_the_answer_after_interim_ones_counts() -> None:
     with FakeBroker(None, send(INTERIM * INTERIM_ANSWERS, FINAL)) as server:
         assert ask(server) == b"answer"
