@@ -15,11 +15,12 @@ import functools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from http import HTTPStatus
 from typing import Any
 
 import structlog
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hgext.vcsreplicator.log import Log
@@ -108,11 +109,26 @@ class _Excess(Exception):
     """
 
 
+class _TurnFlow(FlowControl):
+    """Reads no more of a connection while requests of it wait for their turn.
+
+    uvicorn reads on with each answer, so many clients that pipeline large bodies could all be read in front of another's request.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if not self._waiting:
+            super().resume_reading()
+
+
 class EdgeConnection(HttpToolsProtocol):
     """A connection with bounded times.
 
     It takes a head of at most HEAD_BYTES and one read (256 KiB), and one body. Requests that wait for the answers to those before
-    them have at most HEAD_BYTES together.
+    them have at most HEAD_BYTES together, and come with one read; the next is read once none waits.
     """
 
     def __init__(self, settings: EdgeSettings, **given: Any) -> None:
@@ -132,12 +148,17 @@ class EdgeConnection(HttpToolsProtocol):
         self._enter(_ConnectionPhase.HEAD)
 
     def close_if_slow(self, now: float) -> None:
-        """Close a connection too long in its phase; uvicorn closes idle ones."""
-        if now - self._since > self._limits.get(self._phase, float("inf")):
-            self._close(f"slow {self._phase.value}")
+        """Close a connection too long in its phase; uvicorn closes idle ones.
+
+        A client whose requests wait is not read, and cannot go on: it has the time for an answer.
+        """
+        phase = _ConnectionPhase.ANSWER if self.pipeline else self._phase
+        if now - self._since > self._limits.get(phase, float("inf")):
+            self._close(f"slow {phase.value}")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _TurnFlow(transport, self.pipeline)
         if self._is_one_too_many():
             waiting = [
                 each
@@ -194,6 +215,8 @@ class EdgeConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self._phase is _ConnectionPhase.ANSWER:
             self._enter(_ConnectionPhase.ANSWER if has_next else _ConnectionPhase.IDLE)
+        elif has_next:
+            self._enter(self._phase)  # its time begins now that it can be read
 
     def send_400_response(self, msg: str) -> None:
         """Answer a head that is malformed or too large, and close the connection."""

@@ -22,6 +22,8 @@ from testing.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.processes
 
+# Bytes that uvloop reads at once.
+ONE_READ = 256 * 1024
 HEARTBEAT = b"GET /__lbheartbeat__ HTTP/1.0\r\n\r\n"
 HALF_HEAD = b"POST /submit/"
 ANSWERED = post()
@@ -136,6 +138,24 @@ def test_a_client_that_reads_its_answers_may_have_some_requests_wait_for_as_long
                 assert more, f"closed after {answered - 1} answers"
                 received += more
             client.sendall(request)
+
+
+def test_a_client_that_sends_many_bodies_is_read_as_it_is_answered(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, begin = list[int](), server.EdgeConnection.on_message_begin
+
+    def note(connection: server.EdgeConnection) -> None:
+        waiting.append(len(connection.pipeline))
+        begin(connection)
+
+    monkeypatch.setattr(server.EdgeConnection, "on_message_begin", note)
+    body = b"x" * 9_000
+    requests = post(SOME, body) * 79 + post(SOME, body, "Connection: close")
+    with connect(edge.port) as client:
+        sender = threading.Thread(target=client.sendall, args=(requests,))
+        sender.start()
+        assert statuses(read_all(client)) == [200] * 80
+        sender.join()
+    assert max(waiting) <= 2 * ONE_READ // len(body)
 
 
 def test_thousands_of_headers_are_refused_however_small_they_are(edge: Edge) -> None:
