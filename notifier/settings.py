@@ -53,6 +53,17 @@ def read(tables: Mapping[str, Any], file: str) -> NotifierSettings:
     return NotifierSettings(public=public, destinations=found, state=state)
 
 
+def check_secrets(settings: NotifierSettings, file: str) -> None:
+    """Raise BadConfig for a secret that can be read and cannot be what it is meant for."""
+    for name, destination in settings.destinations.items():
+        check = getattr(destination, "check_secrets", None)
+        if check is not None:
+            try:
+                check()
+            except BadConfig as error:
+                raise BadConfig(f"{file}: notifier.{name}.{error}") from error
+
+
 # Settings that name a file that only its destination may write.
 _OWN_FILE_KEYS = ("database", "file")
 

@@ -28,6 +28,7 @@ from .deliveries import AttemptEnd, Deliveries, DeliveryAttempt, DeliveryState
 from .fairness import AttemptLane, Member, Queues, WaitingDelivery
 from .request import AttemptResult, DeliveryVerdict, RequestSender
 from .settings import DeliverySettings
+from .signing import read_keys
 from .subscription import Subscription
 from .subscriptions import StoredSubscription
 
@@ -214,8 +215,8 @@ class Dispatcher(threading.Thread):
 
     def _make_attempt(self, item: WaitingDelivery, outgoing: DeliveryAttempt, subscription: Subscription) -> None:
         try:
-            secrets = [secret.read() for secret in subscription.secrets]
-            answer = self.sender.send(replace(outgoing, attempt=item.attempt), subscription, secrets, self.clock.now())
+            keys = read_keys(subscription.secrets)
+            answer = self.sender.send(replace(outgoing, attempt=item.attempt), subscription, keys, self.clock.now())
         except BadConfig as error:
             answer = AttemptResult(verdict=DeliveryVerdict.AGAIN, error=str(error))
         except Exception as error:  # a worker that dies would forget its delivery

@@ -6,7 +6,6 @@ Signatures follow Standard Webhooks 1.0: `webhook-id` stays the same over all at
 """
 
 import base64
-import binascii
 import enum
 import hashlib
 import hmac
@@ -64,32 +63,17 @@ class AttemptResult:
     wait: float = 0.0
 
 
-def signing_key(secret: str) -> bytes:
-    """Return a secret's key: base64 behind `whsec_`, else the text itself."""
-    if secret.startswith("whsec_"):
-        try:
-            return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-        except binascii.Error:
-            pass
-    return secret.encode()
-
-
-def signed_headers(outgoing: DeliveryAttempt, secrets: Sequence[str], now: float) -> dict[str, str]:
-    """Return the headers of Standard Webhooks; without secrets there is no signature."""
+def signed_headers(outgoing: DeliveryAttempt, keys: Sequence[bytes], now: float) -> dict[str, str]:
+    """Return the headers of Standard Webhooks; without keys there is no signature."""
     # Without dots, which separate the parts of what is signed.
     identity, timestamp = outgoing.message_id.replace(".", "_"), str(int(now))
     content = f"{identity}.{timestamp}.{outgoing.body}".encode()
-    signatures = [
-        "v1," + base64.b64encode(hmac.new(signing_key(secret), content, hashlib.sha256).digest()).decode()
-        for secret in secrets
-    ]
+    signatures = ["v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode() for key in keys]
     headers = {"webhook-id": identity, "webhook-timestamp": timestamp}
     return {**headers, "webhook-signature": " ".join(signatures)} if signatures else headers
 
 
-def headers(
-    outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
-) -> dict[str, str]:
+def headers(outgoing: DeliveryAttempt, subscription: Subscription, keys: Sequence[bytes], now: float) -> dict[str, str]:
     """Return all headers of the request; the subscription's own cannot replace ours."""
     found = {
         "user-agent": f"vcsreplicator/{VERSION}",
@@ -100,7 +84,7 @@ def headers(
         "vcsreplicator-repository": outgoing.repository,
         "vcsreplicator-sequence": str(outgoing.sequence),
         "vcsreplicator-attempt": str(outgoing.attempt + 1),
-        **signed_headers(outgoing, secrets, now),
+        **signed_headers(outgoing, keys, now),
     }
     if outgoing.previous is not None:
         found["vcsreplicator-previous"] = outgoing.previous
@@ -134,7 +118,7 @@ class RequestSender:
         self._running = RunningAnswers()
 
     def send(
-        self, outgoing: DeliveryAttempt, subscription: Subscription, secrets: Sequence[str], now: float
+        self, outgoing: DeliveryAttempt, subscription: Subscription, keys: Sequence[bytes], now: float
     ) -> AttemptResult:
         """Make one attempt and return its result.
 
@@ -154,7 +138,7 @@ class RequestSender:
                         subscription.method,
                         target,
                         body=outgoing.body.encode(),
-                        headers=headers(outgoing, subscription, secrets, now),
+                        headers=headers(outgoing, subscription, keys, now),
                         redirect=False,
                         retries=False,
                         assert_same_host=False,

@@ -14,6 +14,7 @@ from hgext.vcsreplicator.words.shape import Seconds, absolute, within
 from ..destination import ALL_TYPES
 from ..window import PATIENCE, Patience
 from .addresses import IpNetwork
+from .signing import find_wrong
 from .subscription import Subscription
 
 
@@ -59,6 +60,11 @@ class DeliverySettings:
                 self.check_scheme(subscription)
             except ValueError as error:
                 raise ValueError(f"subscriptions.{name}.{error}") from None
+
+    def check_secrets(self) -> None:
+        """Raise BadConfig for a secret of the file's subscriptions that is no key."""
+        for name, subscription in (self.subscriptions or {}).items():
+            find_wrong(subscription.secrets, f"subscriptions.{name}.secrets")
 
     def check_scheme(self, subscription: Subscription) -> None:
         """Raise ValueError for an endpoint with http, unless `allow_http`."""

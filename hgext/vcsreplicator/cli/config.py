@@ -139,12 +139,14 @@ def _check_notices(config: Config) -> None:
     from notifier.edge.settings import EdgeSettings
     from notifier.guardian.settings import GuardianSettings
     from notifier.poll.settings import PollSettings
-    from notifier.settings import read
+    from notifier.settings import check_secrets, read
     from notifier.webhook.settings import DeliverySettings
     from notifier.work.settings import WorkSettings
 
     if config.tables.keys() & {"notifier", "public"}:  # the dashboard reads [public] alone, too
-        for name, destination in read(config.tables, config.file).destinations.items():
+        found = read(config.tables, config.file)
+        check_secrets(found, config.file)
+        for name, destination in found.destinations.items():
             if isinstance(destination, DeliverySettings):
                 try:
                     destination.check_subscriptions()

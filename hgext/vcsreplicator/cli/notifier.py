@@ -13,4 +13,6 @@ def command(config: Config) -> None:
     """Run the notifier: deliver notices to each destination independently."""
     from notifier import publisher, settings
 
-    run_daemon(config, "notifier", publisher.run, settings.read(config.tables, config.file))
+    found = settings.read(config.tables, config.file)
+    settings.check_secrets(found, config.file)
+    run_daemon(config, "notifier", publisher.run, found)

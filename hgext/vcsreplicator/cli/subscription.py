@@ -101,11 +101,14 @@ def _check_name(ctx: click.Context, parameter: click.Parameter, value: str) -> s
 @with_config
 def add(config: Config, destination: str | None, name: str, url: str, **options: Any) -> None:
     """Add a subscription; it gets messages about later pushes."""
+    from notifier.webhook.signing import WrongKey, find_wrong
+
     subscription = _make_subscription(url, **options)
     chosen, settings = find_webhook(config, destination)
     try:
         settings.check_scheme(subscription)
-    except ValueError as error:
+        find_wrong(subscription.secrets, "--secret-file")
+    except (ValueError, WrongKey) as error:
         raise Refused(str(error)) from error
     _refuse_to_replace(config, chosen, settings)
     with open_deliveries(config, destination, create=True) as deliveries:
