@@ -5,7 +5,8 @@ Each subscription has one queue of first attempts and one of repeats, first in f
 
 - First attempts and repeats have workers of their own, so retries never delay new deliveries.
 - Subscriptions take turns, each with a limit: a flood for one starves no other. One whose endpoint fails has a limit
-  of one. The limit is that of each queue.
+  of one. The limit is that of each queue. No subscription has more workers than it leaves free: several slow endpoints, whatever
+  their limits, leave some for others.
 - In strict order a delivery waits for those before it of the same repository and of the same URL; with `speed` nothing waits.
 """
 
@@ -155,7 +156,7 @@ class Queues:
             items[0].begins_at
             for lane in AttemptLane
             for subscription, items in self._waiting[lane].items()
-            if items and self.members[subscription].has_room(lane) and self._busy[lane] < self.workers
+            if items and self._may_begin(subscription, lane)
         ]
         return min(times, default=None)
 
@@ -167,7 +168,7 @@ class Queues:
     def _begin_delivery(self, lane: AttemptLane, now: float) -> list[WaitingDelivery]:
         begun: list[WaitingDelivery] = []
         turns, passed = self._turns[lane], 0
-        while turns and passed < len(turns) and self._busy[lane] < self.workers:
+        while turns and passed < len(turns):
             subscription = turns[0]
             items = self._waiting[lane].get(subscription)
             if not items:
@@ -175,14 +176,18 @@ class Queues:
                 self._waiting[lane].pop(subscription, None)
                 continue
             turns.rotate(-1)
-            member = self.members[subscription]
-            if items[0].begins_at > now or not member.has_room(lane):
+            if items[0].begins_at > now or not self._may_begin(subscription, lane):
                 passed += 1
                 continue
             passed = 0
             begun.append(heapq.heappop(items))
             self._count_busy(begun[-1], 1)
         return begun
+
+    def _may_begin(self, subscription: int, lane: AttemptLane) -> bool:
+        """Return whether a worker is free, and enough of them for others."""
+        member = self.members[subscription]
+        return member.has_room(lane) and member.busy[lane] < self.workers - self._busy[lane]
 
     def _is_first(self, item: WaitingDelivery) -> bool:
         """Return whether no delivery is left that must end before this one."""

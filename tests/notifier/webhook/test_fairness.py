@@ -44,10 +44,26 @@ def test_a_first_attempt_begins_at_once_whatever_the_clock_said_when_it_arrived(
 
 
 def test_flood_for_one_subscription_does_not_starve_another() -> None:
-    waiting = queues(fast(), fast(), workers=4)
+    waiting = queues(fast(), fast(), workers=5)
     waiting.add([item(number) for number in range(100)])
     waiting.add([item(number, subscription=2) for number in range(100, 102)])
     assert ids(waiting.next(0)) == [0, 100, 1, 101]
+
+
+def test_slow_endpoints_leave_workers_for_others() -> None:
+    waiting = queues(*(fast(concurrency=64) for _ in range(6)), workers=32)
+    begun = []
+    for subscription in range(1, 7):
+        waiting.add([item(100 * subscription + number, subscription=subscription) for number in range(100)])
+        begun.append(len(waiting.next(0)))
+    assert begun == [16, 8, 4, 2, 1, 1]
+    assert waiting.wakes_at() is None
+
+
+def test_a_single_worker_serves_a_subscription() -> None:
+    waiting = queues(fast(), workers=1)
+    waiting.add([item(1), item(2)])
+    assert ids(waiting.next(0)) == [1]
 
 
 def test_subscription_has_at_most_its_concurrency_under_way() -> None:
@@ -68,7 +84,7 @@ def test_failing_endpoint_gets_one_request_at_a_time() -> None:
 
 
 def test_repeats_do_not_delay_first_attempts() -> None:
-    waiting = queues(fast(), workers=2)
+    waiting = queues(fast(), workers=3)
     waiting.add([item(number, attempt=1) for number in range(10)])
     assert len(waiting.next(0)) == 2
     waiting.add([item(20), item(21)])
