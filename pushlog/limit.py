@@ -33,12 +33,16 @@ def visible_limit(repo: localrepository) -> int | None:
 def with_hidden(repo: localrepository) -> Any:
     """Return the view to look up changesets: with hidden ones, without withheld ones.
 
-    A view of public changesets withholds all others.
+    A view of public changesets withholds all others, and the view of clients those that are secret.
     """
-    if repo.filtername in PUBLIC_VIEWS:
+    view: bytes | None = repo.filtername
+    if view in PUBLIC_VIEWS:
         return repo
     decide = getattr(repo, "_pushlog_view", None)
-    return repo.unfiltered() if decide is None else repo.unfiltered().filtered(decide())
+    if decide is not None:
+        return repo.unfiltered().filtered(decide())
+    is_of_clients = view is not None and view.startswith(b"served")
+    return repo.unfiltered().filtered(b"served.hidden") if is_of_clients else repo.unfiltered()
 
 
 def withholds(repo: localrepository) -> bool:

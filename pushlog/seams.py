@@ -40,6 +40,7 @@ SEAMS = {
         "changelog.rev": "self node",
     },
     "mercurial.cmd_impls.clone": {"clone": "ui peeropts source dest ..."},
+    "mercurial.context": {"filectx._changectx.func": "self"},
     "mercurial.exchange": {
         "_pullobsolete": "pullop",
         "unbundle": "repo cg heads source url",
@@ -64,15 +65,18 @@ SEAMS = {
     "mercurial.hgweb.webutil": {
         "children": "ctx hide",
         "commonentry": "repo ctx",
+        "filectx": "repo req",
     },
     "mercurial.localrepo": {
         "createrepository": "ui path createopts requirements",
         "localpeer.local": "self",
+        "localrepository.__getitem__": "self changeid",
         "localrepository.__len__": "self",
         "localrepository._writejournal": "self desc",
         "localrepository.branchmap": "self",
         "localrepository.cancopy": "self",
         "localrepository.file": "self path writable",
+        "localrepository.filectx": "self path changeid fileid changectx",
         "localrepository.heads": "self start",
         "localrepository.pushkey": "self namespace key old new",
         "localrepository.rollback": "self dryrun force",
@@ -93,6 +97,7 @@ SEAMS = {
         "_filterederror": "repo changeid",
         "_filtered_and_obs_revs": "repo max_rev",
         "resolvehexnodeidprefix": "repo prefix",
+        "revsymbol": "repo symbol",
     },
     "mercurial.streamclone": {
         "allowservergeneration": "repo",
@@ -114,15 +119,19 @@ SEAMS = {
         "supporteddestrequirements": "repo",
     },
     "mercurial.util": {"atomictempfile.close": "self", "urlreq.parseqsl": "qs ..."},
+    "mercurial.utils.dag_util": {"blockdescendants": "fctx fromline toline"},
     "mercurial.wireprotoserver": {"_runsshserver": "ui repo fin fout ev ..."},
     "mercurial.wireprotov1server": {
         "_capabilities": "repo proto",
         "dispatch": "repo proto command accesshidden",
         "find_pullbundle": "repo proto opts clheads heads common",
         "commands.batch": "repo proto cmds others",
+        "commands.between": "repo proto pairs",
+        "commands.branches": "repo proto nodes",
         "commands.changegroup": "repo proto roots",
         "commands.changegroupsubset": "repo proto bases heads",
         "commands.get_cached_bundle_inline": "repo proto path",
+        "commands.getbundle": "repo proto others",
         "commands.pushkey": "repo proto namespace key old new",
     },
 }
@@ -221,7 +230,13 @@ def _find_owner(module: Any, name: str) -> tuple[Any, str]:
     *owners, last = name.split(".")
     if owners == ["commands"]:
         return module.commands[last.encode("ascii")], "func"
-    return functools.reduce(getattr, owners, module), last
+    return functools.reduce(_find_member, owners, module), last
+
+
+def _find_member(owner: Any, name: str) -> Any:
+    """Return an attribute; of a property that is computed once, what computes it."""
+    member = vars(owner).get(name)
+    return member if isinstance(member, util.propertycache) else getattr(owner, name)
 
 
 def parameters(function: Any) -> list[str]:

@@ -51,6 +51,7 @@ _MOVED = {
     "mercurial.hgweb.hgwebdir_mod_inner": "mercurial.hgweb.hgwebdir_mod",
     "mercurial.repo.factory": "mercurial.hg",
     "mercurial.revset_predicates": "mercurial.revset",
+    "mercurial.utils.dag_util": "mercurial.dagop",
 }
 # Name in this module → module of 7.2.
 _OFFERED = {"factory": "mercurial.repo.factory", "hgweb_mod_inner": "mercurial.hgweb.hgweb_mod_inner"}

@@ -25,6 +25,7 @@ seams.check_version(versions.OLDEST_REPLICATED)
 _OURS = __package__.removesuffix(".hg")
 _MASTER = f"{__package__}.master"
 _STRIPPING = f"{_MASTER}.acts.stripping"
+_UNKNOWN = f"{__package__}.unknown"
 
 # The modules that write an event: those that a module imports come before it.
 _OF_AN_EVENT = (
@@ -71,8 +72,10 @@ def _collect_rarely() -> None:
     @functools.cache
     def load_pages() -> None:
         # What a process of pages answers to mirrors.
+        from . import pages
         from .master import offer  # noqa: F401
 
+        pages.install()
         seams.finish_imports()
 
     def prepare_pages(original: Any, *arguments: Any) -> None:
@@ -100,6 +103,10 @@ def _wrap_seams(*, locking: bool, is_master: bool) -> None:
     requirement.register(locking=locking)
     seams.check("mercurial.localrepo", "localrepository.transaction", "localrepository.rollback")
     seams.check("mercurial.transaction", "transaction.add", "transaction.addbackup")
+    seams.wrap("mercurial.scmutil", "_filterederror", seams.loading(_UNKNOWN, "name_as_unknown"))
+    seams.wrap("mercurial.scmutil", "resolvehexnodeidprefix", seams.loading(_UNKNOWN, "resolve_prefix"))
+    for command in ("between", "branches", "changegroup", "changegroupsubset", "getbundle"):
+        seams.wrap("mercurial.wireprotov1server", f"commands.{command}", seams.loading(_UNKNOWN, "refuse_unknown"))
     seams.wrap("mercurial.exchange", "unbundle", seams.loading(f"{_MASTER}.refusals", "name_full_disk"))
     seams.wrap("mercurial.repair", "strip", seams.loading(_STRIPPING, "strip"))
     seams.wrap("mercurial.repair", "deleteobsmarkers", seams.loading(_STRIPPING, "delete_markers"))

@@ -70,12 +70,12 @@ One that becomes obsolete is no head any more; that needs no release, and what i
   3 2
   3 2
 
-It was released, so a client that asks for it reads that it is hidden; one that is not released is unknown.
+A client that asks for it reads the same words as for one that is not released.
 
   $ late=$(hg -R repo log -r 4 -T '{node}')
   $ get() { "$PYTHON" "$RUNTESTDIR/get-with-headers.py" localhost:$HGPORT "$@" | tail -1; }
   $ get "?cmd=lookup&key=$hidden"
-  0 filtered revision 'f7e8fe12304007a1434b1d3318cef8e3e271402d' (not in 'replicatedserved' subset)
+  0 unknown revision 'f7e8fe12304007a1434b1d3318cef8e3e271402d'
   $ get "?cmd=lookup&key=$late"
   0 unknown revision 'e75400f5bd3ff3ac61a6523639da86ae1ea4a998'
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mercurial import error, obsolete, scmutil
+from mercurial import obsolete, scmutil
 
+from hgext.vcsreplicator.hg import unknown
 from hgext.vcsreplicator.hg.serving import guards, views, watermark
 from testing.builders.mirror.author import Author
 
@@ -53,11 +54,10 @@ def test_a_hidden_changeset_is_not_found_by_digits_that_something_unreleased_has
         if any(other[:1] == node[:1] for other in behind)
     )
     resolve = scmutil.resolvehexnodeidprefix
-    assert guards._resolve_prefix(resolve, limited(repo), digit) == bytes.fromhex(node.decode())
+    assert unknown.resolve_prefix(resolve, limited(repo), digit) == bytes.fromhex(node.decode())
     with repo.wlock(), repo.lock(), repo.transaction(b"hide"):
         obsolete.createmarkers(repo, [(repo[node], ())])
-    with pytest.raises(error.FilteredLookupError):
-        guards._resolve_prefix(resolve, limited(repo), digit)
+    assert unknown.resolve_prefix(resolve, limited(repo), digit) is None
 
 
 def test_a_repository_object_keeps_the_bookmarks_of_its_release(author: Author) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import importlib
 import io
-import itertools
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from mercurial import error, hg, localrepo, scmutil, wireprototypes
+from mercurial import error, hg, localrepo
 from mercurial.hgweb import common
 from mercurial.localrepo import localrepository
 from mercurial.node import hex
@@ -24,6 +23,7 @@ from mercurial.ui import ui as Ui
 
 from pushlog import seams
 
+from .. import pages
 from . import copies, refusals, watermark
 from .views import first_unreleased, held_release, is_limited, is_mirror, limited_view, register_views, shown_release
 
@@ -57,13 +57,10 @@ def install() -> None:
     seams.wrap("mercurial.bookmarks", "_getbkfile", _open_bookmarks)
     seams.wrap("mercurial.phases", "listphases", _list_phases)
     _list_guarded_phases()
-    seams.wrap("mercurial.scmutil", "_filterederror", _name_as_unknown)
-    seams.wrap("mercurial.scmutil", "resolvehexnodeidprefix", _resolve_prefix)
-    seams.wrap("mercurial.wireprotov1server", "commands.changegroup", _require_known_nodes)
-    seams.wrap("mercurial.wireprotov1server", "commands.changegroupsubset", _require_known_nodes)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "getwebview", _choose_web_view)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "hgweb._runwsgi", _answer_web_request)
     common.permhooks.append(_state_release)
+    pages.install()
     copies.install()
     refusals.install()
     hg.foi.append(("path", watermark.WATERMARK))
@@ -200,44 +197,3 @@ def _list_phases(orig: Callable[..., dict[bytes, bytes]], repo: localrepository)
         if root >= first:
             keys.pop(hex(repo.changelog.node(root)), None)
     return keys
-
-
-def _name_as_unknown(orig: Callable[..., Exception], repo: localrepository, changeid: bytes) -> Exception:
-    """Answer for a changeset that is not released as for one that does not exist."""
-    if not is_limited(repo):
-        return orig(repo, changeid)
-    number = scmutil.revsymbol(repo.unfiltered(), changeid).rev()
-    if number is None or number < first_unreleased(repo):
-        return orig(repo, changeid)
-    return error.RepoLookupError(b"unknown revision '%s'" % changeid)
-
-
-def _resolve_prefix(orig: Callable[..., bytes | None], repo: localrepository, prefix: bytes) -> bytes | None:
-    """Find a changeset by its first digits among the released ones alone."""
-    try:
-        return orig(repo, prefix)
-    except error.AmbiguousPrefixLookupError:
-        whole, first = repo.unfiltered().changelog, first_unreleased(repo)
-        if not is_limited(repo) or first == len(whole):
-            raise
-        digits = prefix.removeprefix(b"x")
-        released = map(whole.node, range(first))
-        found = list(itertools.islice((node for node in released if hex(node).startswith(digits)), 2))
-        if len(found) > 1:
-            raise
-    if not found:
-        return None
-    # Raises for a hidden one.
-    repo.changelog.rev(found[0])
-    return found[0]
-
-
-def _require_known_nodes(
-    orig: Callable[..., Any], repo: localrepository, proto: wireprototypes.baseprotocolhandler, *lists: bytes
-) -> Any:
-    """Fail for a node that is not released as for one that does not exist."""
-    if is_mirror(repo.ui):
-        for nodes in lists:
-            for node in wireprototypes.decodelist(nodes):
-                repo.changelog.rev(node)
-    return orig(repo, proto, *lists)
