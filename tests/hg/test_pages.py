@@ -214,5 +214,5 @@ def test_a_prefix_that_a_hidden_changeset_shares_is_not_ambiguous(pages: AskedPa
 def test_no_page_shows_the_working_directory(pages: AskedPages) -> None:
     for name in ("f" * 40, "2147483647"):
         for page in NAMING:
-            assert (page, name, pages.get(f"/repo/{page}/{name}{end}{file}").status) == (page, name, 404)
+            assert (page, name, pages.get(address(page, name)).status) == (page, name, 404)
     assert pages.alarms() == []
