@@ -160,7 +160,7 @@ print(repo.unfiltered().filectx(b"f", fileid=1).user().decode())
 try:
     print(repo.filtered(b"served").filectx(b"f", fileid=1).user().decode())
 except error.RepoLookupError as problem:
-    print(problem)
+    print(problem.args[0].decode())
 """
 
 
