@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.outbox.entry import before_first_event
 from hgext.vcsreplicator.outbox.file import Outbox
 from testing.builders.master.outboxes import Folder, Transaction, following
+from testing.services.cache import CHECKOUT
 from testing.waiting import PATIENCE, eventually
 from testing.warm_hg import shared_hg
 
@@ -33,13 +35,20 @@ THREADS = 4
 def url(tmp_path: Path) -> Iterator[str]:
     """A server of four threads that serves the repository `known`; requests may wait for ten minutes."""
     subprocess.run([shared_hg(), "init", str(tmp_path / "root" / "known")], check=True)
-    (tmp_path / "hgrc").write_text("[extensions]\n*:required = yes\npushlog =\n[pushlog]\nmaxwait = 600\n")
+    with serving(tmp_path, "[extensions]\n*:required = yes\npushlog =\n[pushlog]\nmaxwait = 600\n") as url:
+        yield f"{url}/known"
+
+
+@contextmanager
+def serving(tmp_path: Path, hgrc: str) -> Iterator[str]:
+    """Serve the folder `root` with this hgrc, by four threads."""
+    (tmp_path / "hgrc").write_text(hgrc)
     where = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
     environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
     with subprocess.Popen([*command, "--listen", where, "--threads", str(THREADS)], env=environment) as server:
-        eventually(lambda: is_answering(f"http://{where}/known?style=raw"), "the server")
-        yield f"http://{where}/known"
+        eventually(lambda: is_answering(f"http://{where}/?style=raw"), "the server")
+        yield f"http://{where}"
         server.kill()
 
 
@@ -103,15 +112,29 @@ def test_a_client_behind_a_proxy_copies_nothing_by_the_address_of_the_proxy(
         assert b"this client may not copy this repository" in answer.read()
 
 
-def test_a_push_of_up_to_16_gib_is_taken_and_a_larger_one_refused(url: str) -> None:
+def answer_to(url: str, headers: str) -> bytes:
+    """The beginning of the answer to a request without its body, empty if the server waits for that."""
     address = urlsplit(url)
-    answers = []
-    for length in (16 * 1024**3 - 1, 16 * 1024**3 + 1):
-        with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as client:
-            client.sendall(f"POST /known HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n".encode())
-            client.shutdown(socket.SHUT_WR)
-            answers.append(client.recv(12))
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as client:
+        client.sendall(f"POST {address.path} HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n".encode())
+        client.shutdown(socket.SHUT_WR)
+        return client.recv(12)
+
+
+def test_a_push_of_up_to_16_gib_is_taken_and_a_larger_one_refused(url: str) -> None:
+    answers = [answer_to(url, f"Content-Length: {length}") for length in (16 * 1024**3, 16 * 1024**3 + 1)]
     assert answers == [b"", b"HTTP/1.1 413"], "the first waited for the push, which ended early"
+
+
+def test_a_mirror_takes_no_body_beyond_arguments(tmp_path: Path) -> None:
+    (tmp_path / "root" / "~vcsreplicator").mkdir(parents=True)
+    with serving(
+        tmp_path, "[extensions]\n*:required = yes\npushlog =\nvcsreplicator =\n[vcsreplicator]\nrole = mirror\n"
+    ) as url:
+        answers = [answer_to(f"{url}/a", f"Content-Length: {length}") for length in (16 * 1024**2, 16 * 1024**2 + 1)]
+    assert answers == [b"", b"HTTP/1.1 413"]
+    page = (CHECKOUT / "docs" / "serving.md").read_text()
+    assert "16 MiB for `vcsreplicator web` of a mirror" in page
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "251"])

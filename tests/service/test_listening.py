@@ -18,6 +18,8 @@ from testing.waiting import eventually
 pytestmark = pytest.mark.processes
 
 PATIENCE = 60
+# Bytes of the largest body that the servers here take.
+LARGEST = 100_000
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def port() -> Iterator[int]:
         start_response("200 OK", [("Content-Length", str(len(text)))])
         return [text]
 
-    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2)
+    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2, largest_body=LARGEST)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     yield server.effective_port
@@ -72,7 +74,7 @@ def test_a_request_under_way_is_not_what_gives_way() -> None:
         start_response("200 OK", [("Content-Length", "2")])
         return [b"ok"]
 
-    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2)
+    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2, largest_body=LARGEST)
     threading.Thread(target=server.run, daemon=True).start()
     try:
         with ExitStack() as open_connections:
@@ -100,7 +102,7 @@ def serving() -> Iterator[Any]:
         start_response("200 OK", [("Content-Length", str(size))])
         return [b"x" * size]
 
-    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2)
+    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2, largest_body=LARGEST)
     threading.Thread(target=server.run, daemon=True).start()
     try:
         yield server
@@ -175,7 +177,7 @@ def large() -> Iterator[int]:
         for begin in range(0, size, 1024 * 1024):
             yield b"x" * min(1024 * 1024, size - begin)
 
-    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2)
+    server = listening.create_server(application, host="127.0.0.1", port=0, threads=2, largest_body=LARGEST)
     threading.Thread(target=server.run, daemon=True).start()
     yield server.effective_port
     server.close()
@@ -285,6 +287,29 @@ def test_a_malformed_request_is_answered_with_400(port: int, request_: bytes) ->
     assert answers(port, request_).split(b" ")[1] == b"400"
 
 
+REFUSED = b"HTTP/1.1 413 Request Entity Too Large\r\n"
+
+
+@pytest.mark.parametrize("header", [b"Content-Length: 100001", b"Content-Length: 99999999999"])
+def test_a_body_that_is_too_large_is_refused_before_it_comes(port: int, header: bytes) -> None:
+    with connect(port) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\n" + header + b"\r\n\r\n")
+        said = client.makefile("rb").read()
+    assert said.startswith(REFUSED), "and the connection is closed"
+
+
+def test_a_body_in_chunks_is_refused_once_it_is_too_large(port: int) -> None:
+    chunk = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
+    with connect(port) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 25)
+        assert client.makefile("rb").read().startswith(REFUSED)
+
+
+def test_a_body_of_the_largest_size_is_taken(port: int) -> None:
+    request = b"POST /all HTTP/1.0\r\nContent-Length: 100000\r\n\r\n" + b"x" * LARGEST
+    assert answers(port, request).endswith(f" {LARGEST}\n".encode())
+
+
 @pytest.mark.parametrize("host", [b"hg.example", b"hg.example:8080", b"[::1]:80", b"127.0.0.1"])
 def test_a_sound_request_is_answered(port: int, host: bytes) -> None:
     said = answers(
@@ -302,7 +327,7 @@ def test_without_a_host_the_address_is_the_name(port: int) -> None:
 @pytest.mark.parametrize("host", ["nohost.invalid", "a..b", "x" * 300])
 def test_a_host_that_cannot_be_found_is_an_error_of_the_system(host: str) -> None:
     with pytest.raises(OSError, match=r".") as caught:
-        listening.create_server(lambda *_: [], host=host, port=0, threads=1)
+        listening.create_server(lambda *_: [], host=host, port=0, threads=1, largest_body=0)
     assert caught.value.strerror
 
 
@@ -322,7 +347,7 @@ def test_a_server_that_stops_waits_for_the_threads_that_answer() -> None:
         start_response("200 OK", [("Content-Length", "2")])
         return Answer()
 
-    server = listening.start_server(application, "test", host="127.0.0.1", port=0, threads=2)
+    server = listening.start_server(application, "test", host="127.0.0.1", port=0, threads=2, largest_body=LARGEST)
     with connect(server.effective_port) as client:
         ask(client, "/")
         answer = b""

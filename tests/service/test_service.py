@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from hgext.vcsreplicator import cli, service
+from hgext.vcsreplicator.demo.ports import free_port
 from hgext.vcsreplicator.service import serve
 from hgext.vcsreplicator.words.errors import BadConfig, Fenced, TopicMissing, Unavailable
 
@@ -123,3 +124,16 @@ def test_before_a_service_began_it_is_the_same(
         cli.main()
     assert ended.value.code == code
     assert capsys.readouterr().err == f"vcsreplicator: {error}\n"
+
+
+@pytest.mark.parametrize("header", ["Content-Length: 1", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/live"])
+def test_a_page_of_a_service_takes_no_body(path: str, header: str) -> None:
+    address = ("127.0.0.1", free_port())
+
+    def stage(*_: object) -> None:
+        with socket.create_connection(address, timeout=60) as client:
+            client.sendall(f"POST {path} HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n".encode())
+            assert client.makefile("rb").read().startswith(b"HTTP/1.1 413 "), "and the connection is closed"
+
+    assert serve(stage, listen=address) == 0

@@ -14,8 +14,10 @@ from ..service.listening import CONNECTIONS, start_server, stop_server
 from ..words.errors import BadConfig
 from .postponed import postpone
 
-# Bytes of the largest request, a push.
+# Bytes of the largest body: a push.
 MAX_PUSH = 16 * 1024**3
+# And on a mirror: a command's arguments, which name each head up to twice, 41 bytes each. This is enough for 200,000 heads.
+MAX_ARGUMENTS = 16 * 1024**2
 # Modules that hgweb imports and a server uses rarely or never, 4 MB: clients, other servers, mail, XML.
 # Not `mercurial.url`: templates use it for each text, and each use of a stand-in looks the module up.
 RARE = (
@@ -73,14 +75,15 @@ def command(root: str, listen: str, role: str, threads: int) -> None:
 
     def stage(stop: threading.Event, ready: Callable[[], None]) -> None:
         application = load_hgweb()
-        from ..hg.serving.web import refuse_unguarded
+        from ..hg.serving.web import is_of_mirror, refuse_unguarded
 
         try:
             repositories = application(root, threads=threads)
         except OSError as error:
             raise BadConfig(f"--root: {root}: cannot be used: {error.strerror}") from error
         refuse_unguarded(root)
-        options = {"host": host, "port": port, "threads": threads, "max_request_body_size": MAX_PUSH}
+        largest = MAX_ARGUMENTS if is_of_mirror(root) else MAX_PUSH
+        options = {"host": host, "port": port, "threads": threads, "largest_body": largest}
         server = start_server(repositories, f"--listen: {listen}", **options)
         ready()
         stop.wait()

@@ -100,7 +100,7 @@ def serve(
             host, port = listen
             answers = {"/health": lambda: {"ready": is_ready.is_set()}, "/live": lambda: {"alive": True}}
             served = application({**answers, **(pages or {})})
-            server = start_server(served, f"{key}: {host}:{port}", host=host, port=port, threads=2)
+            server = start_server(served, f"{key}: {host}:{port}", host=host, port=port, threads=2, largest_body=0)
         stage(stop, ready)
     except Exception as error:
         return _report_end(error)

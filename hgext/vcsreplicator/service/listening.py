@@ -17,6 +17,7 @@ from typing import Any
 import waitress.server
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.utilities import RequestEntityTooLarge
 
 from ..words.errors import BadConfig
 
@@ -56,8 +57,12 @@ def stop_server(server: Any) -> None:
     server.close()
 
 
-def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, **options: Any) -> Any:
-    """Make a server that listens; raise OSError if the address cannot be used."""
+def create_server(application: Callable[..., Any], *, host: str, port: int, threads: int, largest_body: int) -> Any:
+    """Make a server that listens; raise OSError if the address cannot be used.
+
+    It refuses a request with a body of more than `largest_body` bytes, before it reads more: a body is kept on disk until
+    the application can be asked.
+    """
     _find_host(host)
     server = waitress.server.create_server(
         application,
@@ -72,9 +77,10 @@ def create_server(application: Callable[..., Any], *, host: str, port: int, thre
         cleanup_interval=_LOOK_EVERY,
         asyncore_loop_timeout=_LOOK_EVERY,
         asyncore_use_poll=True,
+        # waitress refuses a body of this size too.
+        max_request_body_size=largest_body + 1,
         # They show that a proxy is in front, whose address says nothing of the client; waitress itself takes nothing from them.
         clear_untrusted_proxy_headers=False,
-        **options,
     )
     map_of_sockets = server.map if hasattr(server, "map") else server._map
     for listener in list(map_of_sockets.values()):
@@ -101,6 +107,8 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         that has no body or is refused.
         """
         taken: int = super().received(data)
+        if self.chunked and not self.completed and self.adj.max_request_body_size == 1:
+            self.error, self.completed = RequestEntityTooLarge("no body is expected"), True
         if self.completed:
             self.expect_continue = False
         return taken

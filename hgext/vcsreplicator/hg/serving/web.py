@@ -156,13 +156,22 @@ def application(root: str, *, threads: int | None = None) -> Application:
     return answer
 
 
+def _is_written_by_mirror(root: str) -> bool:
+    return os.path.isdir(os.path.join(root, "~vcsreplicator"))
+
+
+def is_of_mirror(root: str) -> bool:
+    """Return whether the folder is a mirror's, or will be: then no client may push to it."""
+    return _is_written_by_mirror(root) or Ui.load().config(SECTION, b"role") == b"mirror"
+
+
 def refuse_unguarded(root: str) -> None:
     """Raise BadConfig for a folder whose server would break a promise.
 
     That of a mirror hides nothing unreleased, that of a master takes pushes without an event.
     """
     is_loaded = find_extension(b"vcsreplicator") is not None
-    if not os.path.isdir(os.path.join(root, "~vcsreplicator")):
+    if not _is_written_by_mirror(root):
         if is_loaded:
             return
         from ...relay.lacking import has_outbox  # much that a server does not need
