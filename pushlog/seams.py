@@ -93,6 +93,7 @@ SEAMS = {
         "wrapchangelog": "unfichangelog filteredrevs",
     },
     "mercurial.revlog": {"revlog.censorrevision": "self tr censor_nodes tombstone"},
+    "mercurial.revset": {"match": "ui spec lookup"},
     "mercurial.scmutil": {
         "_filterederror": "repo changeid",
         "_filtered_and_obs_revs": "repo max_rev",

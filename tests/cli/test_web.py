@@ -3,6 +3,7 @@
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -29,6 +30,8 @@ from testing.warm_hg import shared_hg
 pytestmark = pytest.mark.processes
 
 THREADS = 4
+# Bytes of address space that a server gets, so that a failing test leaves memory to others.
+MEMORY = 2 * 1024**3
 
 
 @pytest.fixture
@@ -47,6 +50,7 @@ def serving(tmp_path: Path, hgrc: str) -> Iterator[str]:
     command = [sys.executable, "-P", "-m", "hgext.vcsreplicator.cli", "web", "--root", str(tmp_path / "root")]
     environment = {**os.environ, "HGRCPATH": str(tmp_path / "hgrc")}
     with subprocess.Popen([*command, "--listen", where, "--threads", str(THREADS)], env=environment) as server:
+        resource.prlimit(server.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
         eventually(lambda: is_answering(f"http://{where}/?style=raw"), "the server")
         yield f"http://{where}"
         server.kill()
@@ -110,6 +114,29 @@ def test_a_client_behind_a_proxy_copies_nothing_by_the_address_of_the_proxy(
     assert b'"path": "copied"' in get(state)
     with urlopen(Request(state, headers={header: "192.0.2.7"}), timeout=PATIENCE) as answer:
         assert b"this client may not copy this repository" in answer.read()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "desc('r'##'e:(.|.)*Z')",  # takes 2 to the power of the text's length
+        "file('set:grep(\"(.|.)*Z\")')",
+        "file('listfile:/dev/zero')",  # takes all memory
+        "file('listfile:{pipe}')",  # waits for ever
+        "0~99999999999999999999",
+    ],
+)
+def test_a_hostile_search_is_answered_and_so_are_others(url: str, tmp_path: Path, expression: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "root" / "known" / "a").write_text("a" * 60)
+    subprocess.run(
+        [shared_hg(), "commit", "-A", "-m", "a" * 60, "-u", "a"], cwd=tmp_path / "root" / "known", check=True
+    )
+    hostile = f"{url}/json-log?rev={quote(expression.format(pipe=tmp_path / 'pipe'))}"
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = [pool.submit(get, hostile) for _ in range(THREADS)]
+        assert get(f"{url}?style=raw")
+        assert {json.loads(each.result())["entries"] == [] for each in answers} == {True}
 
 
 def answer_to(url: str, headers: str) -> bytes:
