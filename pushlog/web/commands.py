@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mercurial.hgweb import webcommands
 
 from .. import pushed, seams
-from . import children, escaping, feed, page, policy, search, waiting
+from . import bounds, children, escaping, feed, page, policy, waiting
 from .lookup import FoundPushes, Lookup
 from .query import Query
 from .reply import find_pushes, send
@@ -36,7 +36,7 @@ def register() -> None:
         webcommands.webcommand(command.__name__.encode("ascii"))(command)
     seams.check("mercurial.templater", "loader._parse")
     escaping.register()
-    search.register()
+    bounds.register()
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "cspvalues", policy.values)
     seams.wrap("mercurial.hgweb.hgwebdir_mod_inner", "cspvalues", policy.values)
     seams.wrap("mercurial.hgweb.hgweb_mod_inner", "requestcontext.templater", templater)

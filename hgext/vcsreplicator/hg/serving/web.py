@@ -24,7 +24,7 @@ from mercurial.ui import ui as Ui
 
 from pushlog.seams import find_extension
 from pushlog.versions import factory, initialize
-from pushlog.web import search
+from pushlog.web import bounds
 
 from ...outbox.folder import refuse_repository_pipes
 from ...words import path as wire
@@ -130,7 +130,7 @@ def application(root: str, *, threads: int | None = None) -> Application:
     """
     demandimport.disable()
     initialize()  # without an extension that does it, revsets and commands would be unknown
-    search.register()  # also for repositories without the pushlog
+    bounds.register()  # also for repositories without the pushlog
     folder = os.fsencode(os.path.realpath(root))
     hgweb = _RepositoryFolder({b"/": os.path.join(folder, b"**")})
     # hgweb collects garbage after each request, which takes 16 ms with all the modules in it.
