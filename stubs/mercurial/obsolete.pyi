@@ -10,7 +10,9 @@ _Marker = tuple[
 ]
 
 _fm1version: int
+exchangeopt: bytes
 
+def isenabled(repo: localrepository, option: bytes) -> bool: ...
 def encodemarkers(markers: Iterable[_Marker], addheader: bool = False, version: int = 0) -> Iterator[bytes]: ...
 def createmarkers(
     repo: localrepository, relations: Iterable[tuple[Any, ...]], flag: int = 0, date: Any = None, metadata: Any = None

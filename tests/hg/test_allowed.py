@@ -30,6 +30,11 @@ def test_readers_that_cannot_travel_close_the_mirrors(key: str, value: str) -> N
     assert read(rendered({"web": {key: value, "name": "x"}})) == {"web": {"deny_read": "*", "name": "x"}}
 
 
+def test_what_a_master_hides_from_clients_is_hidden_by_its_mirrors() -> None:
+    sections = {"server": {"view": "immutable"}, "experimental": {"topic.server-gate-topic-changesets": "yes"}}
+    assert read(rendered(allowed({**sections, "server": {**sections["server"], "validate": "yes"}}))) == sections
+
+
 def test_what_runs_loads_or_opens_something_stays_where_it_is() -> None:
     sections = {"hooks": {"update": "rm"}, "web": {"templates": "/x", "name": "x\n\n[hooks]"}, "extensions": {"x": ""}}
     assert read(rendered(sections)) == {}

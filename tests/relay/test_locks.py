@@ -14,6 +14,7 @@ from mercurial import ui as uimod
 from hgext.vcsreplicator.hg.relaying import MasterRepositories
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Refused
+from hgext.vcsreplicator.words.event import UNKNOWN_SETTINGS
 from pushlog.versions import factory, initialize
 
 STRANGER = 65533
@@ -31,6 +32,16 @@ def test_a_repository_whose_lock_is_held_is_announced_later(tmp_path: Path) -> N
     newest = Outbox(repo.svfs).newest()
     assert newest is not None
     assert (newest.path, newest.seq) == ("a", 1)
+
+
+def test_the_relay_states_no_setting_of_a_hgrc_that_it_does_not_read(tmp_path: Path) -> None:
+    initialize()
+    folder = tmp_path / "a"
+    repo = factory.repository(uimod.ui.load(), os.fsencode(folder), create=True).unfiltered()
+    (folder / ".hg" / "hgrc").write_text("[phases]\npublish = no\n")
+    assert MasterRepositories({str(tmp_path): ""}, "hg://master").announce(str(folder))
+    [place] = Outbox(repo.svfs).kept()
+    assert place.entry.event.settings.for_clients(is_push=False) == UNKNOWN_SETTINGS
 
 
 def test_a_repository_whose_path_mirrors_cannot_have_is_refused(tmp_path: Path) -> None:

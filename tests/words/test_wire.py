@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from hgext.vcsreplicator.words import digest, wire
 from hgext.vcsreplicator.words.errors import MalformedEvent, Rejected, UnknownEvent
 from hgext.vcsreplicator.words.event import (
+    OFFERS_MARKERS,
+    OFFERS_NO_MARKERS,
+    UNKNOWN_SETTINGS,
     Bookmark,
     Changes,
+    ClientSettings,
     Event,
     Heartbeat,
     Marker,
@@ -74,6 +78,47 @@ def test_the_bytes_of_an_event_are_those_of_the_golden_file() -> None:
 def test_an_event_is_read_back_as_it_was() -> None:
     frame = wire.decode(GOLDEN.read_bytes())
     assert (frame.event, frame.body) == (EVENT, BUNDLE)
+
+
+STATED = dataclasses.replace(EVENT, settings=MasterSettings(evolution=OFFERS_MARKERS, publishing=False))
+SILENT = dataclasses.replace(EVENT, settings=MasterSettings())
+
+
+@pytest.mark.parametrize(("name", "event"), [("stated", STATED), ("silent", SILENT)])
+def test_the_bytes_of_settings_are_those_of_the_golden_file(name: str, event: Event) -> None:
+    golden = GOLDEN.with_name(f"event.1.{name}.bin").read_bytes()
+    assert wire.encode(event) == golden
+    assert wire.decode(golden).event == event
+
+
+MEANINGS = {
+    "of this release": (MasterSettings(evolution=OFFERS_NO_MARKERS, publishing=True), False, (True, False)),
+    "of a relay of this release": (MasterSettings(requirements=("store",)), False, (None, None)),
+    "of a former push": (MasterSettings(publishing=True), True, (True, None)),
+    "of a former relay": (MasterSettings(publishing=True), False, (None, None)),
+    "of a former event with drafts": (MasterSettings(publishing=False), False, (False, None)),
+    "of a former push with evolve": (MasterSettings(evolution=("all",), publishing=False), True, (False, True)),
+    "of a former push with options": (
+        MasterSettings(evolution=("createmarkers", "exchange"), publishing=False),
+        True,
+        (False, True),
+    ),
+    "of a former push without exchange": (MasterSettings(evolution=("exchange",), publishing=True), True, (True, None)),
+}
+
+
+@pytest.mark.parametrize(("settings", "is_push", "meant"), MEANINGS.values(), ids=MEANINGS)
+def test_settings_count_only_where_their_writer_knew_them(
+    settings: MasterSettings, meant: tuple[bool | None, bool | None], *, is_push: bool
+) -> None:
+    found = settings.for_clients(is_push=is_push)
+    assert (found.publishing, found.exchange) == meant
+
+
+def test_settings_that_are_not_known_stay_as_they_were() -> None:
+    before = ClientSettings(publishing=False, exchange=True)
+    assert ClientSettings(exchange=False).after(before) == ClientSettings(publishing=False, exchange=False)
+    assert UNKNOWN_SETTINGS.after(before) == before
 
 
 def test_a_heartbeat_is_read_back_as_it_was() -> None:

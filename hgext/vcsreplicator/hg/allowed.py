@@ -2,8 +2,8 @@
 """The part of a repository's hgrc that is replicated.
 
 It consists of texts and switches, which cannot run, load or open anything. Hooks, extensions, aliases, paths, templates and folders
-stay on the master. Rules about who may read are replicated, those about who may push are not: a mirror refuses pushes. Rules about
-readers arrive exactly, or the mirrors' repository is closed to all.
+stay on the master. Rules about who may read, and what clients see, are replicated, those about who may push are not: a mirror
+refuses pushes. Rules about readers arrive exactly, or the mirrors' repository is closed to all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _KEYS = {
         r"allow-read|deny-read|allow-pull|allowpull|allowgz|allowbz2|allowzip|shortchanges|maxchanges|maxfiles|"
         r"maxshortchanges|stripes|encoding|view)\Z"
     ),
+    "server": r"view\Z",
     "phases": r"publish\Z",
-    "experimental": r"evolution(\.[a-z.-]{1,60})?\Z",
+    "experimental": r"(evolution(\.[a-z.-]{1,60})?|topic\.server-gate-topic-changesets)\Z",
 }
 # Keys of [web] that say who may read.
 _ACCESS = ("allow_read", "deny_read")

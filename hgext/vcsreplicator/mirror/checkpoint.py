@@ -9,7 +9,7 @@ from dataclasses import field, replace
 
 from ..outbox.entry import NewestEvent
 from ..words.digest import START
-from ..words.event import NULL_NODE, Event
+from ..words.event import NULL_NODE, UNKNOWN_SETTINGS, ClientSettings, Event
 from ..words.path import REPLICA_FILE
 from ..words.shape import from_json
 
@@ -27,8 +27,8 @@ class Checkpoint(NewestEvent):
     shows these. `partition` and `offset` say where the event stood in the log (-1: it did not come from there). `former` are the
     incarnations that this repository had before. `deleted`: this event was its deletion, and its folder must be removed.
     `moved` are the bookmarks that it set, moved or deleted, as they were before it (None: there was none): a release of an earlier
-    event still shows these; a strip names none. `hgrc` is the configuration that this event brought, which takes effect at its
-    release.
+    event still shows these; a strip names none. `hgrc` is the configuration that this event brought, and `settings` are the
+    master's at this event, as far as they are known; both take effect at its release.
     `stripping`: a strip was begun, and only the first `length` changesets are certain.
     """
 
@@ -43,6 +43,7 @@ class Checkpoint(NewestEvent):
     stripping: bool = False
     moved: Mapping[str, str | None] = field(default_factory=dict)
     hgrc: Mapping[str, Mapping[str, str]] | None = None
+    settings: ClientSettings = UNKNOWN_SETTINGS
 
     def is_beyond(self, event: Event) -> bool:
         """Return whether the event is a repeat, or of a former incarnation."""
@@ -83,7 +84,9 @@ def before_first(repository: str, incarnation: str, path: str, generation: int) 
 
 
 def with_former(checkpoint: Checkpoint, before: Checkpoint | None) -> Checkpoint:
+    """Add what is known from the repository's checkpoint before, of any incarnation."""
     if before is None or before.repository != checkpoint.repository:
         return checkpoint
     names = [*before.former, *([before.incarnation] if before.incarnation != checkpoint.incarnation else [])]
-    return replace(checkpoint, former=tuple(names[-FORMER_KEPT:]))
+    settings = checkpoint.settings.after(before.settings)
+    return replace(checkpoint, former=tuple(names[-FORMER_KEPT:]), settings=settings)

@@ -147,16 +147,56 @@ class Changes(Value):
 NO_CHANGES = Changes(added=None)
 
 
+# What `evolution` of MasterSettings says.
+OFFERS_MARKERS, OFFERS_NO_MARKERS = ("exchange=yes",), ("exchange=no",)
+
+
+class ClientSettings(Value):
+    """The master's settings that decide what a client does with an answer.
+
+    With `publishing`, a client takes all that it pulls for public, and its next push makes it public on the master. With
+    `exchange`, a client gets obsolescence markers. None: not known.
+    """
+
+    publishing: bool | None = None
+    exchange: bool | None = None
+
+    def after(self, before: ClientSettings) -> ClientSettings:
+        """Return these settings, and for those not known the ones before."""
+        return ClientSettings(
+            publishing=before.publishing if self.publishing is None else self.publishing,
+            exchange=before.exchange if self.exchange is None else self.exchange,
+        )
+
+
+UNKNOWN_SETTINGS = ClientSettings()
+
+
 class MasterSettings(Value):
     """The master's settings that decide what a repository's content means.
 
-    The mirror must interpret the content in the same way. `evolution` and `publishing` are kept for readers outside: no code of
-    this project reads them.
+    They are those of the process that made the event; one that reads no repository's hgrc, such as the relay, states `requirements`
+    alone. `evolution` is `exchange=yes` or `exchange=no`. Masters of former releases stated the words of `experimental.evolution`
+    there, and their relays that the repository is publishing, which they did not know.
     """
 
     requirements: tuple[str, ...] = ()
     evolution: tuple[str, ...] = ()
-    publishing: bool = True
+    publishing: bool | None = None
+
+    def for_clients(self, *, is_push: bool) -> ClientSettings:
+        """Return the settings for clients, as far as the event's writer knew them.
+
+        No relay writes an event that `is_push`.
+        """
+        publishing, exchange = self.publishing, None
+        if self.evolution in (OFFERS_MARKERS, OFFERS_NO_MARKERS):
+            exchange = self.evolution == OFFERS_MARKERS
+        elif publishing and not is_push:
+            publishing = None
+        elif "all" in self.evolution or {"createmarkers", "exchange"} <= {*self.evolution}:
+            exchange = True
+        return ClientSettings(publishing=publishing, exchange=exchange)
 
 
 class NamedEvent(Value):

@@ -2,7 +2,9 @@
 """A snapshot brings a repository to exactly one sequence of the master, after any interruption, or refuses to begin."""
 
 import contextlib
+import hashlib
 import io
+import json
 import os
 import sqlite3
 import threading
@@ -23,7 +25,7 @@ from hgext.vcsreplicator.hg.replica import replicated, snapshot
 from hgext.vcsreplicator.mirror.comparison import differences
 from hgext.vcsreplicator.outbox.file import Outbox
 from hgext.vcsreplicator.words.errors import Diverged, ReplicationError, Unavailable
-from hgext.vcsreplicator.words.event import Type
+from hgext.vcsreplicator.words.event import UNKNOWN_SETTINGS, ClientSettings, Type
 from pushlog.versions import factory
 from testing.builders.mirror.author import Author
 
@@ -111,6 +113,31 @@ def test_from_an_earlier_sequence_it_leads_to_the_newest(author: Author, tmp_pat
     author.obsolete(author.tip)
     assert take(repo, Wire(author)).seq == author.seq
     assert equal(repo, author)
+
+
+@pytest.mark.parametrize("publishing", [True, False])
+def test_a_snapshot_has_the_masters_settings_for_clients(author: Author, tmp_path: Path, *, publishing: bool) -> None:
+    author.repo.ui.setconfig(b"phases", b"publish", publishing)
+    author.repo.ui.setconfig(b"experimental", b"evolution", b"all")
+    settings = take(empty(author, tmp_path / "mirror"), Wire(author)).settings
+    assert settings == ClientSettings(publishing=publishing, exchange=True)
+
+
+def test_a_snapshot_of_a_former_master_leaves_its_settings_unknown(author: Author, tmp_path: Path) -> None:
+    def drop_settings(_number: int, answer: bytes) -> bytes:
+        size = int.from_bytes(answer[:4], "big")
+        header, rest = json.loads(answer[4 : 4 + size]), answer[4 + size :]
+        if header.pop("settings", None) is None:
+            return answer
+        frames = [json.dumps(header).encode()]
+        while size := int.from_bytes(rest[:4], "big"):
+            frames.append(rest[4 : 4 + size])
+            rest = rest[4 + size :]
+        framed = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+        return framed + bytes(4) + hashlib.sha256(b"".join(frames)).digest()
+
+    wire = Wire(author, drop_settings)
+    assert take(empty(author, tmp_path / "mirror"), wire).settings == UNKNOWN_SETTINGS
 
 
 @pytest.mark.parametrize("phase", [phases.archived, phases.internal])

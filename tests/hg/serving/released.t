@@ -224,11 +224,11 @@ file's time goes on by two seconds at each, independently of the clock.
 Drafts of the unreleased part are not named to clients of a non-publishing mirror either.
 
   $ HGRCPATH="$TESTTMP/plain.hgrc" hg phase -R repo --force --draft 3
-  $ release repo 3 
   $ cat >> repo/.hg/hgrc << EOF
   > [phases]
   > publish = no
   > EOF
+  $ release repo 3 
   $ get '?cmd=listkeys&namespace=phases'
   200 Script output follows
   

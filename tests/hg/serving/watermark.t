@@ -27,6 +27,7 @@ The watermark is one line; beside it lie the compatible form and the bookmarks. 
   1 7 2 2484820b67bb0af565333fb0ab73f6babba7d4c0 12
   $ ls repo/.hg | grep replicated
   replicated-data
+  replicated-settings
   replicated-watermark
   $ f --hexdump repo/.hg/replicated-data
   repo/.hg/replicated-data:
@@ -115,7 +116,7 @@ Killed between two of its files, a release is repeated: the watermark itself com
   > release.main('repo', 3, 9, 13)
   > EOF
   $ HGRCPATH="$TESTTMP/plain.hgrc" hg bookmark -R repo -r 2 new
-  $ for kill in 0 1 2 3; do
+  $ for kill in 0 1 2 3 4; do
   >   rm -f repo/.hg/replicated-*; release repo 1 6 11
   >   "$PYTHON" killed.py $kill; echo "exit $?"
   >   seen repo
@@ -126,19 +127,24 @@ Killed between two of its files, a release is repeated: the watermark itself com
   90a8f74e9175
   ed51d10d1b1e
   ed51d10d1b1e564a7d57d664e19b47e88961757b new
-  3
+  4
   exit 9
   90a8f74e9175
   ed51d10d1b1e
   ed51d10d1b1e564a7d57d664e19b47e88961757b new
-  3
+  4
+  exit 9
+  90a8f74e9175
+  ed51d10d1b1e
+  ed51d10d1b1e564a7d57d664e19b47e88961757b new
+  4
   exit 9
   ed51d10d1b1e
   ed51d10d1b1e
   ed51d10d1b1e564a7d57d664e19b47e88961757b new
-  3
+  4
   exit 0
   ed51d10d1b1e
   ed51d10d1b1e
   ed51d10d1b1e564a7d57d664e19b47e88961757b new
-  3
+  4

@@ -17,7 +17,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from mercurial import bookmarks, config, error, extensions
+from mercurial import bookmarks, config, encoding, error, extensions, obsolete
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
 
@@ -26,7 +26,7 @@ from pushlog.store.appendfile import TornRecord
 from ...outbox.entry import Entry, MirrorNeeds, NewestEvent, OutboxEnd, next_event
 from ...outbox.file import Outbox
 from ...words.errors import MalformedEvent
-from ...words.event import NO_CHANGES, Changes, MasterSettings, Tip, Type
+from ...words.event import NO_CHANGES, OFFERS_MARKERS, OFFERS_NO_MARKERS, Changes, MasterSettings, Tip, Type
 from ...words.value import replace
 from .. import observe
 from ..requirement import LOCK
@@ -252,9 +252,16 @@ def _has_file_of_bookmarks(repo: localrepository) -> bool:
 
 
 def read_master_settings(repo: localrepository) -> MasterSettings:
-    """Read the settings that decide what the repository's content means."""
+    """Read the settings that decide what the repository's content means.
+
+    The relay reads no repository's hgrc and loads no extension, so it cannot know which settings clients meet.
+    """
+    requirements = tuple(sorted(name.decode("ascii") for name in repo.requirements - {LOCK}))
+    if b"HGRCSKIPREPO" in encoding.environ:
+        return MasterSettings(requirements=requirements)
+    offers_markers = obsolete.isenabled(repo, obsolete.exchangeopt)
     return MasterSettings(
-        requirements=tuple(sorted(name.decode("ascii") for name in repo.requirements - {LOCK})),
-        evolution=tuple(name.decode("ascii") for name in repo.ui.configlist(b"experimental", b"evolution")),
+        requirements=requirements,
+        evolution=OFFERS_MARKERS if offers_markers else OFFERS_NO_MARKERS,
         publishing=repo.publishing(),
     )

@@ -123,6 +123,7 @@ def _read_state(repo: localrepository, firstpush: bytes) -> Iterator[bytes]:
             "last_push": last_push,
             "markers": 0,
             "hgrc": capture.read_hgrc(repo),
+            "settings": plain(capture.read_master_settings(repo)),
         }
         markers = repo.svfs.tryread(b"obsstore") if firstpush else b""
     header["markers"] = len(markers)

@@ -24,7 +24,7 @@ from ...mirror.checkpoint import Checkpoint
 from ...mirror.task import ReadEvent
 from ...words.digest import advance
 from ...words.errors import Diverged, MalformedEvent, UnknownEvent
-from ...words.event import Changes, Event
+from ...words.event import Changes, Event, Type
 from ...words.wire import BUNDLE_LIMIT, UNPACKED_LIMIT
 from .. import observe, text
 from . import replicated
@@ -78,6 +78,7 @@ def successor(checkpoint: Checkpoint, item: ReadEvent, length: int, tip: str, no
         stripping=False,
         moved={},
         hgrc=None,
+        settings=event.settings.for_clients(is_push=event.type is Type.CHANGED).after(checkpoint.settings),
     )
 
 

@@ -133,7 +133,7 @@ def swap(repositories: OpenRepositories, made: str, folder: str, settings: Mirro
                 with locked(repo):
                     replicated.record(repo, successor)
             if former.incarnation == checkpoint.incarnation:
-                _keep_serving(repo, folder, checkpoint.seq)
+                _keep_serving(repo, folder, checkpoint)
         _keep_hgrc(repo, folder)
         repositories.close(made)
         repositories.close(folder)
@@ -200,10 +200,10 @@ def _compare(
     return checkpoint
 
 
-def _keep_serving(repo: localrepository, folder: str, seq: int) -> None:
+def _keep_serving(repo: localrepository, folder: str, newest: Checkpoint) -> None:
     """Have the copy show what the repository in `folder` shows.
 
-    The copy is at event `seq`. If something else than a file has the name of the former's bookmarks, these are lost, and the copy
+    The copy is at `newest`. If something else than a file has the name of the former's bookmarks, these are lost, and the copy
     shows nothing until its own release.
     """
     former = vfs.vfs(os.fsencode(os.path.join(folder, ".hg")))
@@ -211,9 +211,11 @@ def _keep_serving(repo: localrepository, folder: str, seq: int) -> None:
     bookmarks = former.join(watermark.BOOKMARKS)
     is_lost = os.path.lexists(bookmarks) and not os.path.isfile(bookmarks)
     if shown is not None and shown.fits(repo) and not is_lost:
-        # Those of the copy are as the master's, if it shows them all.
-        kept = None if shown.seq == seq else watermark.read_bookmarks(former)
-        watermark.write_watermark(repo, shown, bookmarks=kept)
+        # Bookmarks and settings of the copy are as the master's, if it shows all.
+        kept, settings = None, newest.settings
+        if shown.seq != newest.seq:
+            kept, settings = watermark.read_bookmarks(former), watermark.read_settings(former, shown)
+        watermark.write_watermark(repo, shown, settings=settings, bookmarks=kept)
 
 
 def _keep_hgrc(repo: localrepository, folder: str) -> None:

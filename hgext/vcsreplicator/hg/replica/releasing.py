@@ -58,7 +58,7 @@ def release(
                 _move_to_path(local, held, repositories, settings, shown)
             repo = repositories.open(held.folder)
             reached = watermark.Watermark(seq=shown.seq, length=shown.length, tip=shown.tip, push_id=shown.push)
-            watermark.write_watermark(repo, reached, moved=moved)
+            watermark.write_watermark(repo, reached, settings=shown.settings, moved=moved)
             local.serving, local.served_at = shown.seq, now
         if local.serving < min(released, newest.seq):
             later = (each.seq for each in replicated.after(repo, released) if _can_show(repo, newest, each))

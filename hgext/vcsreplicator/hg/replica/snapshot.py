@@ -33,7 +33,7 @@ from ...mirror.checkpoint import Checkpoint, with_former
 from ...mirror.comparison import Fingerprint
 from ...outbox.entry import NewestEvent
 from ...words.errors import Diverged, MalformedEvent, Unavailable
-from ...words.event import Tip
+from ...words.event import MasterSettings, Tip
 from ...words.secrecy import describe_readers
 from ...words.shape import read
 from ...words.wire import BUNDLE_LIMIT
@@ -66,6 +66,8 @@ class _MasterState:
     last_push: int
     markers: int
     hgrc: Mapping[str, Mapping[str, str]]
+    # None from a master of a former release.
+    settings: MasterSettings | None = None
 
 
 def take(repo: localrepository, url: str, *, now: float, timeout: float = 60.0) -> Checkpoint:
@@ -222,6 +224,7 @@ def _settle(
             time=now,
             moved=moved if former else {},
             hgrc=state.hgrc,
+            settings=(state.settings or MasterSettings()).for_clients(is_push=True),
         )
         checkpoint = with_former(checkpoint, former)
         replicated.append(repo, tr, [checkpoint])

@@ -183,8 +183,7 @@ def _open_bookmarks(orig: Callable[..., IO[bytes]], repo: localrepository) -> IO
     """Open the file from which the bookmark store reads its lines."""
     if not getattr(repo.unfiltered(), _SERVING, False):
         return orig(repo)
-    _release, bookmarks = held_release(repo)
-    return io.BytesIO(bookmarks)
+    return io.BytesIO(held_release(repo).bookmarks)
 
 
 def _list_phases(orig: Callable[..., dict[bytes, bytes]], repo: localrepository) -> dict[bytes, bytes]:

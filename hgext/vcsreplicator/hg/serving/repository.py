@@ -11,7 +11,7 @@ from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction
 
 from ...mirror.checkpoint import FILE
-from . import caches, watermark
+from . import caches, following, watermark
 from .ending import HiddenRevisions, end_file_history
 from .views import (
     READ_ONLY,
@@ -32,13 +32,14 @@ OVERRIDDEN = ("__len__", "branchmap", "cancopy", "file", "heads", "pushkey", "ro
 
 
 def reposetup(repo: localrepository) -> None:
-    """Hold the present release, and refuse everything that would write.
+    """Hold the present release, follow its settings, refuse all that would write.
 
     An archive leaves out subrepositories: Mercurial takes them from disk, whole, and pulls what it does not find there.
     """
     unfiltered = repo.unfiltered()
     hold_release(unfiltered)
     caches.keep_in_place(unfiltered)
+    following.follow_master(unfiltered)
     repo.ui.setconfig(b"web", b"archivesubrepos", False, b"vcsreplicator")
     unfiltered.__class__ = type("readonlymirror", (_ReadOnlyMirror, unfiltered.__class__), {})
 
@@ -57,7 +58,7 @@ class _ReadOnlyMirror(localrepo.localrepository):
         Only opening it shows whether a later release fits, because this object's changelog may be older.
         """
         release = watermark.read_watermark(self.vfs)
-        if release == held_release(self)[0]:
+        if release == held_release(self).watermark:
             return self._pushlog_limit()
         return 0 if release is None else release.push_id or 0
 

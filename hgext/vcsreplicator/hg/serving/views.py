@@ -18,7 +18,7 @@ fit it is a reason to show nothing. Proven by `tests/hg/serving/*.t`.
 
 import os
 from collections.abc import Callable, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 from mercurial import error, repoview
 from mercurial.localrepo import localrepository
@@ -27,6 +27,7 @@ from mercurial.utils import repoviewutil
 
 from pushlog import seams
 
+from ...words.event import ClientSettings
 from . import watermark
 from .ending import HiddenRevisions, end_changelog
 from .watermark import Watermark
@@ -68,6 +69,14 @@ _HELD = "_vcsreplicator_release"
 _READINGS = 10
 
 
+class HeldRelease(NamedTuple):
+    """A release as one repository object shows it; without a watermark, nothing."""
+
+    watermark: Watermark | None
+    bookmarks: bytes
+    settings: ClientSettings
+
+
 def is_mirror(ui: Ui) -> bool:
     """Return whether this configuration is that of a mirror."""
     return bool(ui.config(b"vcsreplicator", b"role") == b"mirror")
@@ -100,26 +109,24 @@ def hold_release(unfiltered: localrepository) -> None:
     """
     for _ in range(_READINGS):
         release, bookmarks = watermark.read_watermark(unfiltered.vfs), watermark.read_bookmarks(unfiltered.vfs)
+        settings = watermark.read_settings(unfiltered.vfs, release)
         if watermark.read_watermark(unfiltered.vfs) == release:
             break
-    setattr(unfiltered, _HELD, (release, bookmarks))
+    setattr(unfiltered, _HELD, HeldRelease(release, bookmarks, settings))
 
 
-def held_release(repo: localrepository) -> tuple[Watermark | None, bytes]:
-    """Return the release that this repository object holds, and its bookmarks.
-
-    It has held them since its first use.
-    """
+def held_release(repo: localrepository) -> HeldRelease:
+    """Return the release that this repository object has held since its first use."""
     repo = repo.unfiltered()
     if not hasattr(repo, _HELD):
         hold_release(repo)
-    held: tuple[Watermark | None, bytes] = getattr(repo, _HELD)
+    held: HeldRelease = getattr(repo, _HELD)
     return held
 
 
 def shown_release(repo: localrepository) -> Watermark | None:
     """Return the release that this object shows; None if that is nothing."""
-    release, _bookmarks = held_release(repo)
+    release = held_release(repo).watermark
     return release if release is not None and release.fits(repo) else None
 
 
@@ -128,7 +135,7 @@ def first_unreleased(repo: localrepository) -> int:
     repo = repo.unfiltered()
     if not hasattr(repo, _HELD) and not is_mirror(repo.ui):
         return len(repo.changelog)
-    return watermark.count_shown(repo, held_release(repo)[0])
+    return watermark.count_shown(repo, held_release(repo).watermark)
 
 
 def everything_is_released(repo: localrepository) -> bool:

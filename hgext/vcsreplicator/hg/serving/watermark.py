@@ -7,10 +7,14 @@ last of them, PUSH the newest push id, `-` without one. Events apply and release
 the changelog.
 
 Beside it: `.hg/replicated-bookmarks`, the bookmarks of the release in Mercurial's own format, and `.hg/replicated-data`, the
-compatible form for other tools: a canonical CBOR map with `heads` (20 bytes each, newest first) and `last_push_id`. Each file
-is replaced by a rename, and the time of the watermark moves on by at least 2 s at each, because Mercurial's web server looks at
-whole seconds. They are not synced to disk: after a power cut a mirror finds them old, damaged or newer than the store, and writes
-them again.
+compatible form for other tools: a canonical CBOR map with `heads` (20 bytes each, newest first) and `last_push_id`. The line of
+`.hg/replicated-settings` is `1 SEQ PUBLISHING EXCHANGE`: the master's settings for clients, each `yes`, `no` or `-` (not known),
+which count with a watermark of this SEQ alone. They have a file of their own because a web server of a former release, which still
+runs during an upgrade, would show nothing by a watermark with more words.
+
+Each file is replaced by a rename, and the time of the watermark moves on by at least 2 s at each, because Mercurial's web server
+looks at whole seconds. They are not synced to disk: after a power cut a mirror finds them old, damaged or newer than the store, and
+writes them again.
 """
 
 import os
@@ -27,7 +31,7 @@ from mercurial.utils import cborutil
 
 from ...outbox.folder import read_file
 from ...words.errors import Diverged
-from ...words.event import NULL_NODE
+from ...words.event import NULL_NODE, UNKNOWN_SETTINGS, ClientSettings
 from .. import observe
 
 if TYPE_CHECKING:
@@ -35,10 +39,14 @@ if TYPE_CHECKING:
 
 WATERMARK = b"replicated-watermark"
 BOOKMARKS = b"replicated-bookmarks"
+SETTINGS = b"replicated-settings"
 DATA = b"replicated-data"
 
-# The content of the file.
+# The contents of the files.
 _FORMAT = re.compile(rb"1 (\d{1,18}) (\d{1,10}) ([0-9a-f]{40}) (\d{1,18}|-)\n")
+_SETTINGS_FORMAT = re.compile(rb"1 (\d{1,18}) (yes|no|-) (yes|no|-)\n")
+_WORDS = {True: b"yes", False: b"no", None: b"-"}
+_MEANINGS = {word: meaning for meaning, word in _WORDS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +83,15 @@ def write_watermark(
     repo: localrepository,
     watermark: Watermark,
     *,
+    settings: ClientSettings | None = None,
     moved: Mapping[str, str | None] = MappingProxyType({}),
     bookmarks: bytes | None = None,
 ) -> None:
     """Show the repository up to the watermark from the next request on.
 
     Its length, tip and push id are the mirror's own after that event. The bookmarks of the release are the present ones, except
-    for `moved`, which names where they were at the event; or the lines `bookmarks`.
+    for `moved`, which names where they were at the event; or the lines `bookmarks`. The settings for clients are `settings`; with
+    None those of the former watermark, if it is of the same event, and otherwise not known.
 
     One process at a time may call this, the one that applies the repository's events. A repeat is harmless, and so is a kill
     anywhere: the watermark itself is one rename, files written before it show nothing more, files written after it lag behind.
@@ -95,6 +105,9 @@ def write_watermark(
         )
     push = b"-" if watermark.push_id is None else b"%d" % watermark.push_id
     _write_bookmarks(repo, length, moved, bookmarks)
+    if settings is not None:
+        words = watermark.seq, _WORDS[settings.publishing], _WORDS[settings.exchange]
+        _replace(repo, SETTINGS, b"1 %d %s %s\n" % words)
     _replace(repo, WATERMARK, b"1 %d %d %s %s\n" % (watermark.seq, length, tip.encode(), push))
     _replace(repo, DATA, b"".join(_encode_compatible(_list_heads(repo, length), watermark.push_id)))
 
@@ -121,7 +134,22 @@ def raise_watermark(repo: localrepository, length: int) -> None:
 def _move_to(repo: localrepository, former: Watermark, length: int) -> None:
     tip = hex(repo.unfiltered().changelog.node(length - 1)).decode() if length else NULL_NODE
     # Not those of now, which may be of events that are not released.
-    write_watermark(repo, replace(former, length=length, tip=tip), bookmarks=read_bookmarks(repo.vfs))
+    shown = replace(former, length=length, tip=tip)
+    write_watermark(repo, shown, settings=None, bookmarks=read_bookmarks(repo.vfs))
+
+
+def read_settings(folder: "Folder", watermark: Watermark | None) -> ClientSettings:
+    """Read the settings for clients that belong to a watermark.
+
+    Those of another release, of a former version of this program, or in a damaged file are not known.
+    """
+    try:
+        found = _SETTINGS_FORMAT.fullmatch(read_file(folder.join(SETTINGS)))
+    except OSError:
+        return UNKNOWN_SETTINGS
+    if found is None or watermark is None or int(found[1]) != watermark.seq:
+        return UNKNOWN_SETTINGS
+    return ClientSettings(publishing=_MEANINGS[found[2]], exchange=_MEANINGS[found[3]])
 
 
 def read_bookmarks(folder: "Folder") -> bytes:
