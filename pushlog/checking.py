@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from .store import boot, connections, database, disk, entry, progress, statement
 from .store.appendfile import TornRecord
 from .store.session import session_of
 from .store.storage import Pushlog
+from .store.unhooked import open_unhooked
 
 # The topic of the bar while the file is read.
 READING = b"reading pushlog.log"
@@ -106,7 +108,7 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
             return _import_database(ui, log)
         before = _read_database(ui, log)
         if _check_file(log) is not None:
-            with log.repo.transaction(b"repairpushlog") as tr:
+            with _open_repair(log) as tr:
                 _open_session(log, tr)
         after = _read_file(log)
         _rebuild_database(log)
@@ -119,6 +121,10 @@ def repairpushlog(ui: Ui, repo: localrepository, **options: Any) -> int:
     else:
         ui.status(b"pushlog2.db rebuilt: nothing changed in %d pushes\n" % len(after))
     return 0
+
+
+def _open_repair(log: Pushlog) -> Transaction:
+    return open_unhooked(log.repo, functools.partial(log.repo.transaction, b"repairpushlog"))
 
 
 def _name_change(old: int | None, new: int | None) -> bytes:
@@ -152,7 +158,7 @@ def _check_file(log: Pushlog) -> TornRecord | None:
 
 
 def _import_database(ui: Ui, log: Pushlog) -> int:
-    with log.repo.transaction(b"repairpushlog") as tr:
+    with _open_repair(log) as tr:
         _open_session(log, tr)
     recorded = sum(1 for _record in log.file.records())
     ui.status(b"no pushlog.log: %d pushes recorded in it from pushlog2.db\n" % recorded)

@@ -7,6 +7,7 @@ are noted first. From then on, those of them that the changelog lacks are not in
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from typing import Any
 
@@ -16,6 +17,7 @@ from mercurial.ui import ui as Ui
 from . import versions
 from .store.session import session_of
 from .store.storage import Pushlog
+from .store.unhooked import open_unhooked
 
 
 def strip(orig: Any, ui: Ui, repo: localrepository, nodelist: Any, *arguments: Any, **options: Any) -> Any:
@@ -54,7 +56,7 @@ def settle(ui: Ui, log: Pushlog) -> None:
     """Record removals permanently; leave a failure to the next writer."""
     repo = log.repo
     try:
-        with repo.lock(), repo.transaction(b"pushlog") as tr:
+        with repo.lock(), open_unhooked(repo, functools.partial(repo.transaction, b"pushlog")) as tr:
             derived = session_of(log, tr).derived
             for node in derived.removed:
                 ui.status(b"changeset will be deleted from pushlog: %s\n" % node.encode())

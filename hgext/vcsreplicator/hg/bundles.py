@@ -65,8 +65,9 @@ class RepositoryOpener:
 
     Several threads may use it at once.
 
-    With `skip_hgrc` this process no longer reads any repository's own configuration, so that opening one runs none of its code. A
-    process that also serves must not set it, because that would drop the access rules of its repositories.
+    With `skip_hgrc` this process no longer reads any repository's own configuration, so that opening one runs none of its code,
+    and what it writes runs no hook of the machine's. A process that also serves must not set it, because that would drop the
+    access rules of its repositories.
     """
 
     def __init__(self, *, skip_hgrc: bool) -> None:
@@ -76,6 +77,7 @@ class RepositoryOpener:
         requirement.understand()
         self._ui = uimod.ui.load()
         self._ui.setconfig(b"ui", b"quiet", True)
+        self._ui.callhooks = not skip_hgrc
 
     def make_bundle(self, folder: str, entry: Entry) -> Bundle:
         """Make the bundle of an entry in `folder`'s repository; raises ChangesetsGone."""

@@ -76,9 +76,9 @@ def replicatedelete(ui: Ui, repo: localrepository, yes: bool = False) -> None:
 
     master = _require_original(repo)
     _confirm(ui, b"delete %s here and on all mirrors" % repo.root, yes=yes)
-    moving.delete(master)
-    ui.status(b"wrote delete message into replication log\n")
-    ui.status(b"repo deleted from local host\n")
+    if moving.delete(master):
+        ui.status(b"wrote delete message into replication log\n")
+        ui.status(b"repo deleted from local host\n")
 
 
 @command(b"replicaterename", [YES], b"[--yes] [FOLDER]")
@@ -93,7 +93,8 @@ def replicaterename(ui: Ui, repo: localrepository, folder: bytes | None = None, 
     if folder is not None:
         _confirm(ui, b"move %s to %s here and on all mirrors" % (repo.root, folder), yes=yes)
     path = moving.rename(master, None if folder is None else os.fsdecode(folder))
-    ui.status(b"wrote rename message into replication log: %s\n" % path.encode("utf-8", "surrogateescape"))
+    if path is not None:
+        ui.status(b"wrote rename message into replication log: %s\n" % path.encode("utf-8", "surrogateescape"))
 
 
 @command(b"replicateadopt", [YES], b"[--yes]")

@@ -26,6 +26,7 @@ from .bundles import RepositoryOpener
 from .master import intents, recovery
 from .master.acts import lifecycle, moving
 from .master.intents import Intent
+from .master.repository import OWN
 from .settings import ExtensionSettings
 from .text import text
 
@@ -70,7 +71,7 @@ class MasterRepositories(RepositoryOpener):
             with (
                 _trying_lock(repo.svfs.join(b"lock")),
                 repo.lock(wait=False),
-                repo.transaction(b"vcsreplicator-adopted"),
+                repo.transaction(OWN + b"adopted"),
             ):
                 return True
         except error.Abort as problem:

@@ -116,6 +116,6 @@ A strip takes away what it keeps, and adds it again: that is not new, though the
 A repository without a store, as Mercurial made them before 0.9.2: the relay would not find its events.
 
   $ hgm init repos/old --config format.usestore=no
-  abort: this repository has a format from before Mercurial 0.9.2, which is not replicated
+  abort: this repository would have a format from before Mercurial 0.9.2, which is not replicated
   (re-create it with 'hg clone --pull', or keep it outside [vcsreplicator-roots])
   [255]

@@ -130,7 +130,7 @@ A repository outside the roots refuses pushes, which would not be replicated, wi
 Formats whose content mirrors would not get.
 
   $ hgm init trees --config experimental.treemanifest=yes
-  abort: this repository uses tree manifests, which is not replicated
+  abort: this repository would use tree manifests, which is not replicated
   (convert it, or keep it outside [vcsreplicator-roots])
   [255]
   $ hgm init large --config extensions.lfs= --config lfs.usercache=$TESTTMP/lfs

@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from mercurial.ui import ui as Ui
@@ -28,31 +28,37 @@ from . import repository
 NOTES = ".vcsreplicator"
 # Below it, the folder of deleted repositories.
 DELETED = "deleted"
-TRANSACTION = b"vcsreplicator-created"
+TRANSACTION = repository.OWN + b"created"
 
 
 def note_creation(original: Callable[..., Any], ui: Ui, path: bytes, *arguments: Any, **keywords: Any) -> Any:
     """Wrap `localrepo.createrepository`: note which repositories this process made.
 
-    Proven by `tests/hg/master/init.t`. Invalid settings, or a name that mirrors cannot have, are refused before anything is
-    written.
+    Proven by `tests/hg/master/init.t`. Invalid settings, and a name or a format that mirrors cannot have, are refused before
+    anything is written.
     """
     is_master = settings.role(ui) == "master"
-    with _reserve_name(ui, os.fsdecode(path)) if is_master else contextlib.nullcontext():
+    with _reserve_name(ui, os.fsdecode(path), *arguments, **keywords) if is_master else contextlib.nullcontext():
         result = original(ui, path, *arguments, **keywords)
     repository.note_just_created(path)
     return result
 
 
-def _reserve_name(ui: Ui, folder: str) -> contextlib.AbstractContextManager[None]:
-    """Reserve a folder's path; raises ConfigError or Abort if mirrors cannot have it."""
+def _reserve_name(
+    ui: Ui, folder: str, createopts: Mapping[bytes, Any] | None = None, requirements: Collection[bytes] | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """Reserve a folder's path; raises ConfigError or Abort if mirrors cannot have it.
+
+    Or not its format, which Mercurial chooses by `createopts`.
+    """
     configuration = settings.read(ui)
     path = configuration.wire_path(folder)
     if path is None:
         return contextlib.nullcontext()
-    # Most processes of a master do not need it.
-    from . import twins
+    # Most processes of a master do not need them.
+    from . import formats, twins
 
+    formats.refuse_created(ui, createopts, requirements)
     return twins.reserved(ui, path, folder, configuration.roots)
 
 

@@ -7,10 +7,10 @@ refused before they do: otherwise it would make the repository refuse all others
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mercurial import error
+from mercurial import error, localrepo
 from mercurial.localrepo import localrepository
 from mercurial.ui import ui as Ui
 
@@ -35,11 +35,30 @@ _STANDINS = b".hglf/"
 
 def refuse_format(repo: localrepository) -> None:
     """Raise Abort for content that could not be replicated."""
+    _refuse_requirements(repo.requirements, uses="uses", has="has")
+
+
+def refuse_created(ui: Ui, options: Mapping[bytes, Any] | None, requirements: Collection[bytes] | None) -> None:
+    """Raise Abort for a new repository whose format could not be replicated.
+
+    A share has that of its repository.
+    """
+    if b"sharedrepo" in (options or {}):
+        return
+    if requirements is None:
+        complete = localrepo.defaultcreateopts(ui, createopts=dict(options or {}))
+        requirements = localrepo.newreporequirements(ui, createopts=complete)
+    _refuse_requirements(requirements, uses="would use", has="would have")
+
+
+def _refuse_requirements(requirements: Collection[bytes], *, uses: str, has: str) -> None:
     for requirement, name in REFUSED_REQUIREMENTS.items():
-        if requirement in repo.requirements:
-            raise _make_refusal(f"uses {name}")
-    if b"store" not in repo.requirements:
-        raise _make_refusal("has a format from before Mercurial 0.9.2", convert=b"re-create it with 'hg clone --pull'")
+        if requirement in requirements:
+            raise _make_refusal(f"{uses} {name}")
+    if b"store" not in requirements:
+        raise _make_refusal(
+            f"{has} a format from before Mercurial 0.9.2", convert=b"re-create it with 'hg clone --pull'"
+        )
 
 
 def guard_content(repo: localrepository) -> None:

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 SILENT = "_vcsreplicator_silent"
 # The attribute of a transaction that holds its capture.
 CAPTURE = "_vcsreplicator_capture"
+# How the names of transactions begin that carry nothing but events: no hook of the site runs in them.
+OWN = b"vcsreplicator-"
 # The transaction of an event that `writing` prepared.
-LIFECYCLE = b"vcsreplicator-event"
+LIFECYCLE = OWN + b"event"
 NOT_CONFIGURED = (
     b"repository path not configured for replication",
     b"add its folder to [vcsreplicator-roots]",
@@ -68,6 +70,16 @@ def silenced(repo: localrepository) -> Iterator[None]:
         yield
     finally:
         setattr(repo, SILENT, False)
+
+
+@contextlib.contextmanager
+def without_hooks(repo: localrepository) -> Iterator[None]:
+    """Run no hook within the block, which finishes what began long ago."""
+    before, repo.ui.callhooks = repo.ui.callhooks, False
+    try:
+        yield
+    finally:
+        repo.ui.callhooks = before
 
 
 def is_silenced(repo: localrepository) -> bool:

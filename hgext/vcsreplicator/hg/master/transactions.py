@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 from mercurial import error
 from mercurial.localrepo import localrepository
 from mercurial.transaction import transaction as Transaction
+from mercurial.utils import stringutil
 
 from pushlog.store import disk
+from pushlog.store.unhooked import open_unhooked
 
 from ...outbox.file import Outbox
 from ...relay.client import RelayLine
 from .. import requirement
 from . import capture, creation, durability, refusals, reporting, repository
-from .repository import CAPTURE, LIFECYCLE
+from .repository import CAPTURE, LIFECYCLE, OWN
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -37,7 +39,7 @@ def open_captured(repo: MasterRepository, begin: Callable[[], Transaction], desc
         if settings.unavailable == "refuse" and desc not in KEPT:
             refusals.refuse_unavailable_log(Outbox(repo.svfs), line, settings.patience)
         captured = capture.compare_and_begin(repo, transaction=desc)
-        tr = begin()
+        tr = open_unhooked(repo, begin) if desc.startswith(OWN) else begin()
     except BaseException:
         _close(line)
         raise
@@ -97,13 +99,21 @@ def _close(line: RelayLine | None) -> None:
 
 
 def announce_creation(repo: localrepository) -> None:
-    """Write the first event of a repository, unless a clone holds the lock."""
+    """Write the first event of a repository, unless a clone holds the lock.
+
+    A failure is a warning: the repository is made, and has its first event later, from the relay's scan or the next change.
+    """
     try:
-        lock = repo.lock(wait=False)
+        with repo.lock(wait=False), repo.transaction(creation.TRANSACTION):
+            pass
     except error.LockError:
         return
-    with lock, repo.transaction(creation.TRANSACTION):
-        pass
+    except Exception as problem:
+        reason, hint = stringutil.forcebytestr(problem), getattr(problem, "hint", None)
+        repo.ui.warn(
+            b"not announced yet, the relay or the next change does it: %s\n"
+            % (b"%s (%s)" % (reason, hint) if hint else reason)
+        )
 
 
 def after_clone(original: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -66,7 +66,8 @@ def finish(repo: MasterRepository, intent: Intent, *, wait: bool = True) -> None
         intents.remove(repo.replication_root, intent.path)
         return
     if intent.kind == Type.STRIPPED.value:
-        stripping.finish_strip(repo, intent, is_announced=end.newest.seq > intent.seq, wait=wait)
+        with repository.without_hooks(repo):
+            stripping.finish_strip(repo, intent, is_announced=end.newest.seq > intent.seq, wait=wait)
         intents.remove(repo.replication_root, intent.path)
     elif end.newest.seq == intent.seq:
         if intent.kind == Type.DELETED.value:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mercurial import error
+from mercurial.utils import stringutil
 
 from pushlog.store.appendfile import walk
 
@@ -31,8 +32,11 @@ if TYPE_CHECKING:
     from ..repository import MasterRepository
 
 
-def delete(repo: MasterRepository) -> None:
-    """Announce the end of the repository and move it to the deleted ones."""
+def delete(repo: MasterRepository) -> bool:
+    """Announce the end of the repository and move it to the deleted ones.
+
+    False if it is only noted, because its event cannot be written now: the relay finishes it.
+    """
     root, path, folder = repo.replication_root, repo.replication_path, repository.folder_of(repo)
     with repo.wlock(), repo.lock():
         newest = writing.announce_outside(repo)
@@ -42,13 +46,18 @@ def delete(repo: MasterRepository) -> None:
             kind=Type.DELETED.value, repository=newest.repository, seq=newest.seq, path=path, folder=folder, to=to
         )
         intents.write(root, intent)
-        writing.announce(repo, Announcement(kind=Type.DELETED))
+        if not _try_to_announce(repo, intent, lambda: writing.announce(repo, Announcement(kind=Type.DELETED))):
+            return False
     _move(root, intent)
     intents.remove(root, path)
+    return True
 
 
-def rename(repo: MasterRepository, target: str | None) -> str:
-    """Move the repository to `target`, or accept where it is; return its path."""
+def rename(repo: MasterRepository, target: str | None) -> str | None:
+    """Move the repository to `target`, or accept where it is; return its path.
+
+    None if it is only noted, because its event cannot be written now: the relay finishes it.
+    """
     root, settings, folder = repo.replication_root, repo.replication_settings, repository.folder_of(repo)
     end = capture.read_end(Outbox(repo.svfs))
     if end is None:
@@ -82,10 +91,22 @@ def rename(repo: MasterRepository, target: str | None) -> str:
                 to_root=to_root,
             )
             intents.write(root, intent)
-            announce_renamed(repo, intent)
+            if not _try_to_announce(repo, intent, lambda: announce_renamed(repo, intent)):
+                return None
         _move(root, intent)
     intents.remove(root, old)
     return path
+
+
+def _try_to_announce(repo: MasterRepository, intent: Intent, announce: Callable[[], None]) -> bool:
+    """Write the event of an act that is noted; report in one line if that fails."""
+    try:
+        announce()
+    except Exception as problem:
+        act, reason = intents.act_of(intent), stringutil.forcebytestr(problem)
+        repo.ui.warn(b"the %s is noted, the relay or the next change finishes it: %s\n" % (act, reason))
+        return False
+    return True
 
 
 def announce_renamed(repo: MasterRepository, intent: Intent) -> None:

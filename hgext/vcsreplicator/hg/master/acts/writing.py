@@ -10,7 +10,7 @@ from mercurial.localrepo import localrepository
 from ....outbox.file import Outbox
 from ..announcing import Announcement
 from ..capture import capture_of
-from ..repository import LIFECYCLE
+from ..repository import LIFECYCLE, OWN
 
 if TYPE_CHECKING:
     from ....outbox.entry import NewestEvent
@@ -21,14 +21,14 @@ def announce(repo: localrepository, announcement: Announcement, *, check_first: 
 
     With `check_first` the repository is compared with its newest event first, as for any change, and differences are announced.
     """
-    name = b"vcsreplicator-request" if check_first else LIFECYCLE
+    name = OWN + b"request" if check_first else LIFECYCLE
     with repo.lock(), repo.transaction(name) as tr:
         capture_of(tr).announcements.append(announcement)
 
 
 def announce_outside(repo: localrepository) -> NewestEvent:
     """Write events of changes from outside, if any, and return the newest event then."""
-    with repo.lock(), repo.transaction(b"vcsreplicator-level"):
+    with repo.lock(), repo.transaction(OWN + b"level"):
         pass
     return read_newest(repo)
 
