@@ -26,6 +26,8 @@ Configuration of a master::
   acknowledge-timeout = 5
   # whether a change is kept and sent later while the log is unavailable, or refused ("refuse")
   unavailable = accept
+  # whether a commit on the server itself is refused, or an event like a push ("accept")
+  commits = refuse
   # where to keep bundles that are too large for the log: file:///folder or s3://bucket/prefix
   blobs = file:///srv/hg-blobs
   # whether to keep a Mercurial without this extension out of the repositories, for reading too

@@ -103,6 +103,18 @@ def test_connections_that_are_recorded_for_nobody_are_named(
     assert ("record-connection is on, but no destination" in result.output) == is_named
 
 
+def test_commits_are_refused_or_accepted_and_never_accepted_by_a_mirror(tmp_path: Path) -> None:
+    master = MIRROR.replace("role = mirror", f"role = master\nlog = sqlite://{tmp_path}/log.db")
+    assert checked(tmp_path, master + "commits = accept\n").exit_code == 0
+    wrong = checked(tmp_path, master + "commits = allow\n")
+    assert 'hgrc: hg root: config: [vcsreplicator] commits: expected refuse or accept, got "allow"' in str(
+        wrong.exception
+    )
+    on_mirror = checked(tmp_path, MIRROR + "commits = accept\n")
+    assert on_mirror.exit_code == 0
+    assert "commits = accept has no effect: a mirror refuses all changes" in on_mirror.output
+
+
 def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_path: Path) -> None:
     for name in ("proj", "PROJ", "other"):
         (tmp_path / "repos" / name / ".hg" / "store").mkdir(parents=True)

@@ -67,8 +67,7 @@ def check_hgrc(file: str | None, config: Config, report: Callable[[str], object]
     if found.get("vcsreplicator.role") == "master":
         _expect_same_relay(where, found.get("vcsreplicator.relay"), roots, config)
         _expect_urls(where, found)
-    if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not _is_decoded(config):
-        report(f"{where}: [vcsreplicator] record-connection is on, but no destination of type decode takes connections")
+    _name_idle_settings(where, found, config, report)
     _name_twins(roots, report)
 
 
@@ -81,6 +80,14 @@ def _expect_required(where: str, found: Mapping[str, str]) -> None:
                 f"{where}: [extensions] *:required: expected yes, got {value}: "
                 f"without it Mercurial continues when it cannot load {name}"
             )
+
+
+def _name_idle_settings(where: str, found: Mapping[str, str], config: Config, report: Callable[[str], object]) -> None:
+    """Report settings that have no effect beside the others."""
+    if found.get("vcsreplicator.role") == "mirror" and found.get("vcsreplicator.commits") == "accept":
+        report(f"{where}: [vcsreplicator] commits = accept has no effect: a mirror refuses all changes")
+    if found.get("vcsreplicator.record-connection", "").lower() in _TRUE and not _is_decoded(config):
+        report(f"{where}: [vcsreplicator] record-connection is on, but no destination of type decode takes connections")
 
 
 def _is_decoded(config: Config) -> bool:

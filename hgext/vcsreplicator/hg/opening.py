@@ -51,7 +51,8 @@ def set_up(repo: localrepository, settings: ExtensionSettings) -> None:
         repo.__class__ = overlay.read_only(repo.__class__)
         return
     repo.ui.setconfig(b"ui", b"rollback", False, b"vcsreplicator")
-    repo.ui.setconfig(b"hooks", b"precommit.vcsreplicator", _refuse_commit, b"vcsreplicator")
+    if settings.commits == "refuse":
+        repo.ui.setconfig(b"hooks", b"precommit.vcsreplicator", _refuse_commit, b"vcsreplicator")
     if any(map(seams.find_extension, (b"lfs", b"largefiles"))):
         from .master import formats
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Acknowledge = Literal["log", "outbox", "mirrors"]
     # While the log is unavailable: keep a change and send it later, or refuse it.
     LogUnavailable = Literal["accept", "refuse"]
+    # Changesets that are made on the server itself: an event like a push, or refused.
+    Commits = Literal["refuse", "accept"]
 
 _OneOf = TypeVar("_OneOf", bound=str)
 
@@ -42,7 +44,7 @@ class ExtensionSettings(Value):
 
     `roots` maps real folders to wire prefixes. `patience` is how many seconds a pusher waits at most. `lock` keeps a Mercurial
     without this extension out of the repositories. `record_connection` has pushes carry address and client of the pusher.
-    `unavailable` decides about changes while the log is unavailable.
+    `unavailable` decides about changes while the log is unavailable, `commits` about commits on the server itself.
     """
 
     role: MachineRole
@@ -57,6 +59,7 @@ class ExtensionSettings(Value):
     lock: bool = False
     record_connection: bool = False
     unavailable: LogUnavailable = "accept"
+    commits: Commits = "refuse"
 
     def wire_path(self, folder: str) -> str | None:
         """Return a folder's wire path; raises ConfigError for one that is not allowed.
@@ -91,6 +94,7 @@ KEYS = (
     b"lock",
     b"record-connection",
     b"unavailable",
+    b"commits",
     b"insecure",
     b"refuse-when-stale",
     b"snapshot-allow",
@@ -126,6 +130,7 @@ def read(ui: Ui) -> ExtensionSettings:
         lock=_read_switch(ui, b"lock"),
         record_connection=_read_switch(ui, b"record-connection"),
         unavailable=_read_choice(ui, b"unavailable", ("accept", "refuse"), "accept"),
+        commits=_read_choice(ui, b"commits", ("refuse", "accept"), "refuse"),
     )
     if settings.role == "master" and not settings.relay and not settings.log:
         raise _wrong_value(

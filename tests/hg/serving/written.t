@@ -72,6 +72,9 @@ By hand: one line each, and nothing is written.
   $ hg commit -m 'by hand'
   abort: this is a read-only mirror; push to the master instead
   [255]
+  $ hg commit --config vcsreplicator.commits=accept -m 'by hand'
+  abort: this is a read-only mirror; push to the master instead
+  [255]
   $ for command in 'tag -f x' 'bookmark x' 'bookmark -d steady' 'phase --draft --force tip' 'pull ../client' 'unbundle ../mine.hg' \
   >     "debugobsolete $(hg log -r 2 -T '{node}')" 'strip -f 2' rollback; do
   >   hg $command > said 2>&1 < /dev/null; echo "$? $(grep -c '^abort: ' said) $(tail -1 said)"

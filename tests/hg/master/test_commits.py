@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Commits on the master itself: refused, unless its configuration accepts them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgext.vcsreplicator.log import Log
+from testing.builders.master.pushing import Master, events, new_master, running_relay
+
+pytestmark = pytest.mark.processes
+
+REFUSED = "cannot commit to replicating repositories; push instead"
+ACCEPT = ("--config", "vcsreplicator.commits=accept", "--config", "extensions.rebase=", "--config", "extensions.share=")
+
+
+@pytest.fixture
+def master(log: Log) -> Iterator[Master]:
+    with new_master("acknowledge-timeout = 60") as master, running_relay(master.settings(), log):
+        master.operate("init", str(master.root / "one"))
+        yield master
+
+
+def commit(master: Master, folder: Path, text: str, *options: str) -> str:
+    (folder / text).write_text(text)
+    return master.operate("--cwd", str(folder), "commit", "-A", "-m", text, *options, check=False)
+
+
+def share(master: Master) -> Path:
+    folder = master.folder / "desk"
+    master.operate("share", "-q", str(master.root / "one"), str(folder), *ACCEPT)
+    return folder
+
+
+def told(log: Log) -> list[tuple[str, int]]:
+    """Of each event its type, and the changesets after it."""
+    return [(event.type.value, event.after.length) for event in events(log)["one"]]
+
+
+def test_a_commit_is_refused_with_the_reason_in_the_repository_and_in_a_share(master: Master, log: Log) -> None:
+    for folder in master.root / "one", share(master):
+        assert REFUSED in commit(master, folder, "a")
+        assert REFUSED in commit(master, folder, "b", "--config", "vcsreplicator.commits=refuse")
+    assert told(log) == [("created", 0)]
+
+
+def test_a_commit_is_an_event_where_the_master_accepts_it(master: Master, log: Log) -> None:
+    assert "recorded push in replication log in " in commit(master, master.root / "one", "a", *ACCEPT)
+    assert "recorded push in replication log in " in commit(master, share(master), "b", *ACCEPT)
+    assert told(log) == [("created", 0), ("changed", 1), ("changed", 2)]
+
+
+def test_a_rebase_without_markers_is_followed_by_the_event_of_its_strip(master: Master, log: Log) -> None:
+    one = master.root / "one"
+    for text in ("a", "b"):
+        commit(master, one, text, *ACCEPT)
+    master.operate("--cwd", str(one), "update", "-q", "0")
+    commit(master, one, "c", *ACCEPT)
+    master.operate("--cwd", str(one), "rebase", "-d", "1", *ACCEPT, "--config", "experimental.evolution=")
+    assert told(log)[-2:] == [("changed", 4), ("stripped", 3)]
+
+
+def test_an_unknown_word_for_commits_is_named(master: Master) -> None:
+    said = commit(master, master.root / "one", "a", "--config", "vcsreplicator.commits=allow")
+    assert 'config: [vcsreplicator] commits: expected refuse or accept, got "allow"' in said
