@@ -17,6 +17,10 @@ Configuration::
   remoteuserprefix =
   # accounts that push on behalf of another user, whom AUTOLAND_REQUEST_USER names
   landingusers =
+  # what gets a row: changesets that arrive by push, serve, pull, unbundle, and those that are made here by commit, merge, rebase
+  record = push serve
+  # the environment's variables that may name the pusher: the first that is set does
+  user-variables = REMOTE_USER USER
   # milliseconds to wait for a locked pushlog2.db: readers, writers
   timeoutro = 10000
   timeoutrw = 30000
@@ -87,3 +91,5 @@ def reposetup(ui: Ui, repo: localrepository) -> None:
     _setup.check(repo)
     if repo.local():
         repo.ui.setconfig(b"hooks", settings.HOOK, registration.record, b"pushlog")
+        if not settings.read_recorded(repo.ui).isdisjoint(settings.MADE_HERE):
+            repo.ui.setconfig(b"hooks", settings.COMMIT_HOOK, registration.record_commit, b"pushlog")

@@ -27,6 +27,7 @@ from mercurial.ui import ui as Ui
 from mercurial.utils import stringutil
 
 from . import api, wire
+from .settings import read_recorded
 from .store import database, entry, progress
 from .store.session import session_of
 from .store.storage import Pushlog
@@ -44,9 +45,12 @@ _KNOWN_BATCH = 500
 
 
 def pull(orig: Any, pullop: pulloperation) -> Any:
-    """Wrap the last step inside a pull's transaction: fetch the pushes."""
+    """Wrap the last step inside a pull's transaction: fetch the pushes.
+
+    Where a pull is a push of its own, the server's rows would take its changesets away.
+    """
     result = orig(pullop)
-    if pullop.remote.capable(b"pushlog-stream"):
+    if pullop.remote.capable(b"pushlog-stream") and b"pull" not in read_recorded(pullop.repo.ui):
         fetch(pullop)
     return result
 

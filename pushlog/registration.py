@@ -39,6 +39,7 @@ OF_A_PUSH = (
 )
 
 record = seams.loading(f"{__package__}.recording", "record")
+record_commit = seams.loading(f"{__package__}.recording", "record_commit")
 _withholds = seams.loading(f"{__package__}.limit", "withholds")
 
 cmdtable: dict[bytes, Any] = {}

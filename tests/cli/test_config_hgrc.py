@@ -115,6 +115,13 @@ def test_commits_are_refused_or_accepted_and_never_accepted_by_a_mirror(tmp_path
     assert "commits = accept has no effect: a mirror refuses all changes" in on_mirror.output
 
 
+def test_an_unknown_word_in_what_the_pushlog_records_is_named(tmp_path: Path) -> None:
+    assert checked(tmp_path, MIRROR + "[pushlog]\nrecord = push serve merge\n").exit_code == 0
+    wrong = checked(tmp_path, MIRROR + "[pushlog]\nrecord = push marge\n")
+    assert "config: [pushlog] record: expected some of push, serve, " in str(wrong.exception)
+    assert 'got "marge"' in str(wrong.exception)
+
+
 def test_repositories_whose_names_are_one_to_some_file_systems_are_named(tmp_path: Path) -> None:
     for name in ("proj", "PROJ", "other"):
         (tmp_path / "repos" / name / ".hg" / "store").mkdir(parents=True)

@@ -35,6 +35,7 @@ _OF_AN_EVENT = (
     *(f"{_MASTER}.{name}" for name in ("creation", "formats", "pushes", "refusals", "durability", "capture")),
     *(f"{_MASTER}.{name}" for name in ("reporting", "transactions")),
     "pushlog.store.disk",
+    "pushlog.store.unhooked",
     "pushlog.api",
 )
 

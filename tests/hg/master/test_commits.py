@@ -61,6 +61,14 @@ def test_a_rebase_without_markers_is_followed_by_the_event_of_its_strip(master: 
     assert told(log)[-2:] == [("changed", 4), ("stripped", 3)]
 
 
+def test_a_commit_that_gets_a_row_is_announced_as_the_push_of_its_user(master: Master, log: Log) -> None:
+    master.configure("[pushlog]\nrecord = push serve commit\n")
+    commit(master, master.root / "one", "a", *ACCEPT)
+    push = events(log)["one"][-1].changes.push
+    assert push is not None
+    assert (push.id, push.user) == (1, "dana")
+
+
 def test_an_unknown_word_for_commits_is_named(master: Master) -> None:
     said = commit(master, master.root / "one", "a", "--config", "vcsreplicator.commits=allow")
     assert 'config: [vcsreplicator] commits: expected refuse or accept, got "allow"' in said
