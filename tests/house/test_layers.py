@@ -17,11 +17,12 @@ from tests.house.sources import nodes
 
 OURS = "hgext.vcsreplicator"
 ORDER = {
-    OURS: "words < log < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
+    OURS: "words < log < keys < outbox, status, aggregator < relay, mirror < hg < service, config < dashboard, demo < cli",
     f"{OURS}.log": "aside, ownership, reports, requests, table < blobs, kafka, sqlite < blob_retries, opening",
-    f"{OURS}.mirror": "checkpoint, comparison, forking, metrics, notes, nursery, settings, sources, writer "
+    f"{OURS}.keys": "seal < pairs",
+    f"{OURS}.mirror": "checkpoint, comparison, forking, metrics, notes, nursery, seals, settings, sources, writer "
     "< namesake, plan, task < copies, mounts, pool < supervision < service < jobs",
-    f"{OURS}.aggregator": "decisions, metrics, settings < alarms, completeness, loading, refusals, rereading "
+    f"{OURS}.aggregator": "decisions, gate, metrics, settings < alarms, completeness, loading, refusals, rereading "
     "< ahead, offline_roster < watching < session < loop",
     f"{OURS}.dashboard": "acts, asked, deliveries, drawing, pages, recent, settings < acting, readers, sources, view "
     "< guard, tracing, watcher < feed < application < server",
@@ -54,6 +55,7 @@ CLIENTS = {
     "alembic": "notifier.work.",
     "sentry_sdk": "notifier.work.",
     "re2": f"{OURS}.words.rules",
+    "cryptography": f"{OURS}.keys.pairs",
     "redis": "notifier.decode.repeats",
     "jsonschema": "notifier.decode.documents",
     "maxminddb": "notifier.decode.geo",

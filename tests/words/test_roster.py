@@ -182,3 +182,61 @@ def test_a_roster_survives_the_way_through_the_log() -> None:
 
 def test_removal_of_an_unknown_mirror_does_not_say_to_add_it() -> None:
     assert refused(with_alpha(MirrorState.ACTIVE), request(Verb.REMOVE, "unknown")) == "there is no mirror unknown"
+
+
+KEY, SECOND, THIRD = (f"x25519:{letter * 43}=" for letter in "ABC")
+KEYED = Roster(version=3, aggregator_keys=("x25519:" + "D" * 43 + "=",))
+
+
+def test_a_mirror_has_an_epoch_from_its_first_key_until_its_last_is_removed() -> None:
+    [first] = decided(KEYED, request(Verb.ADD, key=KEY)).mirrors
+    assert (first.keys, first.epoch) == ((KEY,), 4)
+    roster = decided(KEYED, request(Verb.ADD), request(Verb.ADD_KEY, key=KEY), request(Verb.ADD_KEY, key=SECOND))
+    [mirror] = roster.mirrors
+    assert (mirror.keys, mirror.epoch) == ((SECOND, KEY), 5)
+    roster = decided(roster, request(Verb.REMOVE_KEY, key=KEY))
+    assert (roster.mirrors[0].keys, roster.mirrors[0].epoch) == ((SECOND,), 5)
+    roster = decided(roster, request(Verb.REMOVE_KEY, key=SECOND))
+    assert (roster.mirrors[0].keys, roster.mirrors[0].epoch) == (None, None)
+
+
+def test_a_mirror_that_returns_has_another_epoch() -> None:
+    gone = Mirror(name="alpha", state=MirrorState.REMOVED, keys=(KEY,), epoch=1)
+    [mirror] = decided(replace(KEYED, mirrors=(gone,)), request(Verb.ADD, key=KEY)).mirrors
+    assert (mirror.keys, mirror.epoch) == ((KEY,), 4)
+
+
+@pytest.mark.parametrize(
+    ("roster", "one", "reason"),
+    [
+        (Roster(), request(Verb.ADD, key=KEY), "the aggregator has no key"),
+        (KEYED, request(Verb.ADD, key="x25519:short"), "is no public key; make it on the mirror's machine"),
+        (KEYED, request(Verb.ADD, key="x25519-private:" + "A" * 43 + "="), "is no public key"),
+        (replace(KEYED, requires_keys=True), request(Verb.ADD), "mirrors need a key"),
+        (Roster(), request(Verb.REQUIRE_KEYS, None, allow=True), "the aggregator has no key"),
+        (Roster(), request(Verb.REQUIRE_KEYS, None), "expected yes or no"),
+        (decided(KEYED, request(Verb.ADD)), request(Verb.REMOVE_KEY, key=KEY), "does not have this key"),
+        (decided(KEYED, request(Verb.ADD, key=KEY)), request(Verb.ADD_KEY, key=KEY), "has this key already"),
+        (decided(KEYED, request(Verb.ADD, key=KEY)), request(Verb.ADD, "beta", key=KEY), "alpha has this key already"),
+        (
+            decided(KEYED, request(Verb.ADD, key=KEY), request(Verb.ADD_KEY, key=SECOND)),
+            request(Verb.ADD_KEY, key=THIRD),
+            f"has 2 keys; remove the one that it no longer uses: {KEY}",
+        ),
+    ],
+)
+def test_a_request_about_keys_that_does_not_fit_is_refused(roster: Roster, one: RosterRequest, reason: str) -> None:
+    assert reason in refused(roster, one)
+
+
+def test_the_roster_keeps_the_newest_keys_of_aggregators() -> None:
+    roster = Roster()
+    for number in range(6):
+        roster = rosters.with_aggregator_keys(roster, (str(number),))
+    assert (roster.aggregator_keys, roster.version) == (("5", "4", "3", "2"), 6)
+    assert rosters.with_aggregator_keys(roster, ("3",)) is roster
+
+
+def test_a_roster_without_keys_is_what_a_former_release_reads() -> None:
+    members = to_json(decided(Roster(), request(Verb.ADD), request(Verb.ALLOW_EMPTY, None, allow=True)))
+    assert not [name for name in (b"key", b"epoch") if name in members]

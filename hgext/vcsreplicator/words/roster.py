@@ -13,7 +13,10 @@ the point at which it joined; everything else takes effect at once, on all that 
     deactivate   active, joining    inactive   nothing waits for it any more; with a repository: nothing of that repository
     remove       inactive           removed    its levels are forgotten
     rules        any but removed    the same   repositories that it no longer carries stop waiting for it, new ones wait
+    add-key      any but removed    the same   with its first key: levels count again once the mirror has sealed them
+    remove-key   any but removed    the same   levels sealed with that key alone do not count; without any key, all count
     allow-empty                                whether notices go out when no mirror gates
+    require-keys                               whether levels of mirrors without a key count
 
 Operators' requests travel in the topic `roster-requests`; the aggregator decides each at a version of the roster, in its
 transaction, and keeps the newest decisions in the roster, where the operators find them. Topic `roster`, key `roster`.
@@ -27,13 +30,18 @@ from dataclasses import dataclass, field, replace
 from .errors import MalformedEvent, Refused
 from .event import is_identifier
 from .rules import Rules, check_rules
-from .shape import Count, Time, to_json
+from .shape import Count, Time, extensible, to_json
 
 KEY = "roster"
 # How many decisions the roster remembers.
 RECENT = 50
+# Keys of a mirror: two during the change from one to the next.
+KEYS = 2
+# Keys of aggregators that the roster remembers: of one that changes its key, or of several machines that stand by for each other.
+AGGREGATOR_KEYS = 4
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
+_PUBLIC_KEY = re.compile(r"x25519:[A-Za-z0-9+/]{43}=\Z")
 # The roster keeps requests, and is one record.
 _REQUEST_LIMIT = 16 * 1024
 _RESERVED = frozenset({"aggregator", KEY})
@@ -48,7 +56,10 @@ class Verb(enum.StrEnum):
     DEACTIVATE = "deactivate"
     REMOVE = "remove"
     RULES = "rules"
+    ADD_KEY = "add-key"
+    REMOVE_KEY = "remove-key"
     ALLOW_EMPTY = "allow-empty"
+    REQUIRE_KEYS = "require-keys"
 
 
 class MirrorState(enum.StrEnum):
@@ -67,12 +78,15 @@ class MirrorRole(enum.StrEnum):
     BACKUP = "backup"
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
     """One mirror of the roster.
 
     `deactivated` are ids of repositories that do not wait for it; `since` is when it came into its state. `joined`, only while
-    joining, is its joining point: partition of `events` → first offset that waits for it (an absent partition: all of it).
+    joining, is its joining point: partition of `events` → first offset that waits for it (an absent partition: all of it). `keys`
+    are its public keys, the newest first: then only what it sealed counts (`keys.seal`), and `epoch` is the version of the roster
+    at which it got the first of them.
     """
 
     name: str
@@ -82,6 +96,8 @@ class Mirror:
     deactivated: tuple[str, ...] = ()
     joined: Mapping[str, Count] | None = None
     since: Time = 0.0
+    keys: tuple[str, ...] | None = None
+    epoch: Count | None = None
 
     def carries(self, path: str) -> bool:
         """Return whether the repository at this wire path belongs on this mirror."""
@@ -127,6 +143,7 @@ class RosterRequest:
     inactive: bool = False
     rules: Rules | None = None
     allow: bool | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +159,26 @@ class Decision:
     refusal: str | None = None
 
 
+@extensible
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roster:
     """All mirrors by name, and the newest decisions.
 
-    `version` counts the changes; `recent` are the decisions, oldest first.
+    `version` counts the changes; `recent` are the decisions, oldest first. `aggregator_keys` are the public keys of the aggregator,
+    the newest first. With `requires_keys`, levels of a mirror without a key do not count.
     """
 
     version: Count = 0
     allow_empty: bool = False
     mirrors: tuple[Mirror, ...] = ()
     recent: tuple[Decision, ...] = ()
+    aggregator_keys: tuple[str, ...] | None = None
+    requires_keys: bool | None = None
+
+    @property
+    def needs_seals(self) -> bool:
+        """Whether levels of any mirror must be sealed."""
+        return bool(self.requires_keys) or any(mirror.keys for mirror in self.mirrors)
 
     def mirror(self, name: str | None) -> Mirror | None:
         """Return the mirror of this name, also a removed one; None if there is none."""
@@ -169,13 +195,31 @@ def decide(roster: Roster, request: RosterRequest, *, positions: Mapping[int, in
     `positions` are the aggregator's in `events`, the joining point of a mirror that joins now. The decision itself is not yet
     among `recent`: see `remember`. Raises Refused with the reason, one line for the operator who asked.
     """
-    problem = _find_problem(request) or _out_of_place(roster.mirror(request.mirror), request)
+    problem = (
+        _find_problem(request)
+        or _out_of_place(roster.mirror(request.mirror), request)
+        or _find_key_problem(roster, request)
+    )
     if problem is not None:
         raise Refused(problem)
     if request.verb is Verb.ALLOW_EMPTY:
         return replace(roster, version=roster.version + 1, allow_empty=bool(request.allow))
+    if request.verb is Verb.REQUIRE_KEYS:
+        return replace(roster, version=roster.version + 1, requires_keys=request.allow or None)
     changed = _change_mirror(roster.mirror(request.mirror), request, positions, now)
-    return with_mirror(roster, changed)
+    return with_mirror(roster, _change_keys(changed, request, roster.version + 1))
+
+
+def with_aggregator_keys(roster: Roster, keys: tuple[str, ...]) -> Roster:
+    """Return the next version of the roster, with these keys of the aggregator.
+
+    They are its newest. Returns the same roster if it has them.
+    """
+    known = roster.aggregator_keys or ()
+    if set(keys) <= set(known):
+        return roster
+    kept = (*keys, *(key for key in known if key not in keys))[:AGGREGATOR_KEYS]
+    return replace(roster, version=roster.version + 1, aggregator_keys=kept)
 
 
 def with_mirror(roster: Roster, changed: Mirror) -> Roster:
@@ -214,7 +258,13 @@ FROM: Mapping[Verb, tuple[MirrorState, ...]] = {
     Verb.DEACTIVATE: (MirrorState.ACTIVE, MirrorState.JOINING),
     Verb.REMOVE: (MirrorState.INACTIVE,),
     Verb.RULES: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
+    Verb.ADD_KEY: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
+    Verb.REMOVE_KEY: (MirrorState.ACTIVE, MirrorState.JOINING, MirrorState.INACTIVE),
 }
+# The verbs that concern no single mirror.
+WHOLE = (Verb.ALLOW_EMPTY, Verb.REQUIRE_KEYS)
+_NO_AGGREGATOR_KEY = "the aggregator has no key to check seals with; set `key` in [aggregator] and restart it"
+_MAKE_KEY = "make it on the mirror's machine: vcsreplicator key {}"
 _STATE_AFTER: Mapping[Verb, MirrorState] = {
     Verb.JOIN: MirrorState.JOINING,
     Verb.ACTIVATE: MirrorState.ACTIVE,
@@ -229,8 +279,8 @@ def _find_problem(request: RosterRequest) -> str | None:
         return "a request needs an id of at most 100 characters, and who asks"
     if len(to_json(request)) > _REQUEST_LIMIT:
         return f"a request has at most {_REQUEST_LIMIT // 1024} KiB"
-    if request.verb is Verb.ALLOW_EMPTY:
-        return None if request.allow is not None else "allow-empty: expected yes or no"
+    if request.verb in WHOLE:
+        return None if request.allow is not None else f"{request.verb.value}: expected yes or no"
     name = request.mirror or ""
     if not _NAME.match(name) or name in _RESERVED:
         return f"mirror {name[:70]!r}: expected lower-case letters, digits, dots and hyphens, at most 63"
@@ -249,7 +299,7 @@ def _find_problem(request: RosterRequest) -> str | None:
 
 def _out_of_place(mirror: Mirror | None, request: RosterRequest) -> str | None:
     """Return why the request does not fit the mirror's state; None if it does."""
-    if request.verb is Verb.ALLOW_EMPTY:
+    if request.verb in WHOLE:
         return None
     if mirror is None:
         if request.verb is Verb.ADD:
@@ -277,6 +327,42 @@ def _repository_out_of_place(mirror: Mirror, request: RosterRequest) -> str | No
     return None
 
 
+def _find_key_problem(roster: Roster, request: RosterRequest) -> str | None:
+    """Return why the request does not fit the keys of the roster; None if it does."""
+    if request.verb is Verb.REQUIRE_KEYS and request.allow and not roster.aggregator_keys:
+        return f"require-keys: {_NO_AGGREGATOR_KEY}"
+    if request.verb is Verb.ADD and request.key is None:
+        return f"add: mirrors need a key; {_MAKE_KEY.format(request.mirror)}" if roster.requires_keys else None
+    if request.verb not in (Verb.ADD, Verb.ADD_KEY, Verb.REMOVE_KEY):
+        return None
+    verb, key, mirror = request.verb.value, request.key or "", roster.mirror(request.mirror)
+    known = mirror.keys or () if mirror is not None and request.verb is not Verb.ADD else ()
+    if request.verb is Verb.REMOVE_KEY:
+        there = f"it has: {', '.join(known)}" if known else "it has none"
+        return None if key in known else f"{verb}: mirror {request.mirror} does not have this key ({there})"
+    if not _PUBLIC_KEY.match(key):
+        return f"{verb}: {key[:60]!r} is no public key; {_MAKE_KEY.format(request.mirror)}"
+    if not roster.aggregator_keys:
+        return f"{verb}: {_NO_AGGREGATOR_KEY}"
+    others = [one.name for one in roster.mirrors if key in (one.keys or ()) and (one.name != request.mirror or known)]
+    if others:
+        return f"{verb}: mirror {others[0]} has this key already"
+    if len(known) >= KEYS:
+        return f"{verb}: mirror {request.mirror} has {KEYS} keys; remove the one that it no longer uses: {known[-1]}"
+    return None
+
+
+def _change_keys(mirror: Mirror, request: RosterRequest, version: int) -> Mirror:
+    """Return the mirror with the keys that it has after a request that fits them."""
+    known = mirror.keys or ()
+    if request.verb is Verb.REMOVE_KEY:
+        left = tuple(key for key in known if key != request.key)
+        return replace(mirror, keys=left or None, epoch=mirror.epoch if left else None)
+    if request.verb in (Verb.ADD, Verb.ADD_KEY) and request.key is not None:
+        return replace(mirror, keys=(request.key, *known), epoch=mirror.epoch if known else version)
+    return mirror
+
+
 def _change_mirror(mirror: Mirror | None, request: RosterRequest, positions: Mapping[int, int], now: float) -> Mirror:
     """Return the mirror after a request that fits its state."""
     if request.verb is Verb.ADD:
@@ -294,6 +380,8 @@ def _change_mirror(mirror: Mirror | None, request: RosterRequest, positions: Map
         return replace(mirror, deactivated=tuple(sorted(wanted)))
     if request.verb is Verb.RULES:
         return replace(mirror, rules=request.rules or Rules())
+    if request.verb in (Verb.ADD_KEY, Verb.REMOVE_KEY):
+        return mirror
     return _move_mirror(mirror, _STATE_AFTER[request.verb], positions, now)
 
 
